@@ -638,7 +638,7 @@ def _forbid_at_exit() -> str | None:
 
 
 def _is_reverted(view: View, revert_round_id: str | None) -> bool:
-    """Return whether no round is newer than *held_round_id*, the newest at a revert; it may have failed since and be
+    """Return whether no round is newer than *revert_round_id*, the newest at a revert; it may have failed since and be
     hidden."""
     end = view.rounds.end_of(revert_round_id) if revert_round_id is not None else None
     return end is not None and end >= view.total

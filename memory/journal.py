@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
@@ -36,10 +36,8 @@ from .overlays import (
     is_over,
     merge_reductions,
     newest_asked,
-    ties_of,
 )
 from .rounds import Record, Round, copy_with, new_id
-from .stores.base import Store
 from .visibility import Rounds, filter_posts
 
 if TYPE_CHECKING:
@@ -86,11 +84,11 @@ class CompactionRecord:
 
 def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], int]) -> tuple[CompactionRecord, ...]:
     """Return the history of *role*'s compactions from *entries*, oldest first. *number_of* gives a round's number."""
-    told = [(entry, entry.record) for entry in entries if entry.kind in HISTORY_KINDS]
-    told = [(entry, record) for entry, record in told if getattr(record, "role", role) == role]
+    log = [(entry, entry.record) for entry in entries if entry.kind in HISTORY_KINDS]
+    log = [(entry, record) for entry, record in log if getattr(record, "role", role) == role]
     published = {
         (record.compaction.generation - 1, digest)
-        for _, record in told
+        for _, record in log
         if isinstance(record, CompactionPublished)
         for digest in ("", record.digest)  # the empty one stands for all its steps
     }
@@ -98,79 +96,57 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
     standing: list[CompactionRecord] = []  # published and not taken back, oldest first
     failed: set[str] = set()
     generation = 0
-    for entry, record in told:
-        before = len(standing)
+    for entry, record in log:
+        left, how = standing, "withdrawn"
         match record:
             case CompactionPrepared(base=base, digest=digest, compaction=made):
                 if record.kind in ("rounds", "changes") and (base, digest if made is not None else "") not in published:
-                    records.append(_prepared(entry, record))
+                    records.append(_record_of(entry, record))
+                continue
             case CompactionPublished():
-                standing.append(_published(entry, record))
                 generation = record.compaction.generation
+                standing = [*standing, _record_of(entry, record)]
                 records.append(standing[-1])
+                continue
             case CompactionReverted():
-                generation = record.generation
-                records.extend(_taken_back(standing[-1:], "reverted", entry, generation))
-                del standing[-1:]
+                left, how, generation = standing[:-1], "reverted", record.generation
             case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id):
-                first = number_of(round_id)
+                number = number_of(round_id)
+                # Publications reach further and further, so those that cover the round are the last ones.
+                left = [one for one in standing if not _covers(one, number)]
                 if isinstance(record, RoundFailed):
                     known, failed = round_id in failed, failed | {round_id}
-                    if known or not any(_covers(one, first) for one in standing):
+                    if known or len(left) == len(standing):
                         continue
                 generation += 1  # by a redaction, every role's
-                kept = [one for one in standing if not _covers(one, first)]
-                records.extend(_taken_back(standing[len(kept) : before], "withdrawn", entry, generation))
-                standing = kept
-    return tuple(replace(one, current=True) if standing and one is standing[-1] else one for one in records)
+        stamp = {"happened": how, "at": entry.created_at, "generation": generation, "number": entry.number}
+        records.extend([copy_with(one, **stamp) for one in standing[len(left) :]])
+        standing = left
+    return tuple(copy_with(one, current=True) if standing and one is standing[-1] else one for one in records)
 
 
 def _covers(published: CompactionRecord, number: int) -> bool:
     return published.compaction is None or (published.compaction.end_number or 0) >= number
 
 
-def _prepared(entry: Entry, record: CompactionPrepared) -> CompactionRecord:
+def _record_of(entry: Entry, record: CompactionPrepared | CompactionPublished) -> CompactionRecord:
+    made = record if isinstance(record, CompactionPrepared) else record.compaction
+    fields: dict[str, Any] = {"model": made.model, "usage": made.usage}
+    if isinstance(record, CompactionPrepared):
+        fields |= {"happened": "prepared", "generation": record.base}
+    else:
+        fields |= {"happened": "published", "generation": record.compaction.generation}
+        fields |= {"tokens_before": record.tokens_before, "tokens_after": record.tokens_after}
     return CompactionRecord(
-        happened="prepared",
         at=entry.created_at,
-        generation=record.base,
         compaction=record.compaction,
         round_ids=record.round_ids,
         digest=record.digest,
         checks=record.checks,
         strategy=record.strategy,
-        model=record.model,
-        usage=record.usage,
         number=entry.number,
+        **fields,
     )
-
-
-def _published(entry: Entry, record: CompactionPublished) -> CompactionRecord:
-    return CompactionRecord(
-        happened="published",
-        at=entry.created_at,
-        generation=record.compaction.generation,
-        compaction=record.compaction,
-        round_ids=record.round_ids,
-        digest=record.digest,
-        checks=record.checks,
-        strategy=record.strategy,
-        model=record.compaction.model,
-        usage=record.compaction.usage,
-        tokens_before=record.tokens_before,
-        tokens_after=record.tokens_after,
-        number=entry.number,
-    )
-
-
-def _taken_back(
-    records: Iterable[CompactionRecord], how: Literal["reverted", "withdrawn"], entry: Entry, generation: int
-) -> Iterator[CompactionRecord]:
-    for one in records:
-        yield replace(one, happened=how, at=entry.created_at, generation=generation, number=entry.number)
-
-
-# --- where a role's overlays are published: in the log, beside what they are made from ----------------------------
 
 
 #: Rounds that are handed to an index for searching in one step.
@@ -270,9 +246,14 @@ class RoleJournal(Journal):
     *holder* names it where the store gives leases; without one, it draws a random name.
     """
 
+    keeps_reductions = False
+    keeps_answers = True
+
     def __init__(self, memory: Memory, role: str, *, holder: str = "") -> None:
         self._memory = memory
         self._role = role
+        self.keeps_reductions = bool(role)  # the empty role sees everything, as it was
+        self._store = memory._store
         self._holder = holder or new_id()
         self._made_in = os.getpid()
         #: Whether a lease that exists before its first one belongs to a dead process.
@@ -280,34 +261,39 @@ class RoleJournal(Journal):
         #: The round that was reduced last, and its ties. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Ties] | None = None
 
-    @property
-    def keeps_reductions(self) -> bool:
-        return bool(self._role)  # the empty role sees everything, as it was
-
-    @property
-    def keeps_answers(self) -> bool:
-        return True
-
     def read(self) -> JournalState:
         now = self._memory.snapshot
-        state = self._state(now)
-        if not (prepared := now.prepared.get(self._role)):
-            return state
-        return state._replace(prepared=tuple([one for one in prepared.values() if one.base == state.generation]))
+        state = now.journals.get(self._role)
+        if state is None:
+            state = JournalState(now.redactions)
+        current = state.current
+        if current is not None:
+            current = Rounds(now, self._role, include_failed=False).anchor(current)
+        prepared = [one for one in now.prepared.get(self._role, {}).values() if one.base == state.generation]
+        return JournalState(state.generation, current, state.revert_round_id, tuple(prepared))
 
     def publish(
         self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin | None = None
     ) -> CompactedMessage:
-        compaction = copy_with(compaction, created_at=self._memory._clock())
+        made_at, published = self._memory._clock(), compaction
 
         def records(now: Snapshot) -> Iterable[Record]:
-            current = self._current(now, compaction, base, round_ids)
-            yield CompactionPublished(
-                role=self._role, compaction=current, round_ids=tuple(round_ids), **(origin or Origin())._asdict()
-            )
+            nonlocal published
+            state, rounds = now.journal(self._role), now.rounds(self._role)
+            if state.generation != base:
+                raise StaleCompaction("generation")
+            last = now.number_of(compaction.end_round_id or "")
+            # Not past an open round, even one that another process opened: what is said in it is still to come.
+            if not 1 <= last <= now.closed_prefix or any(now.state_of(one) != "finished" for one in round_ids):
+                raise StaleCompaction("rounds_changed")
+            changes = {"created_at": made_at, "generation": base + 1, "end_number": last}
+            published = rounds.anchor(copy_with(compaction, **changes)) or compaction
+            if not published.may_follow(state.current):
+                raise StaleCompaction("behind")
+            stored, how = copy_with(published, pinned=()), (origin or Origin())._asdict()
+            yield CompactionPublished(role=self._role, compaction=stored, round_ids=tuple(round_ids), **how)
 
-        published = self._state(self._memory._write(records)).current
-        assert published is not None  # noqa: S101  (this is the snapshot right after it was published)
+        self._memory._write(records)
         return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
@@ -322,53 +308,69 @@ class RoleJournal(Journal):
                 revert(now, self._role, state.generation + 1)  # raises where the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
-        return self._state(self._memory._write(records)).current
+        now = self._memory._write(records)
+        return now.rounds(self._role).anchor(now.journal(self._role).current)
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
         if not self._role:
             return None
-        reduction = copy_with(reduction, created_at=self._memory._clock())
+        made_at = self._memory._clock()
 
         def records(now: Snapshot) -> Iterable[Record]:
-            found = self._reduced(now, reduction, base)
-            if merge_reductions(now.reductions_on(self._role, found.round_id), found) is not None:
-                yield ReductionPublished(role=self._role, reduction=found)
+            new = copy_with(self._check_reduction(now, reduction, base), created_at=made_at)
+            if merge_reductions(now.reductions_on(self._role, new.round_id), new) is not None:
+                yield ReductionPublished(role=self._role, reduction=new)
 
-        return self._write_one(records)
+        return self._write_reductions(records)
 
     def withdraw(self, reduction: Reduction) -> bool:
         ends = (reduction.first_post_id, reduction.last_post_id)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            found = now.reductions_on(self._role, reduction.round_id)
-            yield from withdrawals(self._role, (one for one in found if (one.first_post_id, one.last_post_id) == ends))
+            live = now.reductions_on(self._role, reduction.round_id)
+            return withdrawals(self._role, (one for one in live if (one.first_post_id, one.last_post_id) == ends))
 
-        return self._write_one(records) is not None
+        return self._write_reductions(records) is not None
+
+    def _write_reductions(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
+        """Append what *records* makes, and return the role's reductions; None if it made nothing."""
+        written: list[Record] = []
+
+        def keep(now: Snapshot) -> Iterable[Record]:
+            written[:] = records(now)
+            return written
+
+        now = self._memory._write(keep)
+        return now.reductions.get(self._role, Reductions()) if written else None
 
     def prepare(self, answer: CompactionPrepared) -> bool:
         written, compaction = False, answer.compaction
+        # Copies of ours: records that a host made say which of their fields were set, and the log would keep that.
         answer = copy_with(answer, role=self._role, compaction=None if compaction is None else copy_with(compaction))
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal written
             written = now.journal(self._role).generation == answer.base
-            if written:
-                yield answer
+            return [answer] if written else []
 
         self._memory._write(records)
         return written
 
     def lease(self, seconds: float) -> float:
-        store = self._store
-        place = self._memory.session_id, self._lease, self._process
-        if not self._takes_over or os.getpid() != self._made_in:
-            return store.lease(*place, seconds)
-        wait = store.lease(*place, seconds, take_over=True)
+        session, name, holder = self._lease_key()
+        if not self._takes_over or holder != self._holder:
+            return self._store.lease(session, name, holder, seconds)
+        wait = self._store.lease(session, name, holder, seconds, take_over=True)
         self._takes_over = False
         return wait
 
     def release(self) -> None:
-        self._store.release(self._memory.session_id, self._lease, self._process)
+        self._store.release(*self._lease_key())
+
+    def _lease_key(self) -> tuple[str, str, str]:
+        process = os.getpid()
+        holder = self._holder if process == self._made_in else f"{self._holder}:{process}"  # a child is somebody else
+        return self._memory.session_id, f"compact:{self._role}", holder
 
     def refresh(self) -> bool:
         return self._memory.refresh()
@@ -378,8 +380,8 @@ class RoleJournal(Journal):
         self._memory._write(lambda _now: [record])
 
     def notes(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """Give the facts of the events of that *name* that were kept, oldest first. May raise ``StoreError``."""
-        for entry in self._entries_of(EventRecorded):
+        """Yield the facts of the events of that *name* that were kept, oldest first. May raise ``StoreError``."""
+        for entry in self._store.read_kinds(self._memory.session_id, kinds_of(EventRecorded)):
             record = entry.record
             if isinstance(record, EventRecorded) and (record.role, record.name) == (self._role, name):
                 yield record.facts
@@ -390,89 +392,31 @@ class RoleJournal(Journal):
         self._memory._write(records)
 
     def shown(self) -> Iterator[ShownRecorded | PostRedacted]:
-        """Give what was kept of what is shown, and what was erased, in the order of the log."""
-        for entry in self._entries_of(ShownRecorded, PostRedacted):
+        """Yield what was kept of what is shown, and what was erased, in the order of the log."""
+        for entry in self._store.read_kinds(self._memory.session_id, kinds_of(ShownRecorded, PostRedacted)):
             record = entry.record
             if isinstance(record, PostRedacted) or (isinstance(record, ShownRecorded) and record.role == self._role):
                 yield record
 
-    def _entries_of(self, *records: type[Record]) -> Iterator[Entry]:
-        return self._store.read_kinds(self._memory.session_id, kinds_of(*records))
-
     def history(self) -> tuple[CompactionRecord, ...]:
         now = self._memory.snapshot
         log = self._store.read_kinds(self._memory.session_id, HISTORY_KINDS)
-
         return history_of((entry for entry in log if entry.number <= now.number), self._role, now.number_of)
 
     def index_texts(self) -> bool:
         return not self._memory.index_texts(most_rounds=INDEXED_AT_ONCE)
 
-    @property
-    def _store(self) -> Store:
-        return self._memory._store
-
-    @property
-    def _lease(self) -> str:
-        return f"compact:{self._role}"
-
-    @property
-    def _process(self) -> str:
-        process = os.getpid()
-        return self._holder if process == self._made_in else f"{self._holder}:{process}"  # a child is somebody else
-
-    def _write_one(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
-        """Append what *records* makes, and return the role's reductions; None where it made nothing."""
-        written: list[Record] = []
-
-        def kept(now: Snapshot) -> Iterable[Record]:
-            written[:] = records(now)
-            return written
-
-        now = self._memory._write(kept)
-        return now.reductions.get(self._role, Reductions()) if written else None
-
-    def _state(self, now: Snapshot) -> JournalState:
-        state = now.journals.get(self._role)
-        if state is None:
-            return JournalState(now.redactions)
-        if state.current is None:
-            return state
-        current = Rounds(now, self._role, include_failed=False).anchor(state.current)
-        return state if current is state.current else state._replace(current=current)
-
-    def _current(
-        self, now: Snapshot, compaction: CompactedMessage, base: int, round_ids: Sequence[str]
-    ) -> CompactedMessage:
-        """Return *compaction* as it is published now. Raises ``StaleCompaction`` where it may not be."""
-        state = now.journal(self._role)
-        if state.generation != base:
-            raise StaleCompaction("generation")
-        covered = [now.state_of(round_id) for round_id in round_ids]
-        last = now.number_of(compaction.end_round_id or "")
-        # Not past an open round, even one that another process opened: what is said in it is still to come.
-        if not 1 <= last <= now.closed_prefix or any(state != "finished" for state in covered):
-            raise StaleCompaction("rounds_changed")
-        if not copy_with(compaction, end_number=last).may_follow(state.current):
-            raise StaleCompaction("behind")
-        return copy_with(
-            compaction,
-            end_index=now.rounds(self._role).end_of(compaction.end_round_id or ""),
-            end_number=last,
-            generation=base + 1,
-            pinned=(),
-        )
-
-    def _reduced(self, now: Snapshot, reduction: Reduction, base: int) -> Reduction:
+    def _check_reduction(self, now: Snapshot, reduction: Reduction, base: int) -> Reduction:
         """Return *reduction* with its posts' numbers. Raises ``StaleCompaction`` where it may not be published."""
-        state = now.journal(self._role)
+        state, round_ = now.journal(self._role), now.round(reduction.round_id)
         if state.generation != base:
             raise StaleCompaction("generation")
-        found = now.round(reduction.round_id)
         covered = (state.current.end_number or 0) if state.current is not None else 0
-        if found is None or found.state == "failed" or found.number <= covered:
+        if round_ is None or round_.state == "failed" or round_.number <= covered:
             raise StaleCompaction("rounds_changed")
-        ties = self._ties_of(found)
+        if self._ties is None or self._ties[0]() is not round_:  # the same for many reductions, until the round grows
+            self._ties = (ref(round_), Ties(filter_posts(self._role, round_), self._role))
+        ties = self._ties[1]
         first = ties.number_of(reduction.first_post_id, reduction.first_number)
         last = ties.number_of(reduction.last_post_id, reduction.last_number)
         if not 0 <= first <= last:
@@ -482,25 +426,16 @@ class RoleJournal(Journal):
             raise ValueError("an offloaded reduction stands for one post; make one for each")
         if ties.torn_by(reduction):
             raise StaleCompaction("torn")
-        if any(round_id == found.id and is_over(reduction, number, found) for round_id, number in now.pins):
+        if any(round_id == round_.id and is_over(reduction, number, round_) for round_id, number in now.pins):
             raise StaleCompaction("pinned")
         newest = newest_asked(reversed(now.rounds(self._role)))
-        if newest is not None and newest.id == found.id and hides_words(reduction, newest):
+        if newest is not None and newest.id == round_.id and hides_words(reduction, newest):
             raise StaleCompaction("newest_query")
         return reduction
 
-    def _ties_of(self, round_: Round) -> Ties:
-        """Return the ties of *round_*: worked out once for many reductions of one round, while it does not grow."""
-        if self._ties is not None and self._ties[0]() is round_:
-            return self._ties[1]
-        ties = ties_of(filter_posts(self._role, round_), self._role)
-        self._ties = (ref(round_), ties)
-        return ties
-
 
 def withdrawals(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:
-    """Give what takes live *reductions* of *role* out again."""
+    """Yield what takes live *reductions* of *role* out again."""
     for one in reductions:
-        yield ReductionWithdrawn(
-            role=role, round_id=one.round_id, first_number=one.first_number, last_number=one.last_number
-        )
+        ends = {"first_number": one.first_number, "last_number": one.last_number}
+        yield ReductionWithdrawn(role=role, round_id=one.round_id, **ends)

@@ -517,6 +517,8 @@ class Memory(Log):
         """Add closed rounds to the store's search index, at most *most_rounds*; return whether it has all of them now.
 
         Call it when there is time to spare; a search does the rest."""
+        if "searchable" not in self._store.capabilities:
+            return True
         return sync_index(self._store, self.session_id, self.snapshot, most_rounds=most_rounds)
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,26 +15,8 @@ from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze
 if TYPE_CHECKING:
     from .entries import CompactionPrepared
 
-__all__ = [
-    "CompactedMessage",
-    "CompactionProvider",
-    "JournalState",
-    "Note",
-    "Origin",
-    "Overlay",
-    "Reduction",
-    "ReductionKind",
-    "Reductions",
-    "Ties",
-    "UsageCounts",
-    "hides_words",
-    "is_over",
-    "merge_reductions",
-    "newest_asked",
-    "ties_of",
-    "without_posts",
-    "without_span",
-]
+__all__ = ["CompactedMessage", "CompactionProvider", "JournalState", "Note", "Origin", "Overlay", "Reduction"]
+__all__ += ["ReductionKind", "Reductions", "UsageCounts"]
 
 UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 
@@ -112,10 +94,8 @@ class CompactedMessage(Record):
         return (self.extra[OFFLINE]["end_number"] if self.is_offline else self.end_number) or 0
 
     def may_follow(self, current: CompactedMessage | None) -> bool:
-        """Return whether it reaches further than *current*, by the numbers of their last rounds.
-
-        Reaching as far is enough if *current* was folded in offline and this one was not.
-        """
+        """Return whether it reaches further than *current*, by the numbers of their last rounds. Reaching as far is
+        enough if *current* was folded in offline and this one was not."""
         if current is None:
             return True
         before, end = current.end_number or 0, self.end_number or 0
@@ -123,17 +103,17 @@ class CompactedMessage(Record):
 
     def to_system_message(self) -> str:
         """Return the summary as text for a system message, headed by the rounds that it covers."""
+        pins = "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
         heading = f"[Conversation History Summary (Rounds {self.start_index}-{self.last_round})]"
-        return f"{self._pins()}{heading}\n{self.summary}\n\n{BACKGROUND}"
+        return f"{pins}{heading}\n{self.summary}\n\n{BACKGROUND}"
 
     def to_prompt(self) -> str:
         """Return the summary as ``compose`` shows it. Text that changes with each publication stands on the last line,
         so that a provider's prefix cache keeps as much as possible."""
-        covered = f"Covers rounds {self.start_index}-{self.last_round}."
-        return f"{self._pins()}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
-
-    def _pins(self) -> str:
-        return "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
+        last = self.end_index if self.end_number is None else self.end_number
+        pins = "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
+        covered = f"Covers rounds {self.start_index}-{last}."
+        return f"{pins}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
 
 
 #: Key of a compaction's ``extra`` if its end was folded in without a model. The value says where the model's text ends.
@@ -246,9 +226,6 @@ class Origin(NamedTuple):
     tokens_after: int | None = None
 
 
-# --- which of two overlays on a round stands, and which posts may not be covered: torn calls, and the newest query
-
-
 def merge_reductions(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
     """Return a round's *live* reductions with *new* among them, in the order of their posts; None: *new* is ignored.
 
@@ -258,14 +235,11 @@ def merge_reductions(live: Sequence[Reduction], new: Reduction) -> tuple[Reducti
     # No two live ones overlap, so the ones that *new* meets stand side by side.
     start = bisect_left(live, new.first_number, key=lambda one: one.last_number)
     stop = bisect_right(live, new.last_number, key=lambda one: one.first_number)
-    if not all(_contains(new, one) for one in live[start:stop]):
-        return None
+    span = (new.first_number, new.last_number)
+    for old in live[start:stop]:
+        if span == (old.first_number, old.last_number) or not span[0] <= old.first_number <= old.last_number <= span[1]:
+            return None
     return (*live[:start], new, *live[stop:])
-
-
-def _contains(new: Reduction, old: Reduction) -> bool:
-    wider = new.first_number < old.first_number or new.last_number > old.last_number
-    return wider and new.first_number <= old.first_number and new.last_number >= old.last_number
 
 
 def without_span(live: Iterable[Reduction], first: int, last: int) -> tuple[Reduction, ...]:
@@ -281,39 +255,49 @@ def without_posts(live: Iterable[Reduction], numbers: Iterable[int]) -> tuple[Re
 
 def newest_asked(newest_first: Iterable[Round]) -> Round | None:
     """Return the first of these rounds in which the user speaks."""
-    return next((round_ for round_ in newest_first if _is_asked(round_)), None)
-
-
-def _is_asked(round_: Round) -> bool:
-    return query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list)
+    for round_ in newest_first:
+        if query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list):
+            return round_
+    return None
 
 
 def hides_words(reduction: Reduction, round_: Round) -> bool:
     """Return whether *reduction* covers any words of the user in *round_*."""
+    if reduction.covers(0) and query_message(round_) is not None:
+        return True
     posts = round_.post_list[: reduction.last_number]
-    said = (post.send_from == USER and reduction.covers(post.number) for post in posts)
-    return (reduction.covers(0) and query_message(round_) is not None) or any(said)
+    return any(post.send_from == USER and reduction.covers(post.number) for post in posts)
 
 
 def is_over(reduction: Reduction, number: int, round_: Round) -> bool:
     """Return whether *reduction* covers the post of that *number*; a query and a post that repeats it count as one."""
-    again = number == 0 and round_.post_list and repeats_query(round_.post_list[0], round_)
-    return reduction.covers(number) or bool(again and reduction.covers(round_.post_list[0].number))
+    first = round_.post_list[0] if number == 0 and round_.post_list else None
+    again = first is not None and repeats_query(first, round_) and reduction.covers(first.number)
+    return reduction.covers(number) or again
 
 
-@dataclass(frozen=True, slots=True)
 class Ties:
     """The posts of a round that must stay together as one role sees it: calls and their results. Holds no text."""
 
-    #: The posts' numbers, ascending, and their ids.
-    ids: Mapping[int, str]
-    numbers: Sequence[int]
-    #: The number of each id's newest post.
-    newest: Mapping[str, int]
-    #: By a post's number: the first and the last number among its call and the results of that.
-    spans: Mapping[int, tuple[int, int]]
-    #: Number of the call at the end of an open round that waits for its results; None: no call waits.
-    waiting: int | None
+    def __init__(self, round_: Round, role: str) -> None:
+        """*round_* is as *role* sees it."""
+        posts = round_.post_list
+        pairs = pair_results(posts, role)
+        self._ids = {post.number: post.id for post in posts}
+        self._numbers = list(self._ids)
+        #: The number of each id's newest post.
+        self._newest = {post.id: post.number for post in posts}
+        #: By a post's number: the first and the last number among its call and the results of that.
+        self._spans: dict[int, tuple[int, int]] = {}
+        for place, results in pairs.items():
+            together = [posts[at].number for at in (place, *results.values())]
+            self._spans |= dict.fromkeys(together, (min(together), max(together)))
+        #: Number of the call at the end of an open round that waits for its results; None: no call waits.
+        self._waiting: int | None = None
+        answers = {at for results in pairs.values() for at in results.values()}
+        last = max((at for at in range(len(posts)) if at not in answers), default=-1)
+        if not round_.closed and last in pairs and len(pairs[last]) < len(posts[last].tool_calls):
+            self._waiting = posts[last].number
 
     def number_of(self, post_id: str, number: int) -> int:
         """Return the number of the post of that id; -1 if there is none, and 0 for the query, which has no id.
@@ -322,7 +306,7 @@ class Ties:
         """
         if not post_id:
             return 0
-        return number if self.ids.get(number) == post_id else self.newest.get(post_id, -1)
+        return number if self._ids.get(number) == post_id else self._newest.get(post_id, -1)
 
     def torn_by(self, reduction: Reduction) -> bool:
         """Return whether *reduction* hides a call and not all of its results, or a result and not its call.
@@ -331,29 +315,9 @@ class Ties:
         """
         if reduction.kind == "offloaded":
             return False  # message and calls stay, only the text is another
-        if self.waiting is not None and reduction.covers(self.waiting):
+        if self._waiting is not None and reduction.covers(self._waiting):
             return True
-        start = bisect_left(self.numbers, reduction.first_number)
-        stop = bisect_right(self.numbers, reduction.last_number)
-        spans = (self.spans.get(number, (number, number)) for number in self.numbers[start:stop])
+        start = bisect_left(self._numbers, reduction.first_number)
+        stop = bisect_right(self._numbers, reduction.last_number)
+        spans = (self._spans.get(number, (number, number)) for number in self._numbers[start:stop])
         return not all(reduction.covers(first) and reduction.covers(last) for first, last in spans)
-
-
-def ties_of(round_: Round, role: str) -> Ties:
-    """Return the ties of *round_*, which is as *role* sees it."""
-    posts = round_.post_list
-    pairs = pair_results(posts, role)
-    spans: dict[int, tuple[int, int]] = {}
-    for place, results in pairs.items():
-        together = [posts[at].number for at in (place, *results.values())]
-        spans |= dict.fromkeys(together, (min(together), max(together)))
-    answers = {at for results in pairs.values() for at in results.values()}
-    last = max((at for at in range(len(posts)) if at not in answers), default=-1)
-    waits = not round_.closed and last in pairs and len(pairs[last]) < len(posts[last].tool_calls)
-    return Ties(
-        ids={post.number: post.id for post in posts},
-        numbers=[post.number for post in posts],
-        newest={post.id: post.number for post in posts},
-        spans=spans,
-        waiting=posts[last].number if waits else None,
-    )

@@ -176,12 +176,8 @@ def find_hits(
 
 
 def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int | None = None) -> bool:
-    """Index the texts of closed rounds, at most *most_rounds* of them, and return whether the index has them all.
-
-    A store without an index needs none.
-    """
-    if "searchable" not in store.capabilities:
-        return True
+    """Index the texts of closed rounds, at most *most_rounds* of them, in a searchable *store*, and return whether the
+    index has them all."""
     rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
     closed, last_entry = snapshot.closed_prefix, snapshot.number
     stop = closed if most_rounds is None else min(closed, reach + most_rounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .messages import text_with_calls
@@ -64,30 +64,23 @@ class Usage:
     #: Share of tokens that the provider had read before and did not find in its cache, weighted towards the newest
     #: prompts; 0: not reported.
     cold: float = 0.0
+    #: Factor for our own count.
+    correction: float = field(init=False, repr=False, compare=False)
 
-    @property
-    def correction(self) -> float:
-        """Factor for our own count."""
-        return 1 + STEP * self.steps
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "correction", 1 + STEP * self.steps)
 
     def after(
         self, input_tokens: int, counted: int | None, *, current: bool, cached_tokens: int | None = None
     ) -> Usage:
         """Return the usage after a prompt of *input_tokens* by the provider's count, *cached_tokens* of them from its
         cache, and *counted* by ours."""
-        steps = 0
-        if counted:
-            steps = max(0, -(-(input_tokens - counted) * 20 // counted))  # rounded up
-        told, cold = input_tokens if current else None, self.cold
-        if cached_tokens is not None and told is not None and self.input_tokens is not None:
+        steps = max(0, -(-(input_tokens - counted) * 20 // counted)) if counted else 0  # rounded up
+        known, cold = input_tokens if current else None, self.cold
+        if cached_tokens is not None and known is not None and self.input_tokens is not None:
             # The prompt before had the same beginning: no overlay has changed since.
-            cold += _WEIGHT * (_missed_share(min(self.input_tokens, input_tokens), cached_tokens) - cold)
-        return Usage(told, min(MAX_STEPS, max(self.steps, steps)), cold)
-
-
-def _missed_share(known: int, cached_tokens: int) -> float:
-    """Return the share of the cacheable ones among *known* tokens that missed the cache."""
-    if known < MIN_CACHED:
-        return 0.0
-    kept = known - known % CACHED_STEP
-    return max(kept - cached_tokens, 0) / kept
+            before = min(self.input_tokens, known)
+            cacheable = before - before % CACHED_STEP if before >= MIN_CACHED else 0
+            missed = max(cacheable - cached_tokens, 0) / cacheable if cacheable else 0.0
+            cold += _WEIGHT * (missed - cold)
+        return Usage(known, min(MAX_STEPS, max(self.steps, steps)), cold)

@@ -22,11 +22,10 @@ def sees(role: str, post: Post) -> bool:
 
 def filter_posts(role: str, round_: Round) -> Round:
     """Return *round_* with only the posts that *role* sees; the same object if those are all."""
-    if not role:
-        return round_
-    # sees() inlined: every prompt asks it of every post.
-    posts = tuple([post for post in round_.post_list if role in (post.send_from, post.send_to)])
-    return round_ if len(posts) == len(round_.post_list) else copy_with(round_, post_list=posts)
+    for post in round_.post_list if role else ():
+        if role not in (post.send_from, post.send_to):  # sees() inlined: every prompt asks it of every post
+            return copy_with(round_, post_list=tuple([one for one in round_.post_list if sees(role, one)]))
+    return round_
 
 
 class Rounds(Sequence[Round]):
@@ -35,20 +34,6 @@ class Rounds(Sequence[Round]):
     A slice is a tuple. Old rounds may be read from the store on demand: then reading an item may raise ``StoreError``,
     and the next reading asks the store again.
     """
-
-    __slots__ = (
-        "_failed",
-        "_length",
-        "_snapshot",
-        "epoch",
-        "erased",
-        "pins",
-        "redactions",
-        "reductions",
-        "role",
-        "settled",
-        "usage",
-    )
 
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
@@ -88,24 +73,15 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             places = range(*index.indices(self._length))
-            numbers = [self.number_at(place) for place in places] if self._failed else [place + 1 for place in places]
-            rounds = self._snapshot.rounds_at(numbers)
-            return tuple([filter_posts(self.role, round_) for round_ in rounds] if self.role else rounds)
+            numbers = map(self.number_at, places) if self._failed else (place + 1 for place in places)
+            return tuple([filter_posts(self.role, round_) for round_ in self._snapshot.rounds_at(numbers)])
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(f"no round at {index}; there are {self._length}")
-        return self._at(place)
+        return filter_posts(self.role, self._snapshot.round_at(self.number_at(place) if self._failed else place + 1))
 
     def __iter__(self) -> Iterator[Round]:
-        return map(self._at, range(self._length))
-
-    def _at(self, place: int) -> Round:
-        round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
-        role = self.role
-        for post in round_.post_list if role else ():
-            if role not in (post.send_from, post.send_to):
-                return filter_posts(role, round_)
-        return round_
+        return map(self.__getitem__, range(self._length))
 
     def number_at(self, place: int) -> int:
         """Return the number in the log of the round at that *place*, from 0. The round is not read."""

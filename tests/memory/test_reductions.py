@@ -24,7 +24,7 @@ from memory import (
 )
 from memory import overlays as overlay_rule
 from memory.messages import pair_results
-from memory.overlays import merge_reductions, ties_of
+from memory.overlays import Ties, merge_reductions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROLE = "Planner"
@@ -348,8 +348,8 @@ def test_what_another_role_called_is_not_torn() -> None:
     )
     round_ = Round(user_query="q", post_list=posts, state="finished")
     reduction = Reduction.over(round_, posts[:1], "dropped")
-    assert not ties_of(round_, ROLE).torn_by(reduction)
-    assert ties_of(round_, "Other").torn_by(reduction)
+    assert not Ties(round_, ROLE).torn_by(reduction)
+    assert Ties(round_, "Other").torn_by(reduction)
 
 
 said = st.one_of(
@@ -374,7 +374,7 @@ def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
     span = set(range(first, last + 1))
     torn = any(span & group and not group <= span for group in together)
     reduction = over(first, last).model_copy(update={"first_number": first, "last_number": last})
-    assert ties_of(round_, ROLE).torn_by(reduction) is torn
+    assert Ties(round_, ROLE).torn_by(reduction) is torn
 
 
 def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.M
         *itertools.chain.from_iterable((("call", f"{n}"), (f"{n}",)) for n in range(20)), closed=False
     )
     journal, asked = memory.journal(ROLE), []
-    monkeypatch.setattr(overlay_rule, "paired", lambda *given: asked.append(given) or pair_results(*given))
+    monkeypatch.setattr(overlay_rule, "pair_results", lambda *given: asked.append(given) or pair_results(*given))
     for first in range(1, 39, 2):
         assert journal.reduce(over(first, first + 1), base=0) is not None
     with pytest.raises(StaleCompaction, match="torn"):

@@ -146,7 +146,7 @@ def test_an_erased_text_is_put_anew() -> None:
     assert (refs(memory, "swordfish"), refs(memory, "redacted")) == (["r1.p0"], ["r3.p0", "r2.p0"])
     plain = memory_of(("a",))
     forget_texts(InMemoryStore(), "s", plain.snapshot, [1])
-    assert sync_index(InMemoryStore(), "s", plain.snapshot) is True
+    assert plain.index_texts() is True
 
 
 def test_what_is_erased_while_texts_are_handed_over_is_not_left_in_the_index() -> None:

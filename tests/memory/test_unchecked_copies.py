@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 import compactor.events
-from memory import CompactedMessage, Memory, Reduction
+from memory import CompactedMessage, CompactionRecord, Memory, Reduction
 from memory.entries import KINDS
 from memory.log.state import Snapshot
 from memory.rounds import Attachment, Post, Record, Round, ToolCall
@@ -29,7 +29,8 @@ RECORDS: list[type[BaseModel]] = [
     *EVENTS,
 ]
 FIELDS = {
-    "record": {name for record in RECORDS for name in record.model_fields},
+    "record": {name for record in RECORDS for name in record.model_fields}
+    | {one.name for one in fields(CompactionRecord)},
     "snapshot": {one.name for one in fields(Snapshot)},
 }
 
