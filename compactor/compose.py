@@ -1,4 +1,9 @@
-"""The prompt: log and overlays merged, at most the budget, and the same beginning for as long as it can be."""
+"""The prompt: log and overlays merged, at most the budget, and the same beginning for as long as it can be.
+
+A summarizer may go on from the agent's last prompt, since the provider has most of it in its cache. Its messages are
+not kept but made again from their snapshot: so a prompt costs no memory, and a host may change the messages that it was
+given.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,18 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_role
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
-from memory.rounds import USER, Post
+from memory.overlays import CompactedMessage
+from memory.rounds import USER, Post, Round
 from memory.visibility import sees
 
 from .config import whole_number
@@ -23,11 +30,11 @@ from .errors import BudgetExceeded
 from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import ledger_of
-from .prompt.fit import GRID, Head, fit, fits_entirely, published_reductions
-from .prompt.groups import Message, MessageGroup, is_summary
-from .prompt.last_prompt import remember
-from .prompt.shorten import Reduced, is_result
-from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_tools, counter_for
+from .prompt.fit import GRID, Report, fit, published_reductions
+from .prompt.groups import Message, MessageGroup, copy_message, group_messages, is_summary
+from .prompt.shorten import is_result
+from .summarizers.base import Continued
+from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
 from .view import View
 
 if TYPE_CHECKING:
@@ -36,21 +43,6 @@ if TYPE_CHECKING:
 
 class OverBudget(UserWarning):
     """A prompt is longer than its budget, and was asked for all the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The reductions that make the prompt fit."""
-
-    #: Tokens of the prompt without cuts: system messages, compaction and the whole tail.
-    tokens_before: int
-    tokens_after: int
-    #: Log numbers of the rounds that are left out though no summary tells of them, some in part.
-    omitted_rounds: tuple[int, ...] = ()
-    #: Published ones first, then what was done for this prompt alone.
-    reductions: tuple[Reduced, ...] = ()
-    #: By how many tokens the prompt is over the budget: never, but with ``on_overflow="warn"``.
-    tokens_over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,43 +95,73 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    recount = ledger.count_again
     front = header_of(memory, role, system)
     reminder = _plan_message(memory, role, plan) if plan is not None else None
-    header_tokens = sum([count_message(message, recount) for message in front])
-    tool_tokens = count_tools(tools, recount)
+    header_tokens = sum([count_message(message, ledger.count_again) for message in front])
+    tool_tokens = count_tools(tools, ledger.count_again)
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
-        head = Head(front, summary, reminder)
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
         correction = rounds.usage.correction
-        limit = math.floor((budget - reserve) / correction) - tool_tokens
-        whole = fits_entirely(view, head, limit, tool_tokens)
-        fitted, over = (whole, 0) if whole is not None else fit(view, head, limit, max(1, int(budget * GRID)))
-        shows_all = fitted.tokens_before <= limit
+        limit = math.floor((budget - reserve) / correction)
+        whole = show_all(view, front, summary, limit) if reminder is None else None
+        messages, report = whole or fit(view, front, summary, reminder, limit, max(1, int(budget * GRID)))
         # Once: what another thread may defer by then waits for the next prompt.
-        if shows_all or attempt or not _publish_deferred(memory, role):
+        if report.tokens_before <= limit or attempt or not _publish_deferred(memory, role):
             break
-    tokens, tokens_over = fitted.tokens + tool_tokens, 0
-    if over:
+    tokens = report.tokens_after
+    if report.tokens_over:
         needed = math.ceil(tokens * correction) + reserve
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
-        tokens_over = needed - budget
+        report = replace(report, tokens_over=needed - budget)
     memory.note_prompt(role, tokens)
-    remember(memory, view, head, fitted.messages, whole=shows_all, tools=tools, tool_choice=tool_choice)
-    published = published_reductions(view, fitted) if view.reductions.by_round else ()
-    report = Report(
-        fitted.tokens_before + tool_tokens,
-        tokens,
-        fitted.omitted_rounds,
-        (*published, *fitted.reductions),
-        tokens_over,
-    )
-    return Prompt(cast("list[ChatCompletionMessageParam]", fitted.messages), tokens, report)
+    if report.tokens_before <= limit:
+        _remember(memory, view, messages, len(front) + (summary is not None), reminder, tools, tool_choice)
+    else:  # nothing can go on from it, nor from those before
+        _prompts.setdefault(memory, {}).pop(role, None)
+    if view.reductions.by_round:
+        published = published_reductions(view, messages, report)
+        report = replace(report, reductions=(*published, *report.reductions))
+    return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
+
+
+def show_all(
+    view: View, system: Sequence[Message], summary: Message | None, limit: int
+) -> tuple[list[Message], Report] | None:
+    """Return the prompt of *system*, *summary* and the whole tail if that is at most *limit* tokens.
+
+    The fast path. None if the prompt is longer, or if ``fit`` has more to do: with a line about dropped posts, with a
+    covered round in front because the user has not spoken since, or with a round that must be made anew.
+    """
+    start, closed = view.end, view.closed
+    if start > closed or (view.reductions.version and view.first_dropped):
+        return None
+    sums, growing = view.prefix_sums, view.growing
+    first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
+    tokens = PROMPT_TOKENS + view.header_tokens + last.tokens - first.tokens
+    if summary is not None:
+        tokens += count_message(summary, view.ledger.count_again)
+    asked = last.asked is not None and last.asked >= start
+    for round_, group in growing:
+        tokens += sum(view.ledger.costs(round_, group))
+        asked = asked or group.from_user
+    if not asked or tokens > limit:
+        return None
+    messages = [*system, *([summary] if summary is not None else [])]
+    for account in sums.accounts[start - sums.start : closed - sums.start]:
+        parts = account.parts
+        if parts is None:
+            return None
+        if account.plain:
+            messages += [message.copy() for part in parts for message in part.messages]
+        else:
+            messages += [copy_message(message) for part in parts for message in part.messages]
+    messages += [copy_message(message) for _, group in growing for message in group.messages]
+    return messages, Report(tokens, tokens)
 
 
 def require_prompt_of(memory: object, role: object, tools: object, model: object, counter: object) -> None:
@@ -199,7 +221,108 @@ def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
 PLAN_FRAME = "[The plan as it stands now. Background, and no message from the user.]"
 
 
-# --- what a role's next prompt spends its tokens on, before anything is left out of it ----------------------------
+#: Maximum messages between the head and the tail: a line about what strategies have dropped, and of the newest round
+#: in which the user speaks, where it is covered, his first words and his last.
+MAX_BETWEEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LastPrompt:
+    """A prompt that shows all of the tail, nothing shortened or left out. Its repr shows no conversation."""
+
+    view: View = field(repr=False)
+    #: Its first messages: all that stand before the tail are among them.
+    first: tuple[Message, ...] = field(repr=False)
+    #: How many messages it has. Neither this nor the first ones reckon with the plan, which is not in the log.
+    length: int
+    #: How many messages stand before the plan, and that itself; None: none was shown.
+    plan: tuple[int, Message] | None = field(repr=False)
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    tool_choice: Any = None
+
+    def go_on(
+        self,
+        previous: CompactedMessage | None,
+        rounds: Sequence[Round],
+        instruction: str,
+        *,
+        model: str = "",
+        count: TokenCounter,
+        limit: int,
+    ) -> Continued | None:
+        """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
+        It was for *model* if ``compose`` was given none.
+
+        None unless this prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
+        beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
+        """
+        view = self.view
+        shown, wanted = (one.to_prompt() if one is not None else "" for one in (view.compaction, previous))
+        if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
+            return None
+        messages = self._show_up_to(rounds)
+        if messages is None:
+            return None
+        messages.append({"role": "user", "content": instruction})
+        if count_prompt(messages, count, self.tools) > limit:
+            return None
+        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=view.model or model)
+
+    def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:
+        """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
+
+        It need not show all of the last round: later posts, such as the agent's answer, are added.
+        """
+        view = self.view
+        messages = [dict(message) for message in self.first[: self.length - view.messages]]
+        if view.end + len(rounds) > view.total:
+            return None
+        for place, round_ in enumerate(rounds, view.end):
+            # As a round reads that is closed: every call has a result, or a line that says that there was none.
+            closed = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
+            if place >= view.total - 1 or view.round(place) is not round_:  # else, as mostly, both read the same
+                shown = [message for _, group in view.groups(place) for message in group.messages]
+                if shown != closed and (round_ is not rounds[-1] or shown != closed[: len(shown)]):
+                    return None
+            messages += closed
+        if self.plan is not None and self.plan[0] < len(messages):
+            messages.insert(self.plan[0], dict(self.plan[1]))
+        return messages
+
+
+_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
+
+
+def _remember(
+    memory: Memory,
+    view: View,
+    messages: Sequence[Message],
+    in_front: int,
+    plan: Message | None,
+    tools: Sequence[Mapping[str, Any]],
+    tool_choice: Any,
+) -> None:
+    plan_at = next((at for at, message in enumerate(messages) if message is plan), None) if plan is not None else None
+    first = messages[: in_front + MAX_BETWEEN + 1]
+    _prompts.setdefault(memory, {})[view.role] = LastPrompt(
+        replace(view),  # the same, without what it has worked out: the messages of the open round
+        first=tuple([dict(message) for message in first if message is not plan]),
+        length=len(messages) - (plan_at is not None),
+        plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
+        tools=tuple(tools),
+        tool_choice=tool_choice,
+    )
+
+
+def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
+    """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
+    prompt is forgotten."""
+    prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
+    last = prompts.get(role)
+    if last is not None and isinstance(memory, Memory) and last.view.rounds.redactions != memory.snapshot.redactions:
+        prompts.pop(role, None)
+        return None
+    return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +368,7 @@ def budget_status(
         whole_number("budget", budget, 1)
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     rounds, compaction = memory.get_role_rounds(role)
-    header = sum(count_message(message, ledger.count) for message in header_of(memory, role, system))
-    header += count_tools(tools, ledger.count)
+    header = count_prompt(header_of(memory, role, system), ledger.count, tools) - PROMPT_TOKENS
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:

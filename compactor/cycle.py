@@ -16,6 +16,7 @@ from memory.rounds import copy_with
 from memory.visibility import Rounds
 
 from .acceptance.checks import is_too_little
+from .compose import last_prompt_of
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
@@ -36,7 +37,6 @@ from .journal import JournalWriter, Overtaken
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .prompt.last_prompt import last_prompt_of
 from .publication import Decision, Deferral, ahead_of, is_same, newest_place, reaching_ahead
 from .summarize import Work
 from .summarizers.base import Summary, SummaryRequest

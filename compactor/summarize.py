@@ -21,13 +21,13 @@ from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .journal import LEASE_MARGIN, JournalWriter, Overtaken
-from .prompt.last_prompt import LastPrompt, continued
 from .strategies.notes import INSTRUCTIONS, add_instructions, render_notes, span_of
 from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
 from .tokens import TokenCounter
 from .triggers import Size
 
 if TYPE_CHECKING:
+    from .compose import LastPrompt
     from .runner import Run
     from .view import View
 
@@ -328,9 +328,7 @@ class Work:
         if self.last_prompt is None:
             return None
         limit = self.config.summarizer_input_tokens
-        return continued(
-            self.last_prompt, previous, rounds, instruction, model=view.model, count=self.count, limit=limit
-        )
+        return self.last_prompt.go_on(previous, rounds, instruction, model=view.model, count=self.count, limit=limit)
 
 
 class Accepted(NamedTuple):

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
+from compactor.compose import show_all
 from compactor.prompt.accounting import Ledger
-from compactor.prompt.fit import Head, fit, fits_entirely
+from compactor.prompt.fit import fit
 from compactor.prompt.groups import OVERLAY
 from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
 from memory import (
@@ -268,21 +269,22 @@ def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, t
     view = replace(view_of(memory), header_tokens=view_of(memory).header_tokens + tools)
     system = tuple(message for message in memory.messages() if message["role"] == "system")[: len(memory.header)]
     said = view.compaction.to_prompt() if view.compaction is not None else None
-    head = Head(system, {"role": "system", "content": said} if said is not None else None)
+    summary = {"role": "system", "content": said} if said is not None else None
+    head = [*system, *([summary] if summary is not None else [])]
 
-    found = fits_entirely(view, head, 10**9, tools)
-    fitted, over = fit(view, head, 10**9, 3 * 10**8)
+    found = show_all(view, system, summary, 10**9)
+    messages, report = fit(view, system, summary, None, 10**9, 3 * 10**8)
 
-    assert over == 0
-    assert found in (None, fitted)
+    assert report.tokens_over == 0
+    assert found in (None, (messages, report))
     speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
-    assert found is not None or not speaks or fitted.messages != [*head.messages(), *_tail_of(view)]
+    assert found is not None or not speaks or messages != [*head, *_tail_of(view)]
     if found is not None:
-        assert fits_entirely(view, head, fitted.tokens, tools) == fitted
-        assert fits_entirely(view, head, fitted.tokens - 1, tools) is None
-        for message in found.messages[len(head.messages()) :]:
+        assert show_all(view, system, summary, report.tokens_after) == (messages, report)
+        assert show_all(view, system, summary, report.tokens_after - 1) is None
+        for message in found[0][len(head) :]:
             message.clear()
-        assert fits_entirely(view, head, 10**9, tools) == fitted
+        assert show_all(view, system, summary, 10**9) == (messages, report)
 
 
 def _tail_of(view: View) -> list[Message]:

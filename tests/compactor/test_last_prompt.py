@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from scene import on_command
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
+from compactor.compose import last_prompt_of
 from compactor.prompt.accounting import ledger_of
 from compactor.prompt.groups import group_messages
-from compactor.prompt.last_prompt import continued, last_prompt_of
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message
@@ -162,7 +162,9 @@ def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued |
 
 def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
     last = last_prompt_of(memory, ASSISTANT)
-    return continued(last, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
+    if last is None:
+        return None
+    return last.go_on(view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
 
 
 def seen(memory: Memory) -> View:
