@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import NoneType
@@ -32,7 +31,6 @@ R = TypeVar("R")
 #: chat turn, and would wait for the interpreter's lock. The pause also turns a turn's notifications into one look.
 PAUSE = 0.001
 
-
 _exiting = threading.Event()
 atexit.register(_exiting.set)
 
@@ -47,7 +45,36 @@ def bounded(timeout: float | None) -> float | None:
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
-# --- time ---------------------------------------------------------------------------------------------------------
+def run_isolated(job: Job) -> None:
+    """Run *job*; report what it raises as an uncaught exception is reported, and let the thread go on.
+
+    ``BaseException``, because a native extension's panic and ``SystemExit`` are not ``Exception``, and must not end
+    the thread that other jobs wait for.
+    """
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001
+        raised = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(raised))
+
+
+def backoff_seconds(config: CompactorConfig, failures: int, jitter: float, retry_after: object = None) -> float:
+    """Return the seconds to wait after so many *failures* in a row.
+
+    Half to all of ``initial * 2**(failures - 1)``, by *jitter* from 0 to 1, so that many compactors of one endpoint do
+    not return at once ("equal jitter": Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015). At least
+    *retry_after* where that is a number, capped at ``backoff_max``.
+    """
+    if failures >= config.circuit_breaker_failures:
+        delay = config.circuit_breaker_reset
+    else:
+        # 2.0**60 seconds is beyond every backoff_max; more would overflow.
+        delay = min(config.backoff_initial * 2.0 ** min(failures - 1, 60), config.backoff_max)
+    delay *= 0.5 + jitter / 2
+    if isinstance(retry_after, bool) or not isinstance(retry_after, (int, float)) or math.isnan(retry_after):
+        return delay  # an exception of anybody's may carry anything, such as a header's text
+    # One absurd value must not silence compaction for a day: an endpoint that is asked too early says so again.
+    return max(delay, min(retry_after, config.backoff_max))
 
 
 class Clock(Protocol):
@@ -66,13 +93,6 @@ class Clock(Protocol):
         """
 
 
-@dataclass(order=True, slots=True)
-class _Call:
-    at: float
-    count: int
-    callback: Callable[[], None] | None = field(compare=False)
-
-
 class SystemClock:
     """The machine's time. Its timer thread, a daemon, starts with the first ``call_later``."""
 
@@ -86,57 +106,44 @@ class SystemClock:
 
     def _after_fork(self) -> None:
         self._due = threading.Condition()  # guards all below it
-        self._calls: list[_Call] = []
-        self._cancelled = 0  # how many of them
+        self._calls: list[tuple[float, int]] = []  # a heap of times and numbers, cancelled calls included
+        self._callbacks: dict[int, Callable[[], None]] = {}  # of the calls that are not cancelled, by number
         self._wakes_at = math.inf  # when the thread looks by itself, if nothing is added before
         self._thread: threading.Thread | None = None
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        call = _Call(time.monotonic() + seconds, next(self._count), callback)
+        at, number = time.monotonic() + seconds, next(self._count)
         with self._due:
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="compactor-timer", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: a thread that could not be started is tried again
-            heapq.heappush(self._calls, call)
-            if call.at < self._wakes_at:  # most deadlines are cancelled: each would wake the thread
+            self._callbacks[number] = callback
+            heapq.heappush(self._calls, (at, number))
+            if at < self._wakes_at:  # most deadlines are cancelled: each would wake the thread
                 self._due.notify()
+        return partial(self._cancel, number)
 
-        def cancel() -> None:
-            with self._due:
-                if call.callback is None:
-                    return
-                call.callback = None
-                self._cancelled += 1
-                # Cancelled calls are dropped once they are most of the heap; each on its own would cost its length.
-                if 2 * self._cancelled > len(self._calls):
-                    self._calls = [one for one in self._calls if one.callback is not None]
-                    heapq.heapify(self._calls)
-                    self._cancelled = 0
-
-        return cancel
+    def _cancel(self, number: int) -> None:
+        with self._due:
+            self._callbacks.pop(number, None)
+            # Cancelled calls are dropped once they are most of the heap; each on its own would cost its length.
+            if 2 * len(self._callbacks) < len(self._calls):
+                self._calls = [call for call in self._calls if call[1] in self._callbacks]
+                heapq.heapify(self._calls)
 
     def _serve(self) -> None:
         due = self._due
         while due is self._due:  # after a fork the clock has another thread
             with due:
-                while (wait := self._seconds_until_next()) is None or wait > 0:
-                    self._wakes_at = math.inf if wait is None else time.monotonic() + wait
-                    due.wait(wait)
+                while not self._calls or self._calls[0][0] > time.monotonic():
+                    self._wakes_at = self._calls[0][0] if self._calls else math.inf
+                    due.wait(bounded(self._wakes_at - time.monotonic()))
                 self._wakes_at = -math.inf
-                call = heapq.heappop(self._calls)
-                callback, call.callback = call.callback, None  # from here on it cannot be cancelled
-                if callback is None:
-                    self._cancelled -= 1
+                callback = self._callbacks.pop(heapq.heappop(self._calls)[1], None)  # now it cannot be cancelled
             if callback is not None:
                 run_isolated(callback)
-            del callback, call  # or the last compactor that used the timer would never be freed
-
-    def _seconds_until_next(self) -> float | None:
-        """Return the seconds until the next call is due; None where there is none. Called with the lock held."""
-        if not self._calls:
-            return None
-        return min(self._calls[0].at - time.monotonic(), threading.TIMEOUT_MAX)
+            del callback  # or the last compactor that used the timer would never be freed
 
 
 #: The clock of every compactor that was not given another.
@@ -153,77 +160,21 @@ class Timer:
         self._clock = clock
         self._wake = wake
         self._method = WeakMethod(method)
-        self._cancel: Callable[[], object] | None = None
+        #: Cancels the call that is pending now, and none that is scheduled later. Not to be called with the lock held.
+        self.cancel: Callable[[], object] | None = None
 
     def schedule(self, seconds: float | None, *args: object) -> None:
         """Call the method with *args* in so many *seconds*; None: never. Not to be called with the lock held."""
-        if seconds is None and self._cancel is None:
-            return
-        cancel = None if seconds is None else self._clock.call_later(seconds, partial(_call, self._method, args))
+        later = None if seconds is None else self._clock.call_later(seconds, partial(_call, self._method, args))
         with self._wake:
-            before, self._cancel = self._cancel, cancel
-        if before is not None:
-            before()
-
-    def canceller(self) -> Callable[[], object]:
-        """Return a function that cancels the call that is pending now, and none that is scheduled later. Not to be
-        called with the lock held."""
-        return self._cancel if self._cancel is not None else lambda: None
+            cancel, self.cancel = self.cancel, later
+        if cancel is not None:
+            cancel()
 
 
 def _call(method: WeakMethod[Callable[..., object]], args: tuple[object, ...]) -> None:
     if (call := method()) is not None:
         call(*args)
-
-
-class Backoff:
-    """Counts failures in a row, and says how long to wait after each. Changed by one run at a time."""
-
-    def __init__(self, config: CompactorConfig, rng: Callable[[], float]) -> None:
-        self._config = config
-        self._rng = rng
-        #: Failures since the last success.
-        self.failures = 0
-
-    @property
-    def circuit_open(self) -> bool:
-        """Whether attempts are rare now; each one is a half-open circuit's trial."""
-        return self.failures >= self._config.circuit_breaker_failures
-
-    def record_failure(self, retry_after: object = None) -> float:
-        """Count a failure; return the seconds to wait, at least *retry_after* where that is a number, capped at
-        ``backoff_max``.
-
-        Half to all of ``initial * 2**(failures - 1)``, so that many compactors of one endpoint do not return at once
-        ("equal jitter": Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
-        """
-        self.failures += 1
-        if self.circuit_open:
-            delay = self._config.circuit_breaker_reset
-        else:
-            # 2.0**60 seconds is beyond every backoff_max; more would overflow.
-            delay = min(self._config.backoff_initial * 2.0 ** min(self.failures - 1, 60), self._config.backoff_max)
-        delay *= 0.5 + self._rng() / 2
-        if isinstance(retry_after, bool) or not isinstance(retry_after, (int, float)) or math.isnan(retry_after):
-            return delay  # an exception of anybody's may carry anything, such as a header's text
-        # One absurd value must not silence compaction for a day: an endpoint that is asked too early says so again.
-        return max(delay, min(retry_after, self._config.backoff_max))
-
-
-# --- threads ------------------------------------------------------------------------------------------------------
-
-
-def run_isolated(job: Job) -> None:
-    """Run *job*; report what it raises as an uncaught exception is reported, and let the thread go on.
-
-    ``BaseException``, because a native extension's panic and ``SystemExit`` are not ``Exception``, and must not end
-    the thread that other jobs wait for.
-    """
-    try:
-        job()
-    except BaseException as error:  # noqa: BLE001
-        raised = (type(error), error, error.__traceback__, threading.current_thread())
-        threading.excepthook(threading.ExceptHookArgs(raised))
 
 
 class DaemonThread:
@@ -246,17 +197,16 @@ class DaemonThread:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Let the thread end after the jobs submitted so far."""
+        """Let the thread end after the jobs submitted so far. A compactor dropped without ``stop()`` does so, too."""
         self._jobs.put(None)
+
+    __del__ = close
 
     def join(self, timeout: float | None) -> bool:
         """Wait until the thread has ended; return whether it has."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
-
-    def __del__(self) -> None:
-        self.close()  # a compactor that is dropped without stop() takes its thread along
 
 
 def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:

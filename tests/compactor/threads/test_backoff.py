@@ -13,7 +13,7 @@ from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, 
 from compactor import CompactorConfig, ContextCompactor, State, SummarizerError
 from compactor.events import Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import Backoff
+from compactor.timers import backoff_seconds
 from memory.rounds import Round
 
 pytestmark = pytest.mark.timeout(30)
@@ -21,48 +21,31 @@ pytestmark = pytest.mark.timeout(30)
 STEADY = CompactorConfig(backoff_initial=1.0, backoff_max=60.0, circuit_breaker_failures=20)
 
 
-def backoff(jitter: float = 1.0, config: CompactorConfig = STEADY) -> Backoff:
-    return Backoff(config, lambda: jitter)
+def waits(failures: int, config: CompactorConfig = STEADY, jitter: float = 1.0) -> list[float]:
+    return [backoff_seconds(config, number, jitter) for number in range(1, failures + 1)]
 
 
 def test_the_wait_doubles_up_to_the_longest() -> None:
     """1, 2, 4, ... ``backoff_max``."""
-    waits = backoff()
-    assert [waits.record_failure() for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert waits(9) == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 @given(jitter=st.floats(0, 1), failures=st.integers(1, 19))
 def test_jitter_takes_off_up_to_half(jitter: float, failures: int) -> None:
     """Many compactors of one endpoint do not come back at once, and none comes back at once."""
-    plain, jittered = backoff(), backoff(jitter)
-    for _ in range(failures):
-        longest, wait = plain.record_failure(), jittered.record_failure()
+    longest, wait = waits(failures)[-1], waits(failures, jitter=jitter)[-1]
     assert longest / 2 <= wait <= longest
     assert wait == pytest.approx(longest * (0.5 + jitter / 2))
 
 
-def test_a_success_starts_it_anew() -> None:
-    """The next failure is a first one."""
-    waits = backoff()
-    for _ in range(5):
-        waits.record_failure()
-    waits.failures = 0
-    assert (waits.failures, waits.record_failure()) == (0, 1.0)
-
-
 def test_thousands_of_failures_do_not_overflow() -> None:
     """A machine may be left alone over a weekend."""
-    waits = backoff(config=CompactorConfig(circuit_breaker_failures=10_000))
-    assert [waits.record_failure() for _ in range(3_000)][-1] == 60.0
+    assert backoff_seconds(CompactorConfig(circuit_breaker_failures=10_000), 3_000, 1.0) == 60.0
 
 
 def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
-    """Then attempts are ``circuit_breaker_reset`` apart, each a trial; a success closes it."""
-    waits = backoff(config=CompactorConfig(circuit_breaker_failures=3, circuit_breaker_reset=300.0))
-    assert [waits.record_failure(), waits.record_failure(), waits.circuit_open] == [1, 2, False]
-    assert [waits.record_failure(), waits.circuit_open, waits.record_failure()] == [300, True, 300]
-    waits.failures = 0
-    assert (waits.circuit_open, waits.record_failure()) == (False, 1.0)
+    """Then attempts are ``circuit_breaker_reset`` apart, each a trial."""
+    assert waits(4, CompactorConfig(circuit_breaker_failures=3, circuit_breaker_reset=300.0)) == [1, 2, 300, 300]
 
 
 @pytest.mark.parametrize(
@@ -71,13 +54,13 @@ def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
 )
 def test_the_endpoints_wish_is_respected(asked: float | None, wait: float) -> None:
     """``retry_after`` is the least, up to ``backoff_max``: one absurd wish silences nobody for a day."""
-    assert backoff().record_failure(asked) == wait
+    assert backoff_seconds(STEADY, 1, 1.0, asked) == wait
 
 
 @pytest.mark.parametrize("asked", ["30", float("nan"), -5, True, [30], b"7"], ids=repr)
 def test_what_is_no_number_of_seconds_is_passed_over(asked: object) -> None:
     """Anybody's exception may have a ``retry_after``: a header's text, say."""
-    assert backoff().record_failure(asked) == 1.0
+    assert backoff_seconds(STEADY, 1, 1.0, asked) == 1.0
 
 
 # In a compactor

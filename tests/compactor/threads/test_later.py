@@ -60,11 +60,13 @@ def test_cancelling_leaves_a_call_alone_that_was_asked_for_later() -> None:
     clock = FakeClock()
     owner = Owner(clock)
     owner.later.schedule(10, "before")
-    cancel = owner.later.canceller()
+    cancel = owner.later.cancel
+    assert cancel is not None
     owner.later.schedule(20, "after")
     cancel()
     assert clock.waiting == [20]
-    owner.later.canceller()()
+    assert owner.later.cancel is not None
+    owner.later.cancel()
     assert clock.waiting == []
 
 
