@@ -97,7 +97,8 @@ class ContextCompactor:
         assert rounds_getter is not None  # noqa: S101  (checked)
         require_role(role)
         _check_role(role, rounds_getter)
-        for name, function in {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}.items():
+        functions = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}
+        for name, function in functions.items():
             if function is not None and not callable(function):
                 require_callable(name, function, _FUNCTIONS[name])
         for name, given in {"executor": executor, "journal": journal, "clock": clock, "ledger": ledger}.items():
@@ -117,9 +118,7 @@ class ContextCompactor:
         chosen = summarizer if summarizer is not None else llm_api
         #: The summarizer as it was passed; the offline one if none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
-        #: Returns the agent's plan as it stands.
-        self.current_plan: Callable[[], object] = plan if plan is not None else lambda: None
-        self._trigger, self._executor, self._limits, self._rng = trigger, executor, limits, rng
+        self._plan, self._trigger, self._executor, self._limits, self._rng = plan, trigger, executor, limits, rng
         self._strategies = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._count = counter if counter is not None else counter_for(self.config.model)
@@ -127,9 +126,7 @@ class ContextCompactor:
         if publish != "immediately":
             budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
             self._publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
-        self._header_tokens: Callable[[], int] = header_tokens if header_tokens is not None else lambda: 0
-        self._ledger = ledger
-        self._has_own_journal = journal is None
+        self._header_tokens, self._ledger, self._has_own_journal = header_tokens, ledger, journal is None
         self._events = EventLog(self._clock, history)
         self._forget_failures: Callable[[], None] | None = None
         if on_event is not None:
@@ -149,11 +146,8 @@ class ContextCompactor:
         self._forget_failures = self._events.add_hook(self._journal.record_failure, RECORDED)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
-            strategies = list(self._strategies)
-            for place, one in enumerate(strategies):
-                if (for_memory := getattr(one, "for_memory", None)) is not None:
-                    strategies[place] = for_memory(rounds_now.memory)
-            self._strategies = tuple(strategies)
+            made = [(one, getattr(one, "for_memory", None)) for one in self._strategies]
+            self._strategies = tuple([one if make is None else make(rounds_now.memory) for one, make in made])
         cycle = Cycle(
             config=self.config,
             rounds_getter=getter,
@@ -164,7 +158,7 @@ class ContextCompactor:
             emit=self._events.emit,
             monotonic=clock.monotonic,
             header_tokens=self._header_tokens,
-            plan=self.current_plan,
+            plan=self._plan,
             deferral=Deferral(self._publication, clock.now, self._events.emit) if self._publication else None,
         )
         ask = as_summarizer(self.summarizer)
@@ -180,13 +174,11 @@ class ContextCompactor:
         if (self.role, self._session, self._has_own_journal) == (role, memory.session_id, False):
             return
         if self.role not in ("", role):
-            raise ValueError(
-                f"this compactor is {self.role!r}'s; register it for that role, or make another one for {role!r}"
-            )
+            remedy = f"register it for that role, or make another one for {role!r}"
+            raise ValueError(f"this compactor is {self.role!r}'s; {remedy}")
         if self._session not in (None, memory.session_id):
-            raise ValueError(
-                f"this compactor is of the session {self._session!r}; make another one for {memory.session_id!r}"
-            )
+            remedy = f"make another one for {memory.session_id!r}"
+            raise ValueError(f"this compactor is of the session {self._session!r}; {remedy}")
         _check_role(role, self.rounds_getter)
         if self.role == role and not self._has_own_journal:
             return
@@ -198,6 +190,10 @@ class ContextCompactor:
         self._ledger = ledger_of(memory, role, self._count)
         self._header_tokens = partial(_count_header, memory, role, self._count)
         self._assemble(memory.journal(role))
+
+    def current_plan(self) -> object:
+        """Return the agent's plan as it stands; None if there is none."""
+        return self._plan() if self._plan is not None else None
 
     @property
     def llm_api(self) -> object:
@@ -235,10 +231,9 @@ class ContextCompactor:
         """
         if not isinstance(memory, Memory) or not isinstance(role, str):
             raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
-        if config is None:
-            config = CompactorConfig()
-        else:
-            _check_config(config)
+        config = config if config is not None else CompactorConfig()
+        if not isinstance(config, CompactorConfig):
+            raise _wrong_config(config)
         count = counter if counter is not None else counter_for(config.model)
         compactor = cls(
             config,
@@ -264,8 +259,6 @@ class ContextCompactor:
         )
         memory.register_compaction_provider(role, compactor)
         return compactor
-
-    # -- the host's side ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
@@ -311,7 +304,6 @@ class ContextCompactor:
         turn does not come in time, it raises ``LimitReached``, a ``CompactionTimeout`` that names the seconds, and
         stays in the queue.
         """
-        self._refuse_inside("compact_now")
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
@@ -320,7 +312,6 @@ class ContextCompactor:
         False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` in a hook
         of this compactor.
         """
-        self._refuse_inside("wait_idle")
         return self._runner.wait_idle(timeout)
 
     def revert(self, generation: int | None = None) -> CompactedMessage | None:
@@ -331,7 +322,7 @@ class ContextCompactor:
         published since, and its compaction is shown from then on.
         """
         before = self._journal.read()
-        current = self._journal.revert(before.generation if generation is None else generation)
+        current = self._journal.revert(base=before.generation if generation is None else generation)
         after = self._journal.read()
         if after.generation != before.generation and after.revert_round_id is not None:
             end = current.end_index if current else 0
@@ -344,14 +335,14 @@ class ContextCompactor:
         return self._journal.history()
 
     def status(self) -> CompactorStatus:
-        generation, compaction, runner = self._journal.read().generation, self.get_compaction(), self._runner
+        compaction, runner = self.get_compaction(), self._runner
         return CompactorStatus(
             state=runner.state,
             skip_reason=runner.skip_reason,
             last_error=runner.last_error,
-            failures=runner.backoff.failures,
-            circuit_open=runner.backoff.circuit_open,
-            generation=generation,
+            failures=runner.failures,
+            circuit_open=runner.circuit_open,
+            generation=self._journal.read().generation,
             end_index=compaction.end_index if compaction else 0,
         )
 
@@ -366,10 +357,6 @@ class ContextCompactor:
         A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
         return self._events.add_hook(callback)
-
-    def _refuse_inside(self, name: str) -> None:
-        if self._events.inside:
-            raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
 
 
 def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
@@ -406,8 +393,8 @@ def _checked_strategies(strategies: object) -> tuple[Strategy, ...]:
 
 def _check_arguments(config: object, summarizer: object, rounds_getter: object, llm_api: object) -> None:
     """Raise ``TypeError`` where arguments are missing, given twice, or stand in each other's place."""
-    if config is not None:
-        _check_config(config)
+    if config is not None and not isinstance(config, CompactorConfig):
+        raise _wrong_config(config)
     if summarizer is not None and llm_api is not None:
         raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
     if isinstance(rounds_getter, RoundsGetter) and not isinstance(summarizer, RoundsGetter):
@@ -432,32 +419,26 @@ def _check_arguments(config: object, summarizer: object, rounds_getter: object, 
         raise TypeError("rounds_getter is called without arguments; give a function that takes none")
 
 
-def _check_config(config: object) -> None:
-    """Raise ``TypeError``, with what to do instead, unless *config* is a configuration."""
-    if not isinstance(config, CompactorConfig):
-        raise TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {_remedy_for(config)}")
-
-
 def _check_role(role: str, rounds_getter: object) -> None:
     """Raise ``ValueError`` where a Memory's *rounds_getter* is another role's than *role*."""
     read = rounds_getter.role if isinstance(rounds_getter, RoundsGetter) else ""
     if role and read not in ("", role):
-        raise ValueError(
-            f"rounds_getter gives {read!r}'s rounds, and the compactor is {role!r}'s;"
-            f" give memory.rounds_getter({role!r})"
-        )
+        remedy = f"give memory.rounds_getter({role!r})"
+        raise ValueError(f"rounds_getter gives {read!r}'s rounds, and the compactor is {role!r}'s; {remedy}")
 
 
-def _remedy_for(config: object) -> str:
-    """Return how to pass *config*, which was given in place of a configuration."""
+def _wrong_config(config: object) -> TypeError:
+    """Return the error for something given in place of a configuration, with what to do instead."""
     if isinstance(config, Settings) or config is Settings:
-        return "settings are those of all roles, give one role's: settings.for_role('Planner')"
-    if config is CompactorConfig:
-        return "make one of it: CompactorConfig(...)"
-    if isinstance(config, type):
-        return f"if it is to summarize, give an instance by name: summarizer={config.__name__}(...)"
-    if isinstance(config, Mapping):
-        if "strategies" in config:
-            return "spread a preset: for_role(memory, role, **preset)"
-        return "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
-    return "give the others by name: summarizer=, rounds_getter="
+        remedy = "settings are those of all roles, give one role's: settings.for_role('Planner')"
+    elif config is CompactorConfig:
+        remedy = "make one of it: CompactorConfig(...)"
+    elif isinstance(config, type):
+        remedy = f"if it is to summarize, give an instance by name: summarizer={config.__name__}(...)"
+    elif isinstance(config, Mapping) and "strategies" in config:
+        remedy = "spread a preset: for_role(memory, role, **preset)"
+    elif isinstance(config, Mapping):
+        remedy = "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
+    else:
+        remedy = "give the others by name: summarizer=, rounds_getter="
+    return TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {remedy}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.messages import replace_text
-from memory.overlays import CompactedMessage, JournalState, Origin, Overlay, Reduction
+from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 from memory.rounds import copy_with
 from memory.visibility import Rounds
 
@@ -20,7 +20,6 @@ from .compose import last_prompt_of
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
-    Deferred,
     Discarded,
     Evaluated,
     Exhausted,
@@ -32,14 +31,14 @@ from .events import (
     Skipped,
     StrategyFailed,
 )
-from .host_rounds import rounds_for
-from .journal import JournalWriter, Overtaken
+from .host_rounds import HostRounds, rounds_for
+from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .publication import Decision, Deferral, ahead_of, is_same, newest_place, reaching_ahead
-from .summarize import Work
-from .summarizers.base import Summary, SummaryRequest
+from .publication import Decision, Deferral, ahead_of, is_same, reaching_ahead
+from .summarize import OVERTAKEN, Work
+from .summarizers.base import Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import TokenCounter, count_message
@@ -50,6 +49,9 @@ if TYPE_CHECKING:
     from .runner import Run
 
 Strategy = Callable[[View], Iterable[Overlay]]
+#: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
+#: takes, as it reads now, by the number of their post; 0 is the query.
+RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
 
 
 def name_of(strategy: Strategy) -> str:
@@ -71,14 +73,10 @@ class Cycle:
     monotonic: Callable[[], float]
     #: Decides when a prepared compaction is shown; None: at once.
     deferral: Deferral | None = None
-    header_tokens: Callable[[], int] = lambda: 0
-    plan: Callable[[], object] = lambda: None
-    #: Summarises while no model answers.
-    offline: Callable[[SummaryRequest], str | Summary] = field(default_factory=ExtractiveSummarizer)
-
-    @property
-    def role(self) -> str:
-        return self.ledger.role
+    #: Returns the tokens of the system messages in front; None: there are none.
+    header_tokens: Callable[[], int] | None = None
+    #: Returns the agent's plan as it stands; None: there is none.
+    plan: Callable[[], object] | None = None
 
     # What happens in a pass. *Due*: a compaction is deferred, and its policy says that it is to be shown.
     #
@@ -99,21 +97,22 @@ class Cycle:
         prepared_at: int | None = None
         try:
             while True:
-                state, view = self.look()
-                if isinstance(view.rounds, Rounds):
-                    _ = view.prefix_sums  # counts what is new, on this thread rather than where prompts are composed
-                current = StrategyPass(self, view, state, run)
+                current = StrategyPass(self, run)
+                if isinstance(current.view.rounds, Rounds):
+                    _ = (
+                        current.view.prefix_sums
+                    )  # counts what is new, on this thread rather than where prompts are composed
                 due = current.weigh() if self.config.enabled else None
-                if prepared_at == state.generation and not current.has_deferred:  # or it would be made again and again
+                if prepared_at == current.base and current.deferred is None:  # or it would be made again and again
                     raise StaleCompaction("rounds_changed")
                 try:
                     if due is not None and due.over is None and not run.forced:
                         current.publish_deferred()
-                    elif (verdict := self._decide(current.ahead, state, due, run)) is not None:
-                        current.begin(verdict, run)
-                        current.publish_prepared(state)
-                        current.apply(due, forced=run.forced)
-                except Overtaken:
+                    elif (verdict := current.decide(due, run)) is not None:
+                        current.apply(verdict, due, run)
+                except StaleCompaction as stale:
+                    if stale.reason != OVERTAKEN:
+                        raise
                     continue
                 if not current.has_prepared or run.forced:
                     return current.published
@@ -122,77 +121,10 @@ class Cycle:
             if run.leased and run.forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
 
-    def look(self) -> tuple[JournalState, View]:
-        """Return the journal's state and the view then, without a summary of a failed round.
-
-        The journal is read first: rounds that are added in between only lengthen the tail.
-        """
-        while True:
-            state = self.journal.read()
-            rounds = rounds_for(self.rounds_getter(), self.ledger.role)
-            local = self.journal.local
-            if local is None or not local.withdraw_lost(rounds):
-                break
-        view = View(
-            rounds,
-            rounds.anchor(state.current),
-            self.ledger,
-            max(self.header_tokens(), self.ledger.header_tokens) + self.ledger.tool_tokens,
-            self.config.model,
-            keeps_reductions=self.journal.keeps_reductions,
-            exempt_tools=frozenset(self.config.exempt_tools),
-        )
-        return state, view
-
-    def _decide(self, view: View, state: JournalState, due: Decision | None, run: Run) -> Verdict | None:
-        """Return why strategies are to run; None, after telling the reason, if they are not."""
-        if not self.config.enabled:
-            skip = Skip.DISABLED
-        elif view.total == 0:
-            skip = Skip.EMPTY
-        elif not run.forced and _is_reverted(view, state.revert_round_id):
-            skip = Skip.REVERTED
-        else:
-            verdict = Verdict(True) if run.forced else self.trigger.verdict(view)
-            if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
-                verdict = replace(verdict, is_due=True)
-            self.emit(
-                Evaluated(
-                    role=self.ledger.role,
-                    generation=state.generation,
-                    is_due=verdict.is_due,
-                    forced=run.forced,
-                    rounds=view.total,
-                    tail=view.tail_length,
-                )
-            )
-            if verdict.cost_evaluation is not None:
-                self.emit(copy_with(verdict.cost_evaluation, role=self.ledger.role, generation=state.generation))
-            if verdict.is_due:
-                return verdict
-            if due is not None:  # the tail has outgrown the deferred compaction
-                return Verdict(True, due.over)
-            skip = Skip.BELOW_TRIGGER
-        self.tell_skipped(skip, view, state.generation, run=run)
-        return None
-
-    def tell_skipped(
-        self, reason: Skip, view: View | None, generation: int, retry_in: float | None = None, run: Run | None = None
-    ) -> None:
-        """Tell that nothing is compacted, and why. *view* is None if no rounds need be read to know."""
-        if run is not None:
-            run.skip_reason = reason
-        self.emit(
-            Skipped(
-                role=self.ledger.role,
-                generation=generation,
-                reason=reason,
-                rounds=view.total if view is not None else 0,
-                tail=view.tail_length if view is not None else 0,
-                closed=view.closed if view is not None else 0,
-                retry_in=retry_in,
-            )
-        )
+    def read_rounds(self) -> Rounds | HostRounds:
+        """Return the rounds as they are now, as the role sees them."""
+        rounds = self.rounds_getter()
+        return rounds.for_role(self.ledger.role) if isinstance(rounds, Rounds) else rounds_for(rounds, self.ledger.role)
 
     def publish_deferred(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
@@ -202,14 +134,14 @@ class Cycle:
         """
         if self.deferral is None or not self.config.enabled or not self.journal.read().prepared:
             return False
-        state, view = self.look()
-        current = StrategyPass(self, view, state)
+        current = StrategyPass(self)
+        before = current.base
         try:
             if current.weigh(needed=needed) is not None:
                 current.publish_deferred()
         except StaleCompaction:
             pass
-        return self.journal.read().generation != state.generation
+        return self.journal.read().generation != before
 
     def fold_offline(self) -> bool:
         """Publish the due rounds folded in without a model, behind the model's text; return whether prompts got
@@ -217,14 +149,21 @@ class Cycle:
 
         Only if the trigger is due with what was folded in before. A deferred compaction is shown first.
         """
-        state, view = self.look()
-        if not self.config.enabled or view.total == 0 or _is_reverted(view, state.revert_round_id):
+        current = StrategyPass(self)
+        if not self.config.enabled or current.view.total == 0 or current.is_reverted():
             return False
-        current = StrategyPass(self, view, state)
         current.weigh(needed=True)
         verdict = self.trigger.verdict(current.ahead)
+        if not verdict.is_due:
+            return False
         end = current.ahead.due_end(self.config, verdict.mark)
-        return verdict.is_due and current.fold_offline(end)
+        current.publish_deferred()
+        view = current.view
+        made = fold_in(view, end, self.config.target_tokens, ExtractiveSummarizer())
+        if made is None or view.tokens_in_front(made) >= view.compaction_tokens + view.closed_tokens(view.end, end):
+            return False
+        current.publish(made, Origin(strategy=STRATEGY), None)
+        return True
 
     def index_texts(self) -> bool:
         """Do one step of indexing old rounds for search; return whether there is more to do."""
@@ -236,276 +175,218 @@ class Cycle:
 
 
 class StrategyPass:
-    """One pass of the strategies over one snapshot of the log.
+    """One pass of the strategies over one snapshot of the log, without a summary of a failed round.
 
     A compaction is published when it is made. If the cycle defers publication it is prepared instead: strategies go on
-    from its end, and nobody is shown it yet.
+    from its end, and nobody is shown it yet. Without a *run*, no model is asked.
     """
 
-    def __init__(self, cycle: Cycle, view: View, state: JournalState, run: Run | None = None) -> None:
+    def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
         self._cycle = cycle
         self._run = run
-        self._forbidden = run.forbidden if run is not None else _forbid_at_exit
+        while True:  # the journal is read first: rounds that are added in between only lengthen the tail
+            self._state = state = cycle.journal.read()
+            rounds = cycle.read_rounds()
+            local = cycle.journal.local
+            if local is None or not local.withdraw_lost(rounds):
+                break
+        ledger, header = cycle.ledger, cycle.header_tokens() if cycle.header_tokens is not None else 0
+        view = View(
+            rounds,
+            rounds.anchor(state.current),
+            ledger,
+            max(header, ledger.header_tokens) + ledger.tool_tokens,
+            cycle.config.model,
+            keeps_reductions=cycle.journal.keeps_reductions,
+            exempt_tools=frozenset(cycle.config.exempt_tools),
+        )
+        self._see(view)
         #: The generation that is current, as far as it knows.
         self.base = state.generation
-        self._prepared = state.prepared
-        self._generation = state.generation  # at the beginning, as events of skipping name it
-        self._work: Work | None = None
-        self._failed: list[Exception] = []
-        self._read: dict[int, _RoundRead] = {}
-        self._deferred: CompactedMessage | None = None
-        #: The snapshot, with what this pass has published.
-        self.view = view
         self.published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
-        self.changed = False
-        self._found_too_little = False
+        self._changed = False
+        self._failed: list[Exception] = []
+        self._has_too_little = False
+        self._rounds_read: dict[int, RoundRead] = {}  # so that many reductions of one round need one reading
+        self._work: Work | None = None
 
-    @property
-    def has_deferred(self) -> bool:
-        return self._deferred is not None
+    def _see(self, view: View, deferred: CompactedMessage | None = None) -> None:
+        #: The snapshot, with what this pass has published.
+        self.view = view
+        #: The deferred compaction; and the view as it will be when that is shown: triggers and strategies go by it.
+        self.deferred = deferred
+        self.ahead = view if deferred is None else ahead_of(view, deferred)
 
-    @property
-    def ahead(self) -> View:
-        """The view as it will be when the deferred compaction is shown: triggers and strategies go by it."""
-        return self.view if self._deferred is None else ahead_of(self.view, self._deferred)
-
-    def begin(self, verdict: Verdict, run: Run) -> None:
-        """Let strategies ask the summarizer."""
-        cycle, paid, role, plan = self._cycle, not run.traits.deterministic, self.view.role, None
-        try:
-            given = cycle.plan()
-            plan = plan_text(given) if given is not None else None
-        except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
-            cycle.emit(PlanFailed(role=role, error=type(error).__name__))
-        run.compacting = True
-        self._work = work = Work(
-            ask=run.ask,
-            count=cycle.ledger.count,
-            config=cycle.config,
-            traits=run.traits,
-            emit=cycle.emit,
-            monotonic=cycle.monotonic,
-            plan=plan,
-            mark=verdict.mark,
-            exceeds=verdict.exceeds,
-            last_prompt=last_prompt_of(getattr(cycle.rounds_getter, "memory", None), role)
-            if run.traits.takes_continued
-            else None,
-            run=run,
-            journal=cycle.journal if paid or cycle.deferral is not None else None,
-            newest_place=lambda: newest_place(rounds_for(cycle.rounds_getter(), role)),
-        )
-        work.base, work.covered, work.prepared = self.base, self.view.end, self._prepared
-        self.view = replace(self.view, work=work)
-
-    # -- deferred compactions -----------------------------------------------------------------------------------------
+    def is_reverted(self) -> bool:
+        """Return whether no round is newer than the newest one at a revert, which may have failed since."""
+        newest_id = self._state.revert_round_id
+        end = self.view.rounds.end_of(newest_id) if newest_id is not None else None
+        return end is not None and end >= self.view.total
 
     def weigh(self, *, needed: bool = False) -> Decision | None:
         """Return why the deferred compaction is to be shown now; None if it is not, or there is none. *needed*: a
         prompt is too long, so it is shown if only it makes that shorter."""
-        cycle, deferral = self._cycle, self._cycle.deferral
-        ahead = deferral.look(self.view, self.base, self._prepared) if deferral is not None else ()
-        if deferral is None or not ahead:
+        deferral = self._cycle.deferral
+        weighed = deferral.weigh(self.view, self.base, self._state.prepared, needed=needed) if deferral else None
+        if weighed is None:
             return None
-        self._deferred = ahead[-1].compaction
-        moment = deferral.moment(self.view, ahead)
-        decision = deferral.decide(self.view, self.base, moment, needed=needed)
+        deferred, decision = weighed
+        self._see(self.view, deferred)
         if self._run is not None:
             self._run.recheck_in = decision.recheck_in
-        cycle.emit(
-            Deferred(
-                role=self.view.role,
-                generation=self.base,
-                shows=decision.show,
-                reason=decision.reason,
-                end=self._deferred.end_index,
-                tokens_before=moment.shown,
-                tokens_after=moment.ahead,
-                summary=moment.summary,
-                retained=moment.retained,
-                calls=moment.calls,
-                missed_saving=moment.missed_saving,
-                saving=decision.saving,
-                price=decision.price,
-                idle=moment.idle,
-                recheck_in=decision.recheck_in,
-            )
-        )
         return decision if decision.show else None
 
-    def publish_deferred(self) -> None:
-        """Publish the deferred compaction, if there is one. Raises ``Overtaken`` if another process just did so."""
-        if self._deferred is not None:
-            prepared = self._cycle.journal.read_prepared(self.base)
-            self._publish_furthest(prepared, self._work if self.has_prepared else None)
+    def decide(self, due: Decision | None, run: Run) -> Verdict | None:
+        """Return why strategies are to run; None, after telling the reason, if they are not."""
+        cycle, view, generation, forced = self._cycle, self.ahead, self.base, run.forced
+        if not cycle.config.enabled:
+            skip = Skip.DISABLED
+        elif view.total == 0:
+            skip = Skip.EMPTY
+        elif not forced and self.is_reverted():
+            skip = Skip.REVERTED
+        else:
+            verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
+            if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
+                verdict = replace(verdict, is_due=True)
+            cycle.emit(
+                Evaluated(
+                    role=view.role,
+                    generation=generation,
+                    is_due=verdict.is_due,
+                    forced=forced,
+                    rounds=view.total,
+                    tail=view.tail_length,
+                )
+            )
+            if verdict.cost_evaluation is not None:
+                cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
+            if verdict.is_due:
+                return verdict
+            if due is not None:  # the tail has outgrown the deferred compaction
+                return Verdict(True, due.over)
+            skip = Skip.BELOW_TRIGGER
+        self._skip(skip, run)
+        return None
 
-    def publish_prepared(self, state: JournalState) -> None:
-        """Publish of the answers that were paid for and never published the one that reaches furthest, if it may still
-        be shown. With deferral, that has been weighed.
-
-        Only if the journal keeps answers: any other knows nothing of rounds, and nobody promises that they stay what
-        they were. There an answer is found again by its request.
-        """
-        cycle = self._cycle
-        if self._work is None or self._work.journal is None or cycle.deferral is not None:
-            return
-        if not state.prepared or not cycle.journal.keeps_answers:
-            return
-        try:
-            self._publish_furthest(state.prepared, None)
-        except StaleCompaction as stale:
-            if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                raise Overtaken from stale
-            if stale.reason not in ("rounds_changed", "behind"):
-                raise
-            # Another process was faster, or a round failed just now: what is due is asked for.
-
-    def _publish_furthest(self, answers: Iterable[CompactionPrepared], work: Work | None) -> None:
-        """Publish of *answers* the one that reaches furthest, if any can be shown."""
-        for one in reaching_ahead(self.view, answers)[-1:]:
-            if self._cycle.deferral is not None:
-                self._cycle.deferral.forget()  # if it is lost now, that is told as an error
-            self._publish(one.compaction, one.origin, work)
-
-    def _defer(self, made: CompactedMessage, work: Work) -> None:
-        """Keep *made* to be shown later, and let strategies go on from its end."""
-        if reason := self._forbidden():
-            raise StaleCompaction(reason)
-        journal, view = self._cycle.journal, self.view
-        ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
-        kept = [one.compaction for one in journal.read_prepared(self.base) if one.round_ids == ids]
-        if not any(one is not None and is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
-            work.keep(view, made.summary, Summary(made.summary, made.usage, made.model), made)
-        if journal.read().generation != self.base:
-            raise StaleCompaction("generation")
-        self._deferred, self.has_prepared, self.changed = made, True, True
-
-    def _catch_up(self, deferred: CompactedMessage) -> None:
-        """Go on from the *deferred* compaction if it is shown by now, because a prompt could not wait."""
-        state = self._cycle.journal.read()
-        current = state.current
-        if current is None or state.generation == self.base:
-            return
-        if current.generation == state.generation and is_same(current, deferred):
-            self._go_on_from(current, deferred.end_index)
-
-    # -- what strategies give -----------------------------------------------------------------------------------------
-
-    def apply(self, due: Decision | None, *, forced: bool) -> None:
+    def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:
         """Let strategies run until the trigger is no longer due; publish or defer what each gives, as it gives it.
 
         The failure of one of several strategies is told and remembered, and the next one runs. If all of them were not
         enough, that is told too, and the first failure is raised, so that it is tried again later.
         """
-        cycle, work = self._cycle, self._work
-        assert work is not None  # noqa: S101  (the pass has begun)
+        cycle = self._cycle
+        self._work = work = self._begin(verdict, run)
+        self._publish_prepared(work)
         for strategy in cycle.strategies:
-            if self.changed and not forced:
+            if self._changed and not run.forced:
                 verdict = cycle.trigger.verdict(self.ahead)
                 if not verdict.is_due:
                     break
                 work.mark, work.exceeds = verdict.mark, verdict.exceeds
-            name = name_of(strategy)
-            work.begin(name)
-            self._read = {}  # each reads the rounds anew, and what one gives does not overlap
+            work.begin(name_of(strategy))
+            self._rounds_read = {}  # each reads the rounds anew, and what one gives does not overlap
             try:
                 for overlay in strategy(self.ahead):
-                    if self._deferred is not None:
-                        self._catch_up(self._deferred)
-                    self._take(overlay, work, name)
+                    self._take(overlay, work)
             except StaleCompaction:
                 raise
             except (LeasedElsewhere, LimitReached) as later:
-                reason = Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED
-                cycle.tell_skipped(reason, self.ahead, self._generation, later.seconds, self._run)
+                self._skip(Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED, run, later.seconds)
                 raise
             except Exception as error:  # noqa: BLE001
-                self._note_failure(error, work, name)
+                self._note_failure(error, work)
         else:
-            if forced or (due is not None and not self.changed):  # nothing is left to extend it by
+            if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
                 self.publish_deferred()
-            self._tell_exhausted(forced=forced)
-        if not self.changed:
-            ahead = self.ahead
-            reason = Skip.NOTHING_CLOSED if ahead.closed <= ahead.end else Skip.NOTHING_NEW
-            reason = Skip.TOO_LITTLE if self._found_too_little else reason
-            cycle.tell_skipped(reason, ahead, self._generation, run=self._run)
+            self._tell_exhausted(forced=run.forced)
+        if not self._changed:
+            nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
+            self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
             _ = self.view.prefix_sums  # lets go of what is covered now, rather than at the next look
 
-    def _note_failure(self, error: Exception, work: Work, strategy: str) -> None:
-        """Tell and remember that *strategy* failed; raise the *error* if there is no other strategy."""
-        cycle = self._cycle
-        if isinstance(error, SummaryRejected) and is_too_little(error, deterministic=work.traits.deterministic):
-            self._found_too_little = True  # no failure: time does not change that, and the next round may
+    def _note_failure(self, error: Exception, work: Work) -> None:
+        """Tell and remember that a strategy failed; raise the *error* if there is no other strategy."""
+        rejected = error if isinstance(error, SummaryRejected) else None
+        if rejected is not None and is_too_little(rejected, deterministic=work.deterministic):
+            self._has_too_little = True  # no failure: time does not change that, and the next round may
             return
         self._failed.append(error)
-        if len(cycle.strategies) == 1:  # the run has failed, and tells so itself
+        if len(self._cycle.strategies) == 1:  # the run has failed, and tells so itself
             raise error
-        told = error.check if isinstance(error, SummaryRejected) else type(error).__name__
-        cycle.emit(StrategyFailed(role=self.view.role, generation=self.base, strategy=strategy, error=told))
+        told = rejected.check if rejected is not None else type(error).__name__
+        failed = StrategyFailed(role=self.view.role, generation=self.base, strategy=work.strategy, error=told)
+        self._cycle.emit(failed)
+
+    def _begin(self, verdict: Verdict, run: Run) -> Work:
+        """Return what strategies may ask the summarizer with."""
+        cycle, role, plan, summarizer = self._cycle, self.view.role, None, run.summarizer
+        try:
+            given = cycle.plan() if cycle.plan is not None else None
+            plan = plan_text(given) if given is not None else None
+        except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
+            cycle.emit(PlanFailed(role=role, error=type(error).__name__))
+        run.compacting = True
+        continues = getattr(summarizer, "takes_continued", True)  # it may ask behind the agent's last prompt
+        work = Work(
+            summarizer=summarizer,
+            count=cycle.ledger.count,
+            config=cycle.config,
+            emit=cycle.emit,
+            monotonic=cycle.monotonic,
+            plan=plan,
+            mark=verdict.mark,
+            exceeds=verdict.exceeds,
+            last_prompt=last_prompt_of(getattr(cycle.rounds_getter, "memory", None), role) if continues else None,
+            run=run,
+            journal=cycle.journal,
+            read_rounds=cycle.read_rounds,
+            base=self.base,
+            covered=self.view.end,
+            prepared=self._state.prepared,
+        )
+        if work.deterministic and cycle.deferral is None:
+            work.journal = None  # it would only fill the log with what costs nothing
+        self._see(replace(self.view, work=work), self.deferred)
+        return work
+
+    def _skip(self, reason: Skip, run: Run, retry_in: float | None = None) -> None:
+        """Tell that nothing is compacted, and why."""
+        run.skip_reason = reason
+        view, generation = self.ahead, self._state.generation
+        self._cycle.emit(
+            Skipped(
+                role=view.role,
+                generation=generation,
+                reason=reason,
+                rounds=view.total,
+                tail=view.tail_length,
+                closed=view.closed,
+                retry_in=retry_in,
+            )
+        )
 
     def _tell_exhausted(self, *, forced: bool) -> None:
         """Tell if all strategies were not enough, and raise the first failure then."""
-        cycle = self._cycle
-        if not self.changed and not self._failed:
+        cycle, view = self._cycle, self.ahead
+        if not self._changed and not self._failed:
             return
-        if self.published is not None if forced else not cycle.trigger(self.ahead):
+        if self.published is not None if forced else not cycle.trigger.verdict(view).is_due:
             return
-        if not forced and len(cycle.strategies) > 1:
-            tokens, number = self.ahead.tokens, len(cycle.strategies)
-            cycle.emit(Exhausted(role=self.view.role, generation=self.base, strategies=number, tokens=tokens))
+        number = len(cycle.strategies)
+        if not forced and number > 1:
+            cycle.emit(Exhausted(role=view.role, generation=self.base, strategies=number, tokens=view.tokens))
         if self._failed:
             raise self._failed[0]
 
-    def _reduce(self, made: Reduction, work: Work, strategy: str) -> None:
-        if reason := self._forbidden():
-            raise StaleCompaction(reason)
-        made, why = made.model_copy(update={"generation": self.base}), "overlaid"
-        try:
-            reductions = self._cycle.journal.reduce(made, base=self.base)
-        except StaleCompaction as stale:
-            if stale.reason == "generation":
-                raise
-            reductions, why = None, stale.reason
-        if reductions is None:  # an overlay covers these posts already, or they are not what they were
-            self._cycle.emit(Discarded(role=self.view.role, generation=self.base, reason=why))
-            return
-        place = (self.view.rounds.end_of(made.round_id) or 1) - 1
-        if place not in self._read:
-            self._read[place] = _RoundRead.of(self.view, place)
-        read = self._read[place]
-        before, after = read.tokens(made, self.view.ledger.count)
-        self.view, self.changed = replace(self.view, published=reductions, as_composed=False), True
-        if self._run is not None:
-            self._run.reduced = True
-        self._cycle.emit(
-            Reduced(
-                role=self.view.role,
-                generation=self.base,
-                strategy=strategy,
-                kind=made.kind,
-                round_id=made.round_id,
-                first_post_id=made.first_post_id,
-                last_post_id=made.last_post_id,
-                previous_post_id=read.id_at(bisect_left(read.numbers, made.first_number) - 1),
-                next_post_id=read.id_at(bisect_right(read.numbers, made.last_number)),
-                posts=len(read.covered_by(made)),
-                tokens_before=before,
-                tokens_after=after,
-                seconds=work.seconds,
-                usage=made.usage,
-                model=made.model,
-            )
-        )
-        work.begin(strategy)
-
-    def _take(self, made: Overlay, work: Work, strategy: str) -> None:
-        """Publish or defer the overlay that *strategy* gave."""
+    def _take(self, made: Overlay, work: Work) -> None:
+        """Publish or defer the overlay that a strategy gave."""
+        self._catch_up()
         if isinstance(made, Reduction):
-            self._reduce(made, work, strategy)
+            self._reduce(made, work)
             return
         if not isinstance(made, CompactedMessage):
             raise TypeError(f"a strategy gave {type(made).__name__}; it must give overlays")
@@ -519,30 +400,119 @@ class StrategyPass:
             )
         if made.end_round_id is None:  # a strategy of the host's need not know of ids
             last = view.rounds[made.end_index - 1]
-            made = made.model_copy(update={"end_round_id": last.id, "end_number": last.number or None})
+            made = copy_with(made, end_round_id=last.id, end_number=last.number or None)
         if self._cycle.deferral is not None and not replaces:
             self._defer(made, work)
         else:
-            self._publish(made, work.origin, work)
-            work.begin(strategy)
+            self.publish(made, work.origin, work)
+            work.begin(work.strategy)
 
-    def fold_offline(self, end: int) -> bool:
-        """Publish the rounds up to *end* folded in without a model, behind the compaction that is shown; return whether
-        that made prompts shorter. A deferred compaction is shown first."""
-        self.publish_deferred()
-        made, before = fold_in(self.view, end, self._cycle.config.target_tokens, self._cycle.offline), self.view
-        if made is None:
-            return False
-        if before.tokens_in_front(made) >= before.compaction_tokens + before.closed_tokens(before.end, end):
-            return False
-        self._publish(made, Origin(strategy=STRATEGY), None)
-        return True
+    def _catch_up(self) -> None:
+        """Go on from the deferred compaction if it is shown by now, because a prompt could not wait."""
+        if self.deferred is None:
+            return
+        generation, current, *_ = self._cycle.journal.read()
+        if current is not None and current.generation == generation != self.base and is_same(current, self.deferred):
+            self._go_on_from(current, self.deferred.end_index)
 
-    def _publish(self, made: CompactedMessage, origin: Origin, work: Work | None) -> None:
+    def _defer(self, made: CompactedMessage, work: Work) -> None:
+        """Keep *made* to be shown later, and let strategies go on from its end."""
+        self._require_permission()
+        journal, view = self._cycle.journal, self.view
+        ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
+        state = journal.read()
+        kept = [one.compaction for one in state.prepared if state.generation == self.base and one.round_ids == ids]
+        if not any(is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
+            work.keep(view, made.summary, Summary(made.summary, made.usage, made.model), made)
+        if journal.read().generation != self.base:
+            raise StaleCompaction("generation")
+        self._see(view, made)
+        self.has_prepared = self._changed = True
+
+    def _reduce(self, made: Reduction, work: Work) -> None:
+        self._require_permission()
+        view, cycle, made = self.view, self._cycle, copy_with(made, generation=self.base)
+        reductions, reason = None, "overlaid"
+        try:
+            if view.keeps_reductions:
+                reductions = cycle.journal.reduce(made, base=self.base)
+        except StaleCompaction as stale:
+            if stale.reason == "generation":
+                raise
+            reason = stale.reason
+        if reductions is None:  # an overlay covers these posts already, or they are not what they were
+            cycle.emit(Discarded(role=view.role, generation=self.base, reason=reason))
+            return
+        place = (view.rounds.end_of(made.round_id) or 1) - 1
+        if place not in self._rounds_read:
+            self._rounds_read[place] = _read_round(view, place)
+        numbers, ids, messages = self._rounds_read[place]
+        first, last = bisect_left(numbers, made.first_number), bisect_right(numbers, made.last_number)
+        covered = [*((0,) if made.covers(0) else ()), *numbers[first:last]]
+        before = [pair for number in covered for pair in messages.get(number, ())]
+        self._see(replace(view, published=reductions, as_composed=False), self.deferred)
+        self._changed = True
+        if self._run is not None:
+            self._run.reduced = True
+        cycle.emit(
+            Reduced(
+                role=view.role,
+                generation=self.base,
+                strategy=work.strategy,
+                kind=made.kind,
+                round_id=made.round_id,
+                first_post_id=made.first_post_id,
+                last_post_id=made.last_post_id,
+                previous_post_id=ids[first - 1] if first else "",
+                next_post_id=ids[last] if last < len(ids) else "",
+                posts=last - first,
+                tokens_before=sum(tokens for _, tokens in before),
+                tokens_after=_tokens_after(made, before, view.ledger.count),
+                seconds=work.monotonic() - work.began,
+                usage=made.usage,
+                model=made.model,
+            )
+        )
+        work.begin(work.strategy)
+
+    def publish_deferred(self) -> None:
+        """Publish the deferred compaction, if any. Raises ``StaleCompaction`` if another process just did so."""
+        if self.deferred is not None:
+            state = self._cycle.journal.read()
+            prepared = state.prepared if state.generation == self.base else ()
+            self._publish_furthest(prepared, self._work if self.has_prepared else None)
+
+    def _publish_prepared(self, work: Work) -> None:
+        """Publish of the answers that were paid for and never published the one that reaches furthest, if it may still
+        be shown. With deferral, that has been weighed.
+
+        Only if the journal keeps answers: any other knows nothing of rounds, and nobody promises that they stay what
+        they were. There an answer is found again by its request.
+        """
+        if self._cycle.deferral is not None or work.journal is None:
+            return
+        if not self._state.prepared or not self._cycle.journal.keeps_answers:
+            return
+        try:
+            self._publish_furthest(self._state.prepared, None)
+        except StaleCompaction as stale:
+            if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
+                raise StaleCompaction(OVERTAKEN) from stale
+            if stale.reason not in ("rounds_changed", "behind"):
+                raise
+            # Another process was faster, or a round failed just now: what is due is asked for.
+
+    def _publish_furthest(self, answers: Iterable[CompactionPrepared], work: Work | None) -> None:
+        """Publish of *answers* the one that reaches furthest, if any can be shown."""
+        for compaction, prepared in reaching_ahead(self.view, answers)[-1:]:
+            if self._cycle.deferral is not None:
+                self._cycle.deferral.forget()  # if it is lost now, that is told as an error
+            self.publish(compaction, Origin(prepared.digest, prepared.checks, prepared.strategy), work)
+
+    def publish(self, made: CompactedMessage, origin: Origin, work: Work | None) -> None:
         """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle, or offline."""
+        self._require_permission()
         view, cycle = self.view, self._cycle
-        if reason := self._forbidden():
-            raise StaleCompaction(reason)
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         after = view.tokens_in_front(made)
         since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
@@ -552,11 +522,20 @@ class StrategyPass:
             published = cycle.journal.publish(made, base=self.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
-            if current is not None and is_same(current, made):  # another process found the same answer in the log
-                raise Overtaken from stale
+            if is_same(current, made):  # another process found the same answer in the log
+                raise StaleCompaction(OVERTAKEN) from stale
             raise
         if self._run is not None:
-            self._run.succeed()
+            self._run.published = True
+        counts: dict[str, Any] = {"seconds": 0.0, "requests": 0, "reused": not made.is_offline}
+        if work is not None:
+            counts = {
+                "seconds": work.monotonic() - work.began,
+                "requests": work.requests,
+                "reused": work.reused,
+                "major": work.major,
+                "sent_tokens": work.sent_tokens,
+            }
         cycle.emit(
             Published(
                 role=view.role,
@@ -568,77 +547,43 @@ class StrategyPass:
                 last_round_id=ids[-1] if ids else "",
                 tokens_before=before,
                 tokens_after=after,
-                seconds=work.seconds if work is not None else 0.0,
-                requests=work.requests if work is not None else 0,
-                major=work.major if work is not None else False,
-                sent_tokens=work.sent_tokens if work is not None else 0,
                 usage=published.usage,
                 model=published.model,
-                reused=work.reused if work is not None else not made.is_offline,
                 offline=made.is_offline,
+                **counts,
             )
         )
         self._go_on_from(published, made.end_index)
         self.published = self.view.compaction
 
+    def _require_permission(self) -> None:
+        """Raise ``StaleCompaction`` if nothing may be published any more."""
+        exiting = "interpreter_exit" if interpreter_is_exiting() else None
+        if reason := self._run.forbidden() if self._run is not None else exiting:
+            raise StaleCompaction(reason)
+
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
-        compaction = published.model_copy(update={"end_index": end})
-        self.view = replace(self.view, compaction=compaction, as_composed=False)
-        self.base, self._deferred, self.changed = published.generation, None, True
+        self._see(replace(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
+        self.base, self._changed = published.generation, True
         if self._work is not None:
             self._work.base, self._work.covered, self._work.prepared = self.base, end, ()
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundRead:
-    """A round as a strategy has read it, kept so that many reductions of one round need one reading."""
-
-    #: Its posts by number, ascending, as the log has them.
-    numbers: Sequence[int]
-    ids: Sequence[str]
-    #: Its messages and what each takes, by the number of the post, as it reads now; 0 is the query.
-    messages: Mapping[int, list[tuple[Message, int]]]
-
-    @classmethod
-    def of(cls, view: View, place: int) -> _RoundRead:
-        posts = view.rounds[place].post_list
-        messages: dict[int, list[tuple[Message, int]]] = {}
-        for round_, group in view.groups(place):
-            for post, message, tokens in zip(group.posts, group.messages, view.costs(round_, group), strict=True):
-                messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
-        return cls([post.number for post in posts], [post.id for post in posts], messages)
-
-    def id_at(self, place: int) -> str:
-        """Return the id of the post at *place*; empty where there is none."""
-        return self.ids[place] if 0 <= place < len(self.ids) else ""
-
-    def covered_by(self, made: Reduction) -> Sequence[int]:
-        first, last = bisect_left(self.numbers, made.first_number), bisect_right(self.numbers, made.last_number)
-        return self.numbers[first:last]
-
-    def tokens(self, made: Reduction, count: TokenCounter) -> tuple[int, int]:
-        """Return the tokens of the messages that *made* covers, and of the text that replaces them."""
-        numbers = [*((0,) if made.covers(0) else ()), *self.covered_by(made)]
-        found = [pair for number in numbers for pair in self.messages.get(number, ())]
-        before = sum(tokens for _, tokens in found)
-        if made.kind == "dropped":
-            return before, 0
-        text: Message = {"role": "user", "content": made.text}
-        if made.kind == "offloaded" and found:
-            message = found[0][0]
-            text = {**message, "content": replace_text(message.get("content"), made.text)}
-        rest = sum(tokens for _, tokens in found[1:]) if made.kind == "offloaded" else 0
-        return before, count_message(text, count) + rest
+def _read_round(view: View, place: int) -> RoundRead:
+    posts = view.rounds[place].post_list
+    messages: dict[int, list[tuple[Message, int]]] = {}
+    for round_, group in view.groups(place):
+        for post, message, tokens in zip(group.posts, group.messages, view.costs(round_, group), strict=True):
+            messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
+    return [post.number for post in posts], [post.id for post in posts], messages
 
 
-def _forbid_at_exit() -> str | None:
-    """Return why nothing may be published outside of a run."""
-    return "interpreter_exit" if interpreter_is_exiting() else None
-
-
-def _is_reverted(view: View, revert_round_id: str | None) -> bool:
-    """Return whether no round is newer than *revert_round_id*, the newest at a revert; it may have failed since and be
-    hidden."""
-    end = view.rounds.end_of(revert_round_id) if revert_round_id is not None else None
-    return end is not None and end >= view.total
+def _tokens_after(made: Reduction, before: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
+    """Return the tokens of the text that replaces the messages *before*."""
+    if made.kind == "dropped":
+        return 0
+    if made.kind != "offloaded" or not before:
+        return count_message({"role": "user", "content": made.text}, count)
+    message, rest = before[0][0], sum(tokens for _, tokens in before[1:])
+    return count_message({**message, "content": replace_text(message.get("content"), made.text)}, count) + rest

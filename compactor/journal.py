@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
@@ -13,8 +14,8 @@ from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal, RoleJournal
-from memory.overlays import CompactedMessage, JournalState, Origin, Reduction, Reductions
-from memory.rounds import Clock, freeze_mapping, utc_now
+from memory.overlays import CompactedMessage, JournalState, Reduction
+from memory.rounds import Clock, copy_with, freeze_mapping, utc_now
 from memory.visibility import Rounds
 
 from .events import Discarded, Exhausted, Failed, PersistFailed, Published, StrategyFailed
@@ -23,6 +24,16 @@ from .timers import interpreter_is_exiting
 
 #: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
 ANCHORS = 64
+#: How many answers that the journal did not take are kept in this process.
+MAX_UNWRITTEN = 8
+#: A lease outlasts the call that it is for by this many seconds, for checking and publishing the answer.
+LEASE_MARGIN = 30.0
+#: Failures: no other entry of the log tells them.
+_FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
+#: Events for ``record_failure``: failures, and the success that ends a row of them.
+RECORDED = (Published, *_FAILURES)
+#: What an object must have to serve as a journal as it is.
+_METHODS = [name for name in vars(Journal) if not name.startswith("_")]
 
 
 class LocalJournal(Journal):
@@ -47,17 +58,24 @@ class LocalJournal(Journal):
     def read(self) -> JournalState:
         return self._state
 
+    def history(self) -> tuple[CompactionRecord, ...]:
+        with self._lock:
+            shown = self._published[-1].generation if self._published else 0
+            return tuple(
+                replace(one, current=one.happened == "published" and one.generation == shown) for one in self._history
+            )
+
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
         """Withdraw every compaction that covers a failed round of *rounds*; return whether there was any."""
         with self._lock:
-            generation, _, revert_round_id, _ = self._state
-            while self._published and rounds.has_lost(self._published[-1]):
-                *before, lost = self._published
-                self._published, generation = tuple(before), self._state.generation + 1
-                self._emit("withdrawn", lost, generation)
-            if generation == self._state.generation:
+            kept, generation = self._published, self._state.generation + 1
+            while kept and rounds.has_lost(kept[-1]):
+                self._record("withdrawn", kept[-1], generation)
+                kept = kept[:-1]
+            if len(kept) == len(self._published):
                 return False
-            self._state = JournalState(generation, self._published[-1] if self._published else None, revert_round_id)
+            self._published = kept
+            self._state = JournalState(generation, kept[-1] if kept else None, self._state.revert_round_id)
             return True
 
     def publish(
@@ -66,40 +84,37 @@ class LocalJournal(Journal):
         *,
         base: int,
         round_ids: Sequence[str],
-        origin: Origin | None = None,  # noqa: ARG002  (nobody looks here later)
+        origin: object = None,  # noqa: ARG002
     ) -> CompactedMessage:
         rounds, end = self._read_rounds(), 0
         self.withdraw_lost(rounds)
-        told: list[str] = []
+        covered: list[str] = []
         for round_id in round_ids:
             end = rounds.end_of(round_id) or 0
             if not end or rounds[end - 1].id != round_id or not rounds[end - 1].closed:
                 raise StaleCompaction("rounds_changed")
             if rounds[end - 1].state != "failed":  # a host may show those that have failed already
-                told.append(round_id)
+                covered.insert(0, round_id)
         with self._lock:
             generation, current, *_ = self._state
             if generation != base:
                 raise StaleCompaction("generation")
-            anchor = rounds.anchor(current)
-            reached = anchor.end_index if anchor is not None else 0
-            replaces = anchor is not None and anchor.is_offline and not compaction.is_offline
+            anchored = rounds.anchor(current)
+            reached = anchored.end_index if anchored is not None else 0
+            replaces = anchored is not None and anchored.is_offline and not compaction.is_offline
             if end < reached or (end == reached and not replaces):
                 raise StaleCompaction("behind")
-            before = current.extra.get(COVERED, ()) if current is not None else ()
-            published = compaction.model_copy(
-                update={
-                    "end_index": end,
-                    "generation": base + 1,
-                    "created_at": self._now(),
-                    "extra": freeze_mapping(
-                        {**compaction.extra, COVERED: tuple(dict.fromkeys((*reversed(told), *before)))[:ANCHORS]}
-                    ),
-                }
+            covered += current.extra.get(COVERED, ()) if current is not None else ()
+            published = copy_with(
+                compaction,
+                end_index=end,
+                generation=base + 1,
+                created_at=self._now(),
+                extra=freeze_mapping({**compaction.extra, COVERED: tuple(dict.fromkeys(covered))[:ANCHORS]}),
             )
             self._published = (*self._published, published)
             self._state = JournalState(base + 1, published)
-            self._emit("published", published, base + 1, tuple(round_ids))
+            self._record("published", published, base + 1, tuple(round_ids))
         return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
@@ -114,19 +129,10 @@ class LocalJournal(Journal):
             self._published = self._published[:-1]
             before = self._published[-1] if self._published else None
             self._state = JournalState(generation + 1, before, rounds[-1].id if len(rounds) else "")
-            self._emit("reverted", current, generation + 1)
+            self._record("reverted", current, generation + 1)
         return before
 
-    def history(self) -> tuple[CompactionRecord, ...]:
-        """Return what became of its compactions, oldest first."""
-        with self._lock:
-            generation = self._published[-1].generation if self._published else 0
-            return tuple(
-                replace(one, current=one.happened == "published" and one.generation == generation)
-                for one in self._history
-            )
-
-    def _emit(
+    def _record(
         self,
         happened: Literal["published", "reverted", "withdrawn"],
         what: CompactedMessage,
@@ -146,28 +152,6 @@ class LocalJournal(Journal):
         )
 
 
-# --- what a compactor writes: publications, answers that were paid for, leases, failures ---------------------------
-
-
-#: How many answers that the journal did not take are kept in this process.
-MAX_UNWRITTEN = 8
-#: A lease outlasts the call that it is for by this many seconds, for checking and publishing the answer.
-LEASE_MARGIN = 30.0
-#: Failures: no other entry of the log tells them.
-_FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
-#: Events for ``record_failure``: failures, and the success that ends a row of them.
-RECORDED = (Published, *_FAILURES)
-
-What = Literal["answer", "lease", "event"]
-
-
-class Overtaken(StaleCompaction):
-    """Another process wrote or published since a cycle looked: the cycle looks again."""
-
-    def __init__(self) -> None:
-        super().__init__("generation")
-
-
 class JournalWriter:
     """A compactor's access to its journal.
 
@@ -183,13 +167,17 @@ class JournalWriter:
         emit: Callable[[Event], object],
         rounds_now: Callable[[], Rounds] | None = None,
     ) -> None:
-        self._journal = journal if _is_complete(journal) else _HostJournal(journal)
         #: The journal if it is local: then the caller withdraws what covers failed rounds.
         self.local = journal if isinstance(journal, LocalJournal) else None
         # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
-        self.keeps_reductions = self._journal.keeps_reductions
-        self.keeps_answers = self._journal.keeps_answers
+        if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
+            journal = _HostJournal(journal)
+        self._journal = journal
+        self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
+        # These raise the journal's errors.
+        self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
+        self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
         self._role = role
         self._emit = emit
         #: Answers that the journal does not keep, or could not write.
@@ -202,7 +190,7 @@ class JournalWriter:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
         self._leased = False  # the parent's is not ours
-        self._failing: dict[What, str] = {}  # what fails now, and the class of the error
+        self._failing: dict[str, str] = {}  # what fails now, and the class of the error
 
     def read(self) -> JournalState:
         """Return the present state, with the answers made from its generation wherever they are kept."""
@@ -213,13 +201,6 @@ class JournalWriter:
             self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= state.generation)
         return state._replace(prepared=(*state.prepared, *(one for one in unwritten if one.base == state.generation)))
 
-    def read_prepared(self, base: int) -> tuple[CompactionPrepared, ...]:
-        """Return the answers made from generation *base*, oldest first; none if that is not current."""
-        state = self.read()
-        return state.prepared if state.generation == base else ()
-
-    # -- publications -------------------------------------------------------------------------------------------------
-
     def current(self) -> CompactedMessage | None:
         """Return the published compaction with present indices, if they are known; never blocks."""
         if self._rounds_now is None:
@@ -228,23 +209,6 @@ class JournalWriter:
             self.local.withdraw_lost(self._rounds_now())
         current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
         return self._rounds_now().anchor(current)
-
-    def publish(
-        self, made: CompactedMessage, *, base: int, round_ids: Sequence[str], origin: Origin
-    ) -> CompactedMessage:
-        return self._journal.publish(made, base=base, round_ids=round_ids, origin=origin)
-
-    def reduce(self, made: Reduction, *, base: int) -> Reductions | None:
-        return self._journal.reduce(made, base=base) if self.keeps_reductions else None
-
-    def revert(self, base: int) -> CompactedMessage | None:
-        """Take back the compaction of generation *base*. Raises ``StaleCompaction`` unless that is current."""
-        return self._journal.revert(base=base)
-
-    def history(self) -> tuple[CompactionRecord, ...]:
-        return self._journal.history()
-
-    # -- answers ------------------------------------------------------------------------------------------------------
 
     def prepare(self, answer: CompactionPrepared) -> None:
         """Keep *answer*: in the log, or in this process if the log cannot be written. Not while the process exits."""
@@ -256,8 +220,6 @@ class JournalWriter:
                 return
         with self._lock:
             self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
-
-    # -- leases -------------------------------------------------------------------------------------------------------
 
     def lease(self, seconds: float) -> float:
         """Take or renew the lease and return 0.0, or the seconds until another's expires. If the journal cannot say, it
@@ -277,11 +239,11 @@ class JournalWriter:
             with self._guard("lease"):
                 self._journal.release()
 
-    def refresh(self) -> bool:
-        """Read what others wrote; return whether there was anything."""
-        return self._journal.refresh()
-
-    # -- beside -------------------------------------------------------------------------------------------------------
+    def note(self, event: Event) -> None:
+        """Keep *event* in the log, if there is one."""
+        facts = {key: value for key, value in event.facts().items() if key != "role"}
+        with self._guard("event"):
+            self._journal.note(event.name, facts)
 
     def record_failure(self, event: Event) -> None:
         """Keep *event* in the log if it tells of a failure. An event hook.
@@ -297,17 +259,8 @@ class JournalWriter:
             if times & (times - 1) == 0 and not interpreter_is_exiting():
                 self.note(event)
 
-    def note(self, event: Event) -> None:
-        """Keep *event* in the log, if there is one."""
-        facts = {key: value for key, value in event.facts().items() if key != "role"}
-        with self._guard("event"):
-            self._journal.note(event.name, facts)
-
-    def index_texts(self) -> bool:
-        return self._journal.index_texts()
-
     @contextmanager
-    def _guard(self, what: What) -> Iterator[None]:
+    def _guard(self, what: Literal["answer", "lease", "event"]) -> Iterator[None]:
         """Let nothing that goes wrong in here stop the caller; tell of it once for as long as it stays the same."""
         error = ""
         try:
@@ -315,21 +268,13 @@ class JournalWriter:
         except Exception as raised:  # noqa: BLE001  (a host's journal may raise anything)
             error = type(raised).__name__
         with self._lock:
-            before = self._failing.get(what, "")
-            self._failing[what] = error
+            before, self._failing[what] = self._failing.get(what, ""), error
         if error and error != before:
             self._emit(PersistFailed(role=self._role, what=what, error=error))
 
 
-def _is_complete(journal: object) -> bool:
-    """Return whether *journal* has every method of ``Journal``, as a subclass has."""
-    return isinstance(journal, Journal) or all(
-        hasattr(journal, name) for name in vars(Journal) if not name.startswith("_")
-    )
-
-
 class _HostJournal(Journal):
-    """A host's object that has ``read``, ``publish`` and ``revert``, and perhaps ``reduce`` and ``withdraw``."""
+    """A host's object that has ``read``, ``publish`` and ``revert``, and perhaps ``reduce``."""
 
     def __init__(self, journal: Any) -> None:
         self._journal = journal
@@ -338,30 +283,16 @@ class _HostJournal(Journal):
     def keeps_reductions(self) -> bool:
         return bool(getattr(self._journal, "keeps_reductions", False))
 
-    def read(self) -> JournalState:
-        state: JournalState = self._journal.read()
-        return state
+    def read(self) -> Any:
+        return self._journal.read()
 
-    def publish(
-        self,
-        compaction: CompactedMessage,
-        *,
-        base: int,
-        round_ids: Sequence[str],
-        origin: Origin | None = None,  # noqa: ARG002
-    ) -> CompactedMessage:
-        published: CompactedMessage = self._journal.publish(compaction, base=base, round_ids=round_ids)
-        return published
+    def publish(self, compaction: CompactedMessage, *, base: int, round_ids: Sequence[str], **_origin: object) -> Any:
+        return self._journal.publish(compaction, base=base, round_ids=round_ids)
 
-    def revert(self, *, base: int | None = None) -> CompactedMessage | None:
+    def revert(self, *, base: int | None = None) -> Any:
         if base is not None and self._journal.read().generation != base:
             raise StaleCompaction("generation", OVERTAKEN)
-        before: CompactedMessage | None = self._journal.revert()
-        return before
+        return self._journal.revert()
 
-    def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
-        live: Reductions | None = self._journal.reduce(reduction, base=base)
-        return live
-
-    def withdraw(self, reduction: Reduction) -> bool:
-        return bool(self._journal.withdraw(reduction))
+    def reduce(self, reduction: Reduction, *, base: int) -> Any:
+        return self._journal.reduce(reduction, base=base)

@@ -14,12 +14,12 @@ from datetime import datetime
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.hooks import renew_after_fork
-from memory.overlays import CompactedMessage, Origin
-from memory.visibility import Rounds
+from memory.overlays import CompactedMessage
+from memory.rounds import copy_with
 
 from .config import number, whole_number
 from .cost.prices import Prices
-from .events import Discarded, PublicationFailed
+from .events import Deferred, Discarded, PublicationFailed
 from .host_rounds import HostRounds
 from .prompt.accounting import calls_in
 from .view import View
@@ -92,25 +92,23 @@ class DeferredPublication:
             whole_number("budget", self.budget, 1)
 
     def __call__(self, moment: Moment) -> Decision:
-        prices = self.prices
+        prices, budget = self.prices, self.budget if self.budget is not None else math.inf
         saving = prices.cached_input * moment.missed_saving
         price = (moment.summary + moment.retained) * max(prices.cache_write - prices.cached_input, 0.0)
         left = self.cache_seconds - max(moment.idle, 0.0)
-        over = self.budget if self.budget is not None and moment.ahead > self.budget else None
-
-        def now(reason: str) -> Decision:
-            return Decision(show=True, reason=reason, saving=saving, price=price, over=over)
-
         if moment.ahead >= moment.shown:
             return Decision(show=False, reason="no_gain", saving=saving, price=price)
-        if self.budget is not None and moment.shown > self.budget:
-            return now("budget")
-        if left <= 0:
-            return now("cold")
-        if saving >= price:
-            return now("repaid")
-        recheck_in = left if left < math.inf else None
-        return Decision(show=False, reason="saving", saving=saving, price=price, recheck_in=recheck_in)
+        if moment.shown > budget:
+            reason = "budget"
+        elif left <= 0:
+            reason = "cold"
+        elif saving >= price:
+            reason = "repaid"
+        else:
+            recheck_in = left if left < math.inf else None
+            return Decision(show=False, reason="saving", saving=saving, price=price, recheck_in=recheck_in)
+        over = self.budget if moment.ahead > budget else None
+        return Decision(show=True, reason=reason, saving=saving, price=price, over=over)
 
 
 def deferred(
@@ -155,46 +153,36 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
     return publish
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """A compaction that reaches further than the one that is shown."""
-
-    #: As it would be shown now, with indices in the numbering of the view.
-    compaction: CompactedMessage
-    prepared: CompactionPrepared
-
-    @property
-    def origin(self) -> Origin:
-        return Origin(self.prepared.digest, self.prepared.checks, self.prepared.strategy)
-
-
-def is_same(one: CompactedMessage, other: CompactedMessage) -> bool:
+def is_same(one: CompactedMessage | None, other: CompactedMessage | None) -> bool:
     """Return whether both are the same summary of the same rounds."""
+    if one is None or other is None:
+        return False
     return (one.end_round_id, one.summary) == (other.end_round_id, other.summary)
 
 
-def reaching_ahead(view: View, answers: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
-    """Return those of *answers* that could replace *view*'s compaction, in the order in which they were made; each
-    reaches further than the one before."""
-    found: list[Ahead] = []
-    reach = view.end
+def reaching_ahead(
+    view: View, answers: Iterable[CompactionPrepared]
+) -> list[tuple[CompactedMessage, CompactionPrepared]]:
+    """Return the compactions among *answers* that could replace *view*'s, each reaching further than the one before.
+
+    They are as they would be shown now, with indices in the numbering of *view*.
+    """
+    found: list[tuple[CompactedMessage, CompactionPrepared]] = []
     for prepared in answers:
-        end = _end_of(view, prepared)
-        if end > reach and prepared.compaction is not None:
-            anchor = view.rounds.anchor(prepared.compaction)
-            assert anchor is not None  # noqa: S101  (only of None it makes None)
-            found.append(Ahead(anchor.model_copy(update={"end_index": end}), prepared))
-            reach = end
-    return tuple(found)
+        reach = found[-1][0].end_index if found else view.end
+        if prepared.compaction is not None and (end := _end_of(view, prepared.compaction, prepared.round_ids)) > reach:
+            anchored = view.rounds.anchor(prepared.compaction) or prepared.compaction
+            found.append((copy_with(anchored, end_index=end), prepared))
+    return found
 
 
-def _end_of(view: View, prepared: CompactionPrepared) -> int:
-    """Return how many rounds *prepared* covers; 0 if the rounds have changed since."""
-    made, rounds, ids = prepared.compaction, view.rounds, prepared.round_ids
-    end = rounds.end_of(made.end_round_id) if made is not None and made.end_round_id is not None else None
+def _end_of(view: View, made: CompactedMessage, round_ids: tuple[str, ...]) -> int:
+    """Return how many rounds *made* covers; 0 if those that it newly covers are not *round_ids* any more."""
+    rounds = view.rounds
+    end = rounds.end_of(made.end_round_id) if made.end_round_id is not None else None
     # No round comes between those of a Memory; a failed one is missing from their number, or is the first itself.
-    told = ids if isinstance(rounds, HostRounds) else ids[:1]
-    if end is None or not view.end < end <= view.closed or end - view.end != len(ids):
+    told = round_ids if isinstance(rounds, HostRounds) else round_ids[:1]
+    if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
         return 0
     return end if all(rounds.end_of(one) == place for place, one in enumerate(told, view.end + 1)) else 0
 
@@ -205,26 +193,13 @@ def ahead_of(view: View, compaction: CompactedMessage) -> View:
     return replace(view, compaction=compaction, counted_from=start)
 
 
-def newest_place(rounds: Rounds | HostRounds) -> tuple[str, int]:
-    """Return the id of the newest round and the number of its newest post: calls are counted from there."""
-    if not len(rounds):
-        return "", 0
-    newest = rounds[len(rounds) - 1]
-    return newest.id, newest.post_list[-1].number if newest.post_list else 0
-
-
 class Deferral:
     """Defers one compactor's publications until *publication* decides to show them. Any thread may ask.
 
     A deferred compaction that is lost is an event.
     """
 
-    def __init__(
-        self,
-        publication: Publication,
-        now: Callable[[], datetime],
-        emit: Callable[[Event], object],
-    ) -> None:
+    def __init__(self, publication: Publication, now: Callable[[], datetime], emit: Callable[[Event], object]) -> None:
         self._publication = publication
         self._now = now
         self._emit = emit
@@ -234,78 +209,94 @@ class Deferral:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all below it
         self._furthest: CompactionPrepared | None = None  # at the last look
-        self._seen: tuple[tuple[str, int], datetime] | None = None  # the newest post, and when it was seen first
-
-    def look(self, view: View, base: int, prepared: Iterable[CompactionPrepared]) -> tuple[Ahead, ...]:
-        """Return those of *prepared* that are deferred, the furthest last; tell if a deferred one is lost."""
-        found = reaching_ahead(view, prepared)
-        furthest = found[-1].prepared if found else None
-        with self._lock:
-            before, self._furthest = self._furthest, furthest
-        if before is not None and all(one.prepared != before for one in found) and not _is_shown(before, view):
-            reason = "rounds_changed" if before.base == base else "generation"
-            self._emit(Discarded(role=view.role, generation=base, reason=reason))
-        return found
+        self._seen: tuple[tuple[str, int], datetime] | None = None  # a host's newest post, and when it was seen first
 
     def forget(self) -> None:
         """Forget the deferred compaction: it is about to be shown."""
         with self._lock:
             self._furthest = None
 
-    def moment(self, view: View, deferred: Sequence[Ahead]) -> Moment:
-        """Return what the policy weighs: *deferred* are all compactions that it defers, the furthest last."""
-        gains = [_gain(view, one.compaction) for one in deferred]
-        calls = [_calls_behind(view, one.prepared) for one in deferred]
-        since = [*calls[1:], 0]
-        tokens, correction = view.tokens, view.usage.correction
-        furthest = deferred[-1]
-        return Moment(
-            shown=math.ceil(tokens * correction),
-            ahead=math.ceil((tokens - gains[-1]) * correction),
-            summary=ahead_of(view, furthest.compaction).compaction_tokens,
-            retained=_retained(view, furthest),
-            calls=calls[-1],
-            missed_saving=sum(
-                max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, since, strict=True)
-            ),
-            idle=self._idle(view),
-        )
-
-    def decide(self, view: View, base: int, moment: Moment, *, needed: bool) -> Decision:
-        """Return the policy's decision on *moment*. *needed*: a prompt is too long.
+    def weigh(
+        self, view: View, base: int, prepared: Iterable[CompactionPrepared], *, needed: bool
+    ) -> tuple[CompactedMessage, Decision] | None:
+        """Return of *prepared* the furthest compaction that is deferred, and the decision on it; None if there is none.
+        *needed*: a prompt is too long, so it is shown if only it makes that shorter.
 
         A policy that fails is an event, and the compaction is shown if it makes prompts shorter: they must not grow
         because a policy is broken.
         """
+        found = reaching_ahead(view, prepared)
+        furthest = found[-1][1] if found else None
+        with self._lock:
+            before, self._furthest = self._furthest, furthest
+        is_there = any(one == before for _, one in found)
+        if before is not None and not is_there and not is_same(before.compaction, view.compaction):
+            reason = "rounds_changed" if before.base == base else "generation"
+            self._emit(Discarded(role=view.role, generation=base, reason=reason))
+        if not found:
+            return None
+        moment = self._moment(view, found)
         shorter = moment.ahead < moment.shown
         try:
-            made: object = self._publication(moment)
-            if not isinstance(made, Decision):
-                raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(made).__name__}")
+            decision: object = self._publication(moment)
+            if not isinstance(decision, Decision):
+                raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(decision).__name__}")
         except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)
             self._emit(PublicationFailed(role=view.role, generation=base, error=type(error).__name__))
-            made = Decision(show=shorter, reason="failed")
-        return replace(made, show=True, reason="budget", over=None, recheck_in=None) if needed and shorter else made
+            decision = Decision(show=shorter, reason="failed")
+        if needed and shorter:
+            decision = replace(decision, show=True, reason="budget", over=None, recheck_in=None)
+        self._emit(
+            Deferred(
+                role=view.role,
+                generation=base,
+                shows=decision.show,
+                reason=decision.reason,
+                end=found[-1][0].end_index,
+                tokens_before=moment.shown,
+                tokens_after=moment.ahead,
+                summary=moment.summary,
+                retained=moment.retained,
+                calls=moment.calls,
+                missed_saving=moment.missed_saving,
+                saving=decision.saving,
+                price=decision.price,
+                idle=moment.idle,
+                recheck_in=decision.recheck_in,
+            )
+        )
+        return found[-1][0], decision
+
+    def _moment(self, view: View, found: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
+        """Return what the policy weighs: *found* are all compactions that it defers, the furthest last."""
+        gains = [_gain(view, compaction) for compaction, _ in found]
+        calls = [_calls_since(view, prepared) for _, prepared in found]
+        tokens, correction, (furthest, prepared) = view.tokens, view.usage.correction, found[-1]
+        return Moment(
+            shown=math.ceil(tokens * correction),
+            ahead=math.ceil((tokens - gains[-1]) * correction),
+            summary=ahead_of(view, furthest).compaction_tokens,
+            retained=view.closed_tokens(furthest.end_index, _seen_end(view, prepared)),
+            calls=calls[-1],
+            missed_saving=sum(
+                max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, [*calls[1:], 0], strict=True)
+            ),
+            idle=self._idle(view),
+        )
 
     def _idle(self, view: View) -> float:
         """Return the seconds since the newest post."""
         newest, now = view.rounds[view.total - 1], self._now()
-        stamps = [newest.created_at, *(post.created_at for post in newest.post_list[-1:])]
+        last = newest.post_list[-1:]
+        stamps = [newest.created_at, *(post.created_at for post in last)]
         if isinstance(view.rounds, HostRounds):  # they say nothing of time
-            stamps = [self._seen_first(newest_place(view.rounds), now)]
+            place = newest.id, last[0].number if last else 0
+            with self._lock:
+                if self._seen is None or self._seen[0] != place:
+                    self._seen = place, now
+                stamps = [self._seen[1]]
         # A stamp without a zone is local time; and clocks of two machines may differ.
         return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)
-
-    def _seen_first(self, place: tuple[str, int], now: datetime) -> datetime:
-        with self._lock:
-            if self._seen is None or self._seen[0] != place:
-                self._seen = place, now
-            return self._seen[1]
-
-
-def _is_shown(prepared: CompactionPrepared, view: View) -> bool:
-    made, shown = prepared.compaction, view.compaction
-    return made is not None and shown is not None and is_same(made, shown)
 
 
 def _gain(view: View, compaction: CompactedMessage) -> int:
@@ -321,17 +312,12 @@ def _seen_end(view: View, prepared: CompactionPrepared) -> int:
     return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
 
 
-def _calls_behind(view: View, prepared: CompactionPrepared) -> int:
+def _calls_since(view: View, prepared: CompactionPrepared) -> int:
     """Return how often the agent's model was called since *prepared* was made."""
     end = _seen_end(view, prepared)
     calls = view.calls_behind(end)
     newest = view.rounds[end - 1] if end else None
     if newest is None or newest.id != prepared.seen_round_id:
         return calls
-    behind = tuple(post for post in newest.post_list if post.number > prepared.seen_post)
-    return calls + calls_in(newest.model_copy(update={"post_list": behind}), view.role)
-
-
-def _retained(view: View, ahead: Ahead) -> int:
-    """Return the tokens that stood behind a compaction when it was made, in rounds that are closed by now."""
-    return view.closed_tokens(ahead.compaction.end_index, _seen_end(view, ahead.prepared))
+    since = tuple(post for post in newest.post_list if post.number > prepared.seen_post)
+    return calls + calls_in(copy_with(newest, post_list=since), view.role)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from weakref import WeakMethod
 
 from memory.errors import SessionPurged, StaleCompaction
 from memory.hooks import describe_error, renew_after_fork
@@ -24,10 +24,9 @@ from memory.overlays import CompactedMessage
 from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from .events import Discarded, EventLog, Failed, Skip, Stopped
-from .summarize import DEFAULT_TRAITS, Traits, traits_of
+from .events import Discarded, EventLog, Failed, Skip, Skipped, Stopped
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import Backoff, Clock, DaemonThread, Job, Timer, bounded, interpreter_is_exiting
+from .timers import Clock, DaemonThread, Job, Timer, backoff_seconds, bounded, interpreter_is_exiting
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -48,12 +47,9 @@ class Run:
     """One cycle on its way, and what it needs meanwhile. Only the compactor's current run may change anything."""
 
     runner: Runner
-    #: Counts the compactor's runs.
-    number: int
+    summarizer: Summarizer
     #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
     forced: bool
-    #: What the summarizer says of itself.
-    traits: Traits = DEFAULT_TRAITS
     #: Its share of the limits on calls and spend; None: there are no limits.
     permit: Permit | None = None
     #: A worker has taken it up.
@@ -62,7 +58,8 @@ class Run:
     compacting: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
     over: bool = False
-    #: It has published a reduction.
+    #: It has published a compaction; a reduction.
+    published: bool = False
     reduced: bool = False
     #: Why it did nothing.
     skip_reason: Skip | None = None
@@ -83,26 +80,20 @@ class Run:
                 return "late"
             return "stopped" if runner._state is State.STOPPING else None
 
-    def succeed(self) -> None:
-        """Take note of a publication: no failure before it counts any more."""
-        self.runner._index_due = True
-        self.runner._record_success()
-
     def ask(self, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline the run is given up, and a later answer is discarded."""
         if reason := self.forbidden():
             raise StaleCompaction(reason)
-        runner, call = self.runner, object()
+        runner, summarizer, call = self.runner, self.summarizer, object()
         self.asked = request.kind
         with runner._lock:
             if (abandoned := len(runner._calls)) >= MAX_ABANDONED:
                 raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
             runner._calls[call] = time.monotonic()
         try:
-            seconds, summarize = runner._cycle.config.call_timeout, runner._summarizer
-            cancel = runner._clock.call_later(seconds, partial(runner._give_up, self, call))
+            cancel = runner._clock.call_later(runner._config.call_timeout, partial(runner._give_up, self, call))
             try:
-                answer = summarize(request) if self.permit is None else self.permit.ask(summarize, request)
+                answer = summarizer(request) if self.permit is None else self.permit.ask(summarizer, request)
             finally:
                 cancel()
         finally:
@@ -166,15 +157,16 @@ class Runner:
         limits: Limits | None = None,
     ) -> None:
         self._cycle = cycle
+        self._config = cycle.config
+        self._role = cycle.ledger.role
         self._summarizer = summarizer
         self._events = events
         self._emit = events.emit
         self._clock = clock
+        self._rng = rng
         self._executor = executor
         self._limits = limits
-        self._role = cycle.role
-        self._thread_name = f"compactor-{cycle.role or 'role'}"
-        self.backoff = Backoff(cycle.config, rng)
+        self._thread_name = f"compactor-{self._role or 'role'}"
         self._after_fork()
         renew_after_fork(self)
 
@@ -186,23 +178,21 @@ class Runner:
         self._pending = True  # something happened that no cycle has looked at
         self._due = False  # a look is due even while the compactor waits in the queue: it may need no model
         self._run: Run | None = None
-        self._runs = 0  # so far
         self._calls: dict[object, float] = {}  # in flight, given up or not, with the time at which each began
         self._waiters: list[Future[CompactedMessage | None]] = []  # in compact_now
         self._restart = False  # start() came while stopping
         self._discards = 0  # results in a row that were no longer current
-        self._backing_off_from = 0  # the run after which it backs off: the timer of an earlier one may come late
-        self._rested_from = 0  # the last run whose back-off has ended
+        self._backoff: object | None = None  # the back-off that has not ended; the timer of another may come late
         self._index_due = False  # something was published since texts were indexed
         self._indexing = False  # a worker is at it, or will be
         self._thread: DaemonThread | None = None
-        self._look = Timer(self._clock, self._wake, self.notify)  # a lease expires, or what is deferred may be shown
-        self._rest = Timer(self._clock, self._wake, self._end_backoff)
-        take_turn = partial(_take_turn, weakref.ref(self))
-        self._ticket = Ticket(self._limits, take_turn) if self._limits is not None else None
+        self._timer = Timer(self._clock, self._wake, self._look_again)
+        take_turn = WeakMethod(self._take_turn)  # the queue keeps no compactor alive
+        admit: Callable[[], bool] = lambda: (call := take_turn()) is not None and call()  # noqa: E731
+        self._ticket = Ticket(self._limits, admit) if self._limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
+        self.failures = 0  # since the last success
         self.last_error: str | None = None
-        self.backoff.failures = 0
 
     @property
     def state(self) -> State:
@@ -214,11 +204,16 @@ class Runner:
         run = self._run
         return run.skip_reason if run is not None and run.begun else self._skip_reason
 
-    # -- what the host calls ------------------------------------------------------------------------------------------
+    @property
+    def circuit_open(self) -> bool:
+        """Whether attempts are rare now; each one is a half-open circuit's trial."""
+        return self.failures >= self._config.circuit_breaker_failures
+
+    # What the host calls: ``ContextCompactor`` documents it.
 
     def start(self) -> bool:
-        """Begin to work, with what is there already; return whether it does now: while stopping, it begins when that is
-        through."""
+        """Begin to work; return whether it does now: while stopping, it begins when that is through."""
+        enabled = self._config.enabled
         with self._lock:
             if self._state is State.STOPPING:
                 self._restart = True
@@ -226,16 +221,17 @@ class Runner:
             if self._state not in (State.NEW, State.STOPPED):
                 return False
             self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
-            self._pending = self._cycle.config.enabled
+            self._pending = enabled
             run = self._claim()
-        if not self._cycle.config.enabled:
-            self._cycle.tell_skipped(Skip.DISABLED, None, self._cycle.journal.read().generation)
-            self._skip_reason = Skip.DISABLED
+        if not enabled:
+            self._skip_reason, generation = Skip.DISABLED, self._cycle.journal.read().generation
+            self._emit(
+                Skipped(role=self._role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0)
+            )
         self._dispatch(run)
         return True
 
-    def stop(self, timeout: float | None = 5.0) -> bool:
-        """Stop, and return whether no worker is left: ``ContextCompactor.stop``."""
+    def stop(self, timeout: float | None) -> bool:
         until = math.inf if timeout is None else time.monotonic() + timeout
         if self._events.inside:
             until = -math.inf
@@ -248,7 +244,7 @@ class Runner:
             if self._run is None:
                 self._come_to_rest()
             self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            cancel_look = self._look.canceller()
+            cancel = self._timer.cancel
             self._wake.notify_all()
             if timeout is not None and self._calls:
                 # A call has so long in all, so that several that hang are waited for together.
@@ -256,35 +252,32 @@ class Runner:
             at_rest = self._wake.wait_for(
                 lambda: self._state is not State.STOPPING and not self._calls, bounded(until - time.monotonic())
             )
-        cancel_look()
-        self._leave_queue()
+        if cancel is not None:
+            cancel()
+        if self._ticket is not None:
+            self._ticket.leave()
         if not at_rest:
             self._cycle.journal.release()  # the process may end here; a run that ends gives it back itself
             return False
         return thread is None or thread.join(bounded(until - time.monotonic()))
 
-    def notify(self, due: bool = False) -> None:
-        """Take note that something happened. *due*: look even from within the queue of the limits, for that may need no
-        model. Never blocks, never raises."""
+    def notify(self) -> None:
+        """Take note that something happened. Never blocks, never raises."""
         with self._lock:
-            self._pending = self._cycle.config.enabled  # else no worker is needed to find that out
-            self._due |= due
+            self._pending = self._config.enabled  # else no worker is needed to find that out
             run = self._claim()
         self._dispatch(run)
 
     def publish_deferred(self) -> bool:
-        """Publish what is deferred if that makes prompts shorter; return whether another compaction is shown now.
-
-        On whatever thread: a back-off goes on, and when a run is to look again is not changed.
-        """
+        # On whatever thread: a back-off goes on, and when a run is to look again is not changed.
         published = self._cycle.publish_deferred()
         if published:
             self._index_due = True
             self.notify()
         return published
 
-    def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
-        """Compact what can be compacted, and return the compaction: ``ContextCompactor.compact_now``."""
+    def compact_now(self, timeout: float | None) -> CompactedMessage | None:
+        self._refuse_inside("compact_now")
         waiter: Future[CompactedMessage | None] = Future()
         with self._lock:
             self._waiters.append(waiter)
@@ -301,26 +294,28 @@ class Runner:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
+        if error is None:
+            return waiter.result()
         if isinstance(error, CompactionFailed):
             raise error
-        if error is not None:
-            raise CompactionFailed(
-                f"no compaction: {describe_error(error)}; what was published before still stands"
-            ) from error
-        return waiter.result()
+        told = f"no compaction: {describe_error(error)}; what was published before still stands"
+        raise CompactionFailed(told) from error
 
-    def wait_idle(self, timeout: float | None = None) -> bool:
-        """Return True once all was looked at and nothing runs: ``ContextCompactor.wait_idle``."""
-
-        def is_through() -> bool:
-            queues = self._ticket is not None and self._ticket.waiting
-            return self._run is None and not (queues and self._state is State.IDLE)
-
+    def wait_idle(self, timeout: float | None) -> bool:
+        self._refuse_inside("wait_idle")
+        ticket = self._ticket
         with self._wake:
-            self._wake.wait_for(is_through, bounded(timeout))
+            self._wake.wait_for(
+                lambda: self._run is None and not (ticket is not None and ticket.waiting and self._state is State.IDLE),
+                bounded(timeout),
+            )
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 
-    # -- a run, from its beginning to its end ---------------------------------------------------------------------
+    def _refuse_inside(self, name: str) -> None:
+        if self._events.inside:
+            raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
+
+    # A run, from its beginning to its end.
 
     def _claim(self) -> Run | None:
         """Return the run to dispatch now, made current; None with a reason not to. Called with the lock held."""
@@ -334,8 +329,7 @@ class Runner:
             if not self._pending:
                 return None
         self._due = False
-        self._runs += 1
-        self._run = Run(self, self._runs, forced=bool(self._waiters))
+        self._run = Run(self, self._summarizer, forced=bool(self._waiters))
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -384,7 +378,6 @@ class Runner:
         try:
             run.permit = self._ticket.take_permit() if self._ticket is not None else None
             try:
-                run.traits = traits_of(self._summarizer)
                 result = self._cycle.run(run)
             finally:  # for a run that was given up this is where its call has really ended
                 if run.permit is not None:
@@ -408,16 +401,23 @@ class Runner:
 
     def _end(self, run: Run, result: CompactedMessage | None, error: BaseException | None) -> None:
         """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
-        outcome, backs_off, may_go_on = outcome_of(error, self._discards, forced=run.forced), False, True
+        with self._lock:
+            self._backoff = None
+            self._index_due |= run.published
+            if run.published or (run.reduced and error is None):  # what failed before that counts no more
+                self._discards, self.failures, self.last_error = 0, 0, None
+            outcome = outcome_of(error, self._discards, forced=run.forced)
+            self._discards = outcome.discards
+        may_go_on = True
         try:
-            backs_off = self._follow_up(run, error, outcome)
+            self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, outcome, backs_off, may_go_on = raised, outcome_of(raised, 0, forced=run.forced), False, False
+            error, outcome, may_go_on, self._backoff = raised, outcome_of(raised, 0, forced=run.forced), False, None
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
             self._run, self._skip_reason = None, run.skip_reason
-            rested = self._rested_from == run.number  # the back-off is over already: the machine was asleep
+            rested = may_go_on and outcome.is_failure and self._backoff is None  # already: the machine was asleep
             running = self._state is State.COMPACTING  # not asked to stop, and not compact_now without start()
             stops = outcome.stops and running
             if error is not None and (outcome.is_failure or outcome.stops):
@@ -425,12 +425,11 @@ class Runner:
             if outcome.looks_again or result is not None or rested:
                 self._pending = True
             if outcome.answers or result is not None:
-                self._answer(result=result, error=error)
+                self._answer(result, error)
             if self._state is State.STOPPING or stops:
                 self._come_to_rest()
             elif running:
-                self._state = State.BACKING_OFF if backs_off and not rested else State.IDLE
-                self._backing_off_from = run.number
+                self._state = State.IDLE if self._backoff is None else State.BACKING_OFF
             elif self._thread is not None:  # compact_now of a compactor that is not started
                 self._thread.close()
                 self._thread = None
@@ -439,57 +438,55 @@ class Runner:
         if self._ticket is not None and following is None:
             self._ticket.give_back()
         if stops:
-            self._leave_queue()
-            self._emit(Stopped(role=self._role, reason="session_purged"))
+            self._tell_stopped("session_purged")
         self._dispatch(following)
 
-    def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> bool:
-        """Tell what was discarded or failed, and set the timers; return whether the compactor backs off."""
-        self._discards = outcome.discards
+    def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
+        """Tell what was discarded or failed, and set the timer."""
         if error is None:
-            self._look.schedule(run.recheck_in, True)
-            if run.reduced:  # a success only if what came after it did not fail
-                self._record_success()
-            return False
+            self._timer.schedule(run.recheck_in)
+            return
         if isinstance(error, LeasedElsewhere):
-            recheck_in = error.seconds if run.recheck_in is None else min(error.seconds, run.recheck_in)
-            self._look.schedule(recheck_in, True)
-            return False
+            self._timer.schedule(min(error.seconds, run.recheck_in or math.inf))
+            return
         if isinstance(error, LimitReached) and self._ticket is not None:
-            self._publish_without_model(partial(self._cycle.publish_deferred, needed=False))
-            self._look.schedule(run.recheck_in, True)
+            self._publish_without_model()
+            self._timer.schedule(run.recheck_in)
             self._ticket.wait(error)
-            return False
+            return
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
             self._emit(Discarded(role=self._role, generation=generation, reason=error.reason))
         if not outcome.is_failure:
-            return False
-        delay = self.backoff.record_failure(getattr(error, "retry_after", None))
+            return
+        self.failures += 1
+        delay = backoff_seconds(self._config, self.failures, self._rng(), getattr(error, "retry_after", None))
         self._emit(
             Failed(
                 role=self._role,
                 generation=generation,
                 error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
-                failures=self.backoff.failures,
+                failures=self.failures,
                 retry_in=delay,
-                circuit_open=self.backoff.circuit_open,
+                circuit_open=self.circuit_open,
             )
         )
-        if self.backoff.circuit_open and run.asked in ("rounds", "changes"):
-            self._publish_without_model(self._cycle.fold_offline)
-        self._publish_without_model(partial(self._cycle.publish_deferred, needed=False))
-        self._rest.schedule(delay, run.number)
-        return True
+        self._publish_without_model(folds=self.circuit_open and run.asked in ("rounds", "changes"))
+        self._backoff = backoff = object()
+        self._timer.schedule(delay, backoff)
 
-    def _publish_without_model(self, publish: Callable[[], bool]) -> None:
-        """Have *publish* make prompts shorter while no model answers: by what is deferred, or by folding in offline."""
-        with self._lock:
-            if self._state is State.STOPPING:
-                return
-        with suppress(Exception):  # whatever is wrong there: the run's failure is told, and is tried again
-            if publish():
-                self._index_due = True
+    def _publish_without_model(self, *, folds: bool = False) -> None:
+        """Make prompts shorter while no model answers: if it *folds*, by extracting offline, and by what is deferred.
+
+        Whatever is wrong there: the run's failure is told, and is tried again.
+        """
+        ways: list[Callable[[], bool]] = [partial(self._cycle.publish_deferred, needed=False)]
+        for publish in [self._cycle.fold_offline, *ways] if folds else ways:
+            with self._lock:
+                if self._state is State.STOPPING:
+                    return
+            with suppress(Exception):
+                self._index_due |= publish()
 
     def _index_texts(self, *, resumed: bool = False) -> None:
         """Index texts, step by step, while nothing is due to be compacted. *resumed*: this worker took it over.
@@ -511,11 +508,8 @@ class Runner:
             finally:
                 with self._lock:
                     self._indexing = resumed
-                    if resumed:
-                        self._index_due = True
-            if not resumed:
-                continue  # with what was published meanwhile
-            if self._executor is not None:
+                    self._index_due |= resumed
+            if resumed and self._executor is not None:
                 try:
                     self._executor.submit(partial(self._work, partial(self._index_texts, resumed=True)))
                 except Exception:  # noqa: BLE001  (it is shut down or full: the next run goes on)
@@ -523,14 +517,9 @@ class Runner:
                         self._indexing = False
                 return
 
-    def _record_success(self) -> None:
-        with self._lock:
-            self._discards, self.last_error = 0, None
-            self.backoff.failures = 0
+    # Called with the lock held.
 
-    # -- called with the lock held ------------------------------------------------------------------------------------
-
-    def _answer(self, *, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
+    def _answer(self, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
         """Tell everybody in ``compact_now`` how it ended."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -546,28 +535,24 @@ class Runner:
             self._thread.close()
             self._thread = None
         if self._restart:
-            self._restart = False
-            self._state = State.IDLE
-            self._pending = True
+            self._restart, self._state, self._pending = False, State.IDLE, True
 
-    def _leave_queue(self) -> None:
-        """Not called with the lock held."""
-        if self._ticket is not None:
-            self._ticket.leave()
+    # What timers, the queue of the limits and executors call.
 
-    # -- what timers, the queue of the limits and executors call ------------------------------------------------------
-
-    def _end_backoff(self, number: int) -> None:
-        """End the back-off after the run of that *number*."""
+    def _look_again(self, backoff: object | None = None) -> None:
+        """Look: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""
         with self._lock:
-            self._rested_from = max(self._rested_from, number)
-            if self._state is not State.BACKING_OFF or self._backing_off_from != number:
-                return
-            self._state = State.IDLE
-            self._pending = True
-            following = self._claim()
+            if backoff is not None:
+                if self._backoff is not backoff:
+                    return
+                self._backoff = None
+                if self._state is not State.BACKING_OFF:
+                    return
+                self._state = State.IDLE
+            self._pending, self._due = backoff is not None or self._config.enabled, True
+            run = self._claim()
             self._wake.notify_all()
-        self._dispatch(following)
+        self._dispatch(run)
 
     def _give_up(self, run: Run, call: object) -> None:
         """Treat *call* as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
@@ -577,7 +562,7 @@ class Runner:
             outlived = self._thread
             thread = self._thread = DaemonThread(self._thread_name) if outlived is not None else None
         timeout = CompactionTimeout(
-            f"the summarizer did not answer within call_timeout={self._cycle.config.call_timeout:g} seconds"
+            f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
         )
         end = partial(self._work, partial(self._end, run, None, timeout))
         if outlived is None or thread is None:  # an executor's; all its slots may hang like this one
@@ -612,10 +597,10 @@ class Runner:
             self._come_to_rest()
             self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._wake.notify_all()
-        self._leave_queue()
-        self._emit(Stopped(role=self._role, reason="executor_shut_down"))
+        self._tell_stopped("executor_shut_down")
 
-
-def _take_turn(runner: weakref.ref[Runner]) -> bool:
-    """Tell a runner that its turn has come; the queue keeps none alive."""
-    return (held := runner()) is not None and held._take_turn()
+    def _tell_stopped(self, reason: str) -> None:
+        """Leave the queue, and tell why the compactor stopped by itself."""
+        if self._ticket is not None:
+            self._ticket.leave()
+        self._emit(Stopped(role=self._role, reason=reason))

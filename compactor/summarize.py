@@ -6,23 +6,28 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from memory.entries import CompactionPrepared
+from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
 from memory.rounds import Round
+from memory.visibility import Rounds
 from prompts import escape_tags
 
-from .acceptance.checks import CHECKS, AnswerParser, Source, check_summary
+from .acceptance.checks import CHECKS, AnswerParser, CheckedSummary, Source, check_summary
 from .acceptance.prohibitions import Heard, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
-from .journal import LEASE_MARGIN, JournalWriter, Overtaken
+from .host_rounds import HostRounds
+from .journal import LEASE_MARGIN, JournalWriter
 from .strategies.notes import INSTRUCTIONS, add_instructions, render_notes, span_of
-from .summarizers.base import Continued, RequestKind, Summary, SummaryRequest, added
+from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, added
 from .tokens import TokenCounter
 from .triggers import Size
 
@@ -30,9 +35,6 @@ if TYPE_CHECKING:
     from .compose import LastPrompt
     from .runner import Run
     from .view import View
-
-#: Asks the summarizer and raises what the summarizer raises.
-Ask = Callable[[SummaryRequest], "str | Summary"]
 
 #: What a model is told of an answer that did not pass a check, by the check's name.
 FAULTS = {
@@ -53,6 +55,8 @@ FAULTS = {
 }
 #: The checks that an answer fails by its length.
 TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
+#: The reason of a ``StaleCompaction`` after which a cycle looks again: others wrote or published since it looked.
+OVERTAKEN = "overtaken"
 #: How the note to the model begins and ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
@@ -67,31 +71,6 @@ _MIN_ROOM = 128
 _DEFAULT_ROOM = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """A summarizer's own statements about itself."""
-
-    #: It costs nothing, and would answer the same again.
-    deterministic: bool = False
-    #: It may be asked for changes of notes.
-    takes_changes: bool = True
-    #: It may ask behind the agent's last prompt: ``SummaryRequest.continued``.
-    takes_continued: bool = True
-
-
-#: A summarizer that says nothing costs something and takes every request.
-DEFAULT_TRAITS = Traits()
-
-
-def traits_of(summarizer: object) -> Traits:
-    """Return the traits of *summarizer*, read from its attributes of the same names."""
-    return Traits(
-        deterministic=bool(getattr(summarizer, "deterministic", DEFAULT_TRAITS.deterministic)),
-        takes_changes=bool(getattr(summarizer, "takes_changes", DEFAULT_TRAITS.takes_changes)),
-        takes_continued=bool(getattr(summarizer, "takes_continued", DEFAULT_TRAITS.takes_continued)),
-    )
-
-
 @dataclass(kw_only=True)
 class Work:
     """The means of a strategy to ask a model during one pass of a cycle: ``View.work``.
@@ -100,10 +79,9 @@ class Work:
     a deterministic summarizer are not kept: they would only fill the log.
     """
 
-    ask: Ask
+    summarizer: Summarizer
     count: TokenCounter
     config: CompactorConfig = field(default_factory=CompactorConfig)
-    traits: Traits = DEFAULT_TRAITS
     emit: Callable[[Event], object] = lambda _event: None
     monotonic: Callable[[], float] = time.monotonic
     #: The agent's plan as text, if there is one.
@@ -114,17 +92,17 @@ class Work:
     exceeds: frozenset[Size] | None = None
     #: The newest prompt of the role, if it is known and shows all of the tail.
     last_prompt: LastPrompt | None = None
-    #: The run whose permit and lease each call needs; None: neither is needed.
+    #: The run whose deadline, permit and lease each call needs; None: it needs none.
     run: Run | None = None
     #: Keeps accepted answers; None: nothing does.
     journal: JournalWriter | None = None
-    #: Returns the newest round's id and the number of its newest post.
-    newest_place: Callable[[], tuple[str, int]] = lambda: ("", 0)
+    #: Returns the rounds as they are now.
+    read_rounds: Callable[[], Rounds | HostRounds] | None = None
 
     #: The current generation, the number of rounds that its compaction covers, and the answers it had when last seen.
-    base: int = field(default=0, init=False)
-    covered: int = field(default=0, init=False)
-    prepared: tuple[CompactionPrepared, ...] = field(default=(), init=False)
+    base: int = 0
+    covered: int = 0
+    prepared: tuple[CompactionPrepared, ...] = ()
 
     #: The strategy that runs, and since the last publication: when it began, the requests that were made, whether the
     #: whole summary was written anew, the tokens of all rounds that were sent, and whether the answer was kept before.
@@ -137,17 +115,20 @@ class Work:
     #: How the last accepted answer came about.
     origin: Origin = field(default=Origin(), init=False)
 
+    def __post_init__(self) -> None:
+        self.ask: Summarizer = self.run.ask if self.run is not None else self.summarizer
+        #: It costs nothing, and would answer the same again.
+        self.deterministic = bool(getattr(self.summarizer, "deterministic", False))
+        #: It may be asked for changes of notes.
+        self.takes_changes = bool(getattr(self.summarizer, "takes_changes", True))
+
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""
         self.strategy, self.began, self.requests, self.reused = strategy, self.monotonic(), 0, False
         self.major, self.sent_tokens = False, 0
         self.origin = Origin(strategy=strategy)
 
-    @property
-    def seconds(self) -> float:
-        return self.monotonic() - self.began
-
-    def summarize(
+    def summarize(  # noqa: PLR0915  (the one way from a request to an accepted answer)
         self,
         request: SummaryRequest,
         source: Source,
@@ -170,7 +151,7 @@ class Work:
 
         Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
-        began, sent = self.monotonic(), self.sent_tokens
+        began, sent, previous = self.monotonic(), self.sent_tokens, request.previous
         tokens_before = source.previous_tokens + source.tokens + source.frame
         span: dict[str, Any] = {
             "role": request.role,
@@ -179,103 +160,102 @@ class Work:
             "start": request.start_index,
             "end": request.end_index,
         }
-        pinned = _pinned(request, view)
+        pinned = previous.pinned if previous is not None else ()
+        if view is not None and view.rounds.pins:
+            pinned += _pinned_texts(request.rounds, view.rounds.pins)
         if prohibitions is None:
             covers = request.kind in ("rounds", "changes")
-            prohibitions = collect_prohibitions(request.previous, request.rounds) if covers else ()
+            prohibitions = collect_prohibitions(previous, request.rounds) if covers else ()
         prohibitions, target = find_lost(prohibitions, pinned), request.target_tokens
         if room is None:
             room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
-        known = replace(
+        source = replace(
             source,
             beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
-            previous=source.previous or (request.previous.summary if request.previous is not None else ""),
+            previous=source.previous or (previous.summary if previous is not None else ""),
             sent=self.count(source.text) if source.sent is None else source.sent,
         )
-        terms = _Terms(request, known, prohibitions, room, parse, length_setting)
+        accept = partial(self._accept, request, source, prohibitions, room, parse, length_setting)
 
-        digest = digest_of(request) if self.journal is not None else ""
-        accepted = kept = self._find_kept(digest, terms)
+        accepted: CheckedSummary | None = None
+        digest, back = "", 0
+        if self.journal is not None:  # perhaps it was paid for before
+            digest, state = digest_of(request), self.journal.read()
+            answers = state.prepared if state.generation == self.base else ()
+            same = [one for one in answers if (one.digest, one.kind) == (digest, request.kind)]
+            if same:
+                with suppress(SummaryRejected):  # by the checks of today
+                    accepted, back = accept(Summary(same[-1].text, same[-1].usage, same[-1].model))
+        is_kept = accepted is not None
 
+        attempts = 1 if self.deterministic or request.kind == "changes" else self.config.summary_attempts
+        attempt, asked, usage = 1, request, None
         if accepted is None:
             self._take_turn(request)
             self.emit(Started(**span, tokens_before=tokens_before))
-            once = self.traits.deterministic or request.kind == "changes"
-            attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
-            while True:
-                self.requests += 1
-                self.sent_tokens += known.sent or 0
-                asked_at = self.monotonic()
-                answer: object = self.ask(asked)
-                answer = Summary(answer) if isinstance(answer, str) else answer
-                told = answer if isinstance(answer, Summary) else Summary("")
-                usage = added(usage, told.usage)
-                try:
-                    accepted = _accept(answer, terms, self)
-                    break
-                except SummaryRejected as rejected:
-                    rejected.usage = usage
-                    self.emit(
-                        Rejected(
-                            **span,
-                            check=rejected.check,
-                            attempt=attempt,
-                            attempts=attempts,
-                            unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
-                            seconds=self.monotonic() - asked_at,
-                            usage=told.usage,
-                            model=told.model,
-                        )
+        while accepted is None:
+            self.requests += 1
+            self.sent_tokens += source.sent or 0
+            asked_at = self.monotonic()
+            given: object = self.ask(asked)
+            answer = Summary(given) if isinstance(given, str) else given
+            told = answer if isinstance(answer, Summary) else Summary("")
+            usage = added(usage, told.usage)
+            try:
+                accepted, back = accept(answer)
+            except SummaryRejected as rejected:
+                rejected.usage = usage
+                self.emit(
+                    Rejected(
+                        **span,
+                        check=rejected.check,
+                        attempt=attempt,
+                        attempts=attempts,
+                        unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
+                        seconds=self.monotonic() - asked_at,
+                        usage=told.usage,
+                        model=told.model,
                     )
-                    if attempt >= attempts or rejected.is_final:
-                        raise
-                    try:
-                        self._take_turn(request)
-                    except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
-                        raise rejected from None
-                    asked, attempt = with_feedback(request, rejected), attempt + 1
-            if attempt > 1:
-                accepted = accepted._replace(summary=replace(accepted.summary, usage=usage))
+                )
+                if attempt >= attempts or rejected.is_final:
+                    raise
+                try:
+                    self._take_turn(request)
+                except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
+                    raise rejected from None
+                asked, attempt = with_feedback(request, rejected), attempt + 1
 
+        summary = accepted.summary if attempt == 1 else replace(accepted.summary, usage=usage)
         self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
-        if kept is None and self.journal is not None:
-            summary = accepted.summary
+        if not is_kept and self.journal is not None:
             self.keep(view, accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
-        self.reused = kept is not None and not self.requests
+        self.reused = is_kept and not self.requests
         self.emit(
             Prepared(
                 **span,
                 tokens_before=tokens_before,
                 tokens_after=accepted.tokens + source.frame,
                 seconds=self.monotonic() - began,
-                usage=accepted.summary.usage,
-                model=accepted.summary.model,
-                restored=accepted.restored,
+                usage=summary.usage,
+                model=summary.model,
+                restored=back,
                 unknown_identifiers=accepted.unknown,
-                reused=kept is not None,
+                reused=is_kept,
                 major=major,
                 sent_tokens=self.sent_tokens - sent,
             )
         )
-        return accepted.summary
-
-    def _find_kept(self, digest: str, terms: _Terms) -> Accepted | None:
-        """Return the answer that was paid for before, if it passes today's checks."""
-        answers = self.journal.read_prepared(self.base) if self.journal is not None else ()
-        for kept in reversed(answers):
-            if (kept.digest, kept.kind) == (digest, terms.request.kind):
-                try:
-                    return _accept(Summary(kept.text, kept.usage, kept.model), terms, self)
-                except SummaryRejected:
-                    return None
-        return None
+        return summary
 
     def _take_turn(self, request: SummaryRequest) -> None:
-        """Take the run's permit and lease for *request*, or renew them. Raises ``LimitReached``, ``LeasedElsewhere``,
-        and once in a run ``Overtaken``: if others wrote something before the lease was ours."""
+        """Take the run's permit and lease for *request*, or renew them.
+
+        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction`` with ``OVERTAKEN``: if
+        others wrote something before the lease was ours.
+        """
         run, journal = self.run, self.journal
         # The lease of a run that was given up is that of its successor.
-        if run is None or journal is None or self.traits.deterministic or run.forbidden() == "late":
+        if run is None or journal is None or self.deterministic or run.forbidden() == "late":
             return
         if run.permit is not None:
             run.permit.hold(request, self.count)
@@ -287,7 +267,77 @@ class Work:
             # Another thread of this process may have read the news, so that there is nothing left to refresh.
             is_news, state = journal.refresh(), journal.read()
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
-                raise Overtaken
+                raise StaleCompaction(OVERTAKEN)
+
+    def _accept(
+        self,
+        request: SummaryRequest,
+        source: Source,
+        prohibitions: Sequence[str],
+        room: int,
+        parse: AnswerParser | None,
+        length_setting: str,
+        answer: object,
+    ) -> tuple[CheckedSummary, int]:
+        """Return the summary that *answer* is, with the *prohibitions* that it lost put back, and their number.
+
+        Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
+        make it longer than the text that it replaces.
+        """
+        checked = check_summary(
+            answer,
+            source,
+            target_tokens=request.target_tokens,
+            count=self.count,
+            kind=request.kind,
+            parse=parse,
+            length_setting=length_setting,
+        )
+        text, notes, previous = checked.summary.text, checked.summary.notes, request.previous
+        extracted = isinstance(answer, Summary) and answer.extracted
+        if not extracted and request.kind in ("rounds", "changes"):
+            # From here on, what stands below the heading counts as the user's words: keep only what he said.
+            instructions = read_prohibitions(previous)
+            if previous is not None:
+                instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
+            before = previous.summary if previous is not None else ""
+            heard = Heard(request.rounds, (*instructions, *prohibitions), before)
+            notes = heard.attribute_notes(notes)
+            text = render_notes(notes) if notes else heard.attribute(text)
+        missing = find_lost(prohibitions, (text,))
+        text, back = restore_sentences(text, missing, room, self.count)
+        if back and notes:
+            span = span_of(request.rounds, request.start_index, request.end_index)
+            notes = add_instructions(notes, missing[-back:], span)
+            text = render_notes(notes)
+        elif back and extracted:
+            text = self._shorten_extract(text, request, source, prohibitions, room)
+        tokens = checked.tokens if text == checked.summary.text else self.count(text)
+        if back and tokens >= source.previous_tokens + source.tokens:
+            message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
+            longer = SummaryRejected("larger", message)
+            longer.tokens, longer.is_final = source.tokens, True
+            raise longer
+        summary = replace(checked.summary, text=text, notes=notes, extracted=extracted)
+        return checked._replace(summary=summary, tokens=tokens), back
+
+    def _shorten_extract(
+        self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], room: int
+    ) -> str:
+        """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
+        target, count, less = request.target_tokens or 0, self.count, 0
+        all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
+        for attempt in range(_SHORTER):
+            if not target or (over := count(text) - target) <= 0:
+                break
+            # First by the excess. If each extract loses other sentences, in the end by the length of all of them.
+            less = less + over if attempt < _SHORTER - 1 else all_of_them
+            self.requests += 1
+            self.sent_tokens += source.sent or 0
+            answer = self.ask(replace(request, target_tokens=max(1, target - less)))
+            shorter = answer.text if isinstance(answer, Summary) else str(answer)
+            text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), room, count)
+        return text
 
     def keep(
         self,
@@ -300,7 +350,8 @@ class Work:
         """Keep the answer *said*, of which *summary* was made, and the *compaction* that could be published, if any."""
         if self.journal is None or view is None:
             return
-        seen_round_id, seen_post = self.newest_place()
+        rounds = self.read_rounds() if self.read_rounds is not None else view.rounds
+        newest = rounds[-1] if len(rounds) else None  # calls of the agent's model are counted from there
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.journal.prepare(
             CompactionPrepared(
@@ -314,9 +365,9 @@ class Work:
                 usage=summary.usage,
                 checks=self.origin.checks,
                 compaction=compaction,
-                round_ids=tuple(round_.id for round_ in covered),
-                seen_round_id=seen_round_id,
-                seen_post=seen_post,
+                round_ids=tuple([round_.id for round_ in covered]),
+                seen_round_id=newest.id if newest is not None else "",
+                seen_post=newest.post_list[-1].number if newest is not None and newest.post_list else 0,
             )
         )
 
@@ -331,116 +382,14 @@ class Work:
         return self.last_prompt.go_on(previous, rounds, instruction, model=view.model, count=self.count, limit=limit)
 
 
-class Accepted(NamedTuple):
-    """A summary that may be shown."""
-
-    #: With the sentences that it had lost.
-    summary: Summary
-    tokens: int
-    #: How many sentences had been lost.
-    restored: int
-    #: Identifiers that stand nowhere in its source.
-    unknown: tuple[str, ...]
-    #: The answer without the tags around it and without those sentences.
-    said: str
-
-
-class _Terms(NamedTuple):
-    """The terms on which an answer is accepted."""
-
-    request: SummaryRequest
-    #: With all that it may take identifiers from.
-    source: Source
-    #: Sentences that a summary must not lose, and the tokens that restoring them may take.
-    prohibitions: Sequence[str]
-    room: int
-    parse: AnswerParser | None
-    length_setting: str
-
-
-def _accept(answer: object, terms: _Terms, work: Work) -> Accepted:
-    """Return the summary that *answer* is, with the prohibitions that it lost put back.
-
-    Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
-    make it longer than the text that it replaces.
-    """
-    request, source, prohibitions, room, parse, length_setting = terms
-    count = work.count
-    checked = check_summary(
-        answer,
-        source,
-        target_tokens=request.target_tokens,
-        count=count,
-        kind=request.kind,
-        parse=parse,
-        length_setting=length_setting,
-    )
-    text, notes, previous = checked.summary.text, checked.summary.notes, request.previous
-    extracted = isinstance(answer, Summary) and answer.extracted
-    if not extracted and request.kind in ("rounds", "changes"):
-        # From here on, what stands below the heading counts as the user's words: keep only what he said.
-        instructions = read_prohibitions(previous)
-        if previous is not None:
-            instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
-        before = previous.summary if previous is not None else ""
-        heard = Heard(request.rounds, (*instructions, *prohibitions), before)
-        notes = heard.attribute_notes(notes)
-        text = render_notes(notes) if notes else heard.attribute(text)
-    missing = find_lost(prohibitions, (text,))
-    text, back = restore_sentences(text, missing, room, count)
-    if back and notes:
-        span = span_of(request.rounds, request.start_index, request.end_index)
-        notes = add_instructions(notes, missing[-back:], span)
-        text = render_notes(notes)
-    elif back and extracted:
-        text = _shorten_extract(text, terms, work)
-    tokens = checked.tokens if text == checked.summary.text else count(text)
-    if back and tokens >= source.previous_tokens + source.tokens:
-        longer = SummaryRejected(
-            "larger", "with the user's prohibitions that it lost, the summary makes no prompt shorter"
-        )
-        longer.tokens, longer.is_final = source.tokens, True
-        raise longer
-    summary = checked.summary
-    if (text, notes, extracted) != (summary.text, summary.notes, summary.extracted):
-        summary = replace(summary, text=text, notes=notes, extracted=extracted)
-    return Accepted(summary, tokens, back, checked.unknown, checked.said)
-
-
-def _shorten_extract(text: str, terms: _Terms, work: Work) -> str:
-    """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
-    request, source, prohibitions, room, *_ = terms
-    target, count = request.target_tokens or 0, work.count
-    all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
-    less = 0
-    for attempt in range(_SHORTER):
-        if not target or (over := count(text) - target) <= 0:
-            break
-        # First by the excess. If each extract loses other sentences, in the end by the length of all of them.
-        less = less + over if attempt < _SHORTER - 1 else all_of_them
-        work.requests += 1
-        work.sent_tokens += source.sent or 0
-        answer = work.ask(replace(request, target_tokens=max(1, target - less)))
-        shorter = answer.text if isinstance(answer, Summary) else str(answer)
-        text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), room, count)
-    return text
-
-
-def _pinned(request: SummaryRequest, view: View | None) -> tuple[str, ...]:
-    """Return the texts that are shown word for word beside the summary."""
-    before = request.previous.pinned if request.previous is not None else ()
-    pins = view.rounds.pins if view is not None else frozenset()
-    if not pins:
-        return before
-    return (
-        *before,
-        *(
-            text
-            for round_ in request.rounds
-            for number, text in ((0, round_.user_query), *((post.number, post.message) for post in round_.post_list))
-            if (round_.id, number) in pins
-        ),
-    )
+def _pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the texts of *rounds* that are shown word for word beside the summary."""
+    texts = [
+        (round_.id, number, text)
+        for round_ in rounds
+        for number, text in ((0, round_.user_query), *((post.number, post.message) for post in round_.post_list))
+    ]
+    return tuple(text for round_id, number, text in texts if (round_id, number) in pins)
 
 
 def digest_of(request: SummaryRequest) -> str:
@@ -459,10 +408,8 @@ def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> Summary
     is_told_length = rejected.check in TOO_LONG and request.target_tokens is not None
     length = f", in at most {request.target_tokens} tokens" if is_told_length else ""
     note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
-    continued = request.continued
-    if rejected.check == "greeting":
-        continued = None
-    elif continued is not None:
+    continued = request.continued if rejected.check != "greeting" else None
+    if continued is not None:
         continued = replace(continued, messages=_with_note(continued.messages, note))
     return replace(request, messages=_with_note(request.messages, note), continued=continued)
 
@@ -471,13 +418,12 @@ def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, 
     """Return a copy of *messages* with *note* at the end of the last user message."""
     noted = list(messages)
     for place in range(len(noted) - 1, -1, -1):
-        message = noted[place]
-        if message.get("role") == "user":
-            content = message.get("content")
+        if noted[place].get("role") == "user":
+            content = noted[place].get("content")
             said = (
                 [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
             )
-            noted[place] = {**message, "content": said}
+            noted[place] = {**noted[place], "content": said}
             break
     return noted
 

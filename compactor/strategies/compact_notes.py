@@ -109,7 +109,7 @@ class _Noting:
 
     def target_for(self, target: int | None, *, changes: bool) -> int | None:
         """Return the length to request. The check for oversized answers uses the whole *target*."""
-        leave_room = target is not None and not changes and self.work.traits.takes_changes
+        leave_room = target is not None and not changes and self.work.takes_changes
         return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
 
     def asked(self, content: str, previous: str | None, *, changes: bool, target: int | None) -> list[Message]:
@@ -189,7 +189,7 @@ class _Before:
         most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
         fits = noting.view.ledger.count(render_notes(notes)) <= most
         fits = fits and noting.room_for(render_notes(notes), changes=True) >= MIN_ROOM
-        return cls(made, notes, changes=bool(notes) and fits and noting.work.traits.takes_changes)
+        return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
 
     @property
     def text(self) -> str | None:

@@ -24,7 +24,7 @@ from compactor import (
     when,
 )
 from compactor.acceptance.checks import Source
-from compactor.cycle import Cycle
+from compactor.cycle import Cycle, StrategyPass
 from compactor.events import (
     Discarded,
     Evaluated,
@@ -42,7 +42,6 @@ from compactor.events import (
 from compactor.journal import JournalWriter
 from compactor.prompt.accounting import Ledger
 from compactor.runner import Run
-from compactor.summarize import DEFAULT_TRAITS, Traits
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
@@ -57,20 +56,16 @@ class DirectRun(Run):
         ask: Callable[[SummaryRequest], Any],
         *,
         allowed: Callable[[], str | None] = lambda: None,
-        traits: Traits = DEFAULT_TRAITS,
         forced: bool = False,
     ) -> None:
-        super().__init__(runner=None, number=1, forced=forced, traits=traits)  # type: ignore[arg-type]
-        self._ask, self._allowed = ask, allowed
+        super().__init__(runner=None, summarizer=ask, forced=forced)  # type: ignore[arg-type]
+        self._allowed = allowed
 
     def ask(self, request: SummaryRequest) -> Any:
-        return self._ask(request)
+        return self.summarizer(request)
 
     def forbidden(self) -> str | None:
         return self._allowed()
-
-    def succeed(self) -> None:
-        """There is no runner whose failures to forget."""
 
 
 class Table:
@@ -256,11 +251,11 @@ def test_a_revert_holds_until_a_round_is_newer() -> None:
     """One that is open counts as newer; a forced cycle does not wait."""
     table = Table(memory_of(10))
     table.run()
-    table.cycle.journal.revert(table.cycle.journal.read().generation)
+    table.cycle.journal.revert()
     assert table.run() is None
     assert of_kind(table.events, Skipped)[-1].reason is Skip.REVERTED
     assert table.run(forced=True) is not None
-    table.cycle.journal.revert(table.cycle.journal.read().generation)
+    table.cycle.journal.revert()
     add_round(table.memory, close=False)
     published = table.run()
     assert published is not None
@@ -420,7 +415,7 @@ def test_a_reduction_is_told_of_with_its_neighbours_and_what_it_saved() -> None:
     memory = memory_of(5)
     posts = memory.conversation.rounds[1].post_list
     table = Table(memory, trigger=when(lambda view: not view.reductions.by_round), strategies=(dropping(1),))
-    whole = table.cycle.look()[1].tokens
+    whole = StrategyPass(table.cycle).view.tokens
     assert table.run() is None
     (event,) = of_kind(table.events, Reduced)
     assert (event.strategy, event.kind, event.posts) == ("dropping", "dropped", 1)
@@ -432,7 +427,7 @@ def test_a_reduction_is_told_of_with_its_neighbours_and_what_it_saved() -> None:
     assert event.previous_post_id == (posts[-2].id if len(posts) > 1 else "")
     assert event.next_post_id == ""
     assert event.tokens_after == 0
-    assert table.cycle.look()[1].tokens == whole - event.tokens_before
+    assert StrategyPass(table.cycle).view.tokens == whole - event.tokens_before
 
 
 def test_the_view_is_measured_again_after_each_strategy() -> None:
@@ -563,7 +558,7 @@ def test_a_model_is_not_asked_where_no_summary_can_make_prompts_shorter() -> Non
 def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
     """Where prompts show little of the new rounds, the summary is asked to be shorter than ``target_tokens``."""
     table, summarizer = Table(memory_of(8)), ScriptedSummarizer()
-    full = replace(table.cycle.look()[1])
+    full = replace(StrategyPass(table.cycle).view)
     table.run(summarizer, forced=True)
     (request,) = summarizer.requests
     assert request.target_tokens is not None
@@ -580,12 +575,14 @@ def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
 def test_too_little_to_be_said_in_less_is_no_failure_of_what_would_answer_the_same_again() -> None:
     """The next round may make it enough; time does not."""
     table = Table(memory_of(9))
-    summarizer = ScriptedSummarizer(default="Items were asked for, and none of them is left. " * 40)
-    assert table.run(summarizer, forced=True, traits=Traits(deterministic=True)) is None
+    said = "Items were asked for, and none of them is left. " * 40
+    same: Any = ScriptedSummarizer(default=said)
+    same.deterministic = True
+    assert table.run(same, forced=True) is None
     assert [event.check for event in of_kind(table.events, Rejected)] == ["larger"]
     assert [event.reason for event in of_kind(table.events, Skipped)] == [Skip.TOO_LITTLE]
     with pytest.raises(SummaryRejected):
-        table.run(summarizer, forced=True)
+        table.run(ScriptedSummarizer(default=said), forced=True)
 
 
 @pytest.mark.parametrize(("times", "skipped"), [(12, True), (13, False)])

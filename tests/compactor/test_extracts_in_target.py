@@ -10,7 +10,7 @@ from compactor import ExtractiveSummarizer, SummaryRequest
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
 from compactor.events import Prepared
-from compactor.summarize import Work, traits_of
+from compactor.summarize import Work
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory.events import Event
@@ -49,7 +49,7 @@ def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round
     text = "\n".join(map(quote, rounds))
     events: list[Event] = []
     summarizer = ExtractiveSummarizer()
-    work = Work(ask=summarizer, count=count_tokens, traits=traits_of(summarizer), emit=events.append)
+    work = Work(summarizer=summarizer, count=count_tokens, emit=events.append)
     request = SummaryRequest(rounds=tuple(rounds), target_tokens=target, end_index=len(rounds))
     made = work.summarize(request, Source(text, 10**6), prohibitions=prohibitions, room=10**6)
     alone = count_tokens("\n".join([HEADING, *(f"- {rule}" for rule in prohibitions)]))

@@ -382,7 +382,7 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
         asked.append(request)
         return "It was said fifty times."
 
-    work = Work(ask=ask, count=count_tokens, journal=kept)
+    work = Work(summarizer=ask, count=count_tokens, journal=kept, read_rounds=lambda: [])  # type: ignore[arg-type, return-value]
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
     assert len(asked) == 1
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."

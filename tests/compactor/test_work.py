@@ -10,17 +10,14 @@ import pytest
 from chats import words
 from scene import memory_of, on_command
 
-from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRejected, SummaryRequest
+from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.acceptance.prohibitions import HEADING, PROHIBITIONS
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.summarize import (
-    DEFAULT_TRAITS,
     FAULTS,
-    Traits,
     Work,
     refusal_in,
-    traits_of,
     with_feedback,
 )
 from compactor.testing import ScriptedSummarizer
@@ -38,9 +35,10 @@ class Desk:
     """Work to do, with the answers that are given to it."""
 
     def __init__(
-        self, answers: Iterable[Any], *, traits: Traits = DEFAULT_TRAITS, pins: Iterable[Any] = (), **config: Any
+        self, answers: Iterable[Any], *, deterministic: bool = False, pins: Iterable[Any] = (), **config: Any
     ) -> None:
         self.summarizer = ScriptedSummarizer(answers)
+        self.deterministic = deterministic
         self.events: list[Event] = []
         self.time = 0.0
         self.view: Any = SimpleNamespace(
@@ -50,15 +48,14 @@ class Desk:
         )
         settings = CompactorConfig(**config)
         self.work = Work(
-            ask=self._ask,
+            summarizer=self,
             count=count_tokens,
             config=settings,
-            traits=traits,
             emit=self.events.append,
             monotonic=lambda: self.time,
         )
 
-    def _ask(self, request: SummaryRequest) -> Any:
+    def __call__(self, request: SummaryRequest) -> Any:
         self.time += 2.0
         return self.summarizer(request)
 
@@ -148,8 +145,7 @@ def test_after_the_last_attempt_the_refusal_goes_out(attempts: int) -> None:
 
 def test_one_that_would_answer_the_same_is_not_asked_again() -> None:
     """A summarizer without a model says so; the configuration's number of attempts does not matter then."""
-    assert [traits_of(each).deterministic for each in (ExtractiveSummarizer(), ScriptedSummarizer())] == [True, False]
-    desk = Desk([""], traits=Traits(deterministic=True), summary_attempts=5)
+    desk = Desk([""], deterministic=True, summary_attempts=5)
     with pytest.raises(SummaryRejected):
         desk.summarize()
     assert desk.told(Rejected)[0]["attempts"] == len(desk.summarizer.requests) == 1
@@ -212,7 +208,7 @@ def test_the_reason_is_read_back_where_it_was_put() -> None:
 def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
     summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
-    work = Work(ask=summarizer, count=count_tokens)
+    work = Work(summarizer=summarizer, count=count_tokens)
     made = work.summarize(request_of(), Source(TEXT, 300), prohibitions=("Never pay.",), room=50)
     assert made == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert "it held no text" in said_last(summarizer.requests[1])

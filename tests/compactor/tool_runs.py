@@ -46,7 +46,7 @@ def work_of(
     mark: int | None = None,
     plan: str | None = None,
 ) -> Work:
-    return Work(ask=ask, count=count_tokens, config=config, mark=mark, plan=plan, monotonic=lambda: 0.0)
+    return Work(summarizer=ask, count=count_tokens, config=config, mark=mark, plan=plan, monotonic=lambda: 0.0)
 
 
 def apply(

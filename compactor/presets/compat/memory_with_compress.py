@@ -39,7 +39,7 @@ from ...events import Rejected
 from ...prompt.groups import Message
 from ...strategies import compact_rounds, compress_tool_runs
 from ...strategies.incremental import Saving
-from ...summarize import TOO_LONG, Work, refusal_in, traits_of
+from ...summarize import TOO_LONG, Work, refusal_in
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
 from ...summarizers.answers import strip_tags, unfenced
 from ...tokens import count_message, count_prompt, count_tokens
@@ -493,9 +493,8 @@ class MemoryWithCompress:
             previous=count_tokens(previous),
         )
         work = Work(
-            ask=summarizer,
+            summarizer=summarizer,
             count=count_tokens,
-            traits=traits_of(summarizer),
             emit=lambda event: failed_checks.append(event.check) if isinstance(event, Rejected) else None,
         )
         summary = work.summarize(

@@ -32,7 +32,7 @@ from ...errors import SummaryRejected
 from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, is_result, only_text, size_of
 from ...strategies.incremental import Saving
-from ...summarize import Work, traits_of
+from ...summarize import Work
 from ...summarizers import ExtractiveSummarizer
 from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
@@ -412,12 +412,12 @@ def _compress(
     )
     if not target or not saving.is_possible:
         return chat, None
-    work = Work(ask=summarizer, count=chat.count, config=config, traits=traits_of(summarizer))
+    work = Work(summarizer=summarizer, count=chat.count, config=config)
     try:
         messages = [chat.messages[place] for place in new]
         summary = _summarize(messages, earlier, saving, target, room, group_tokens, work)
     except SummaryRejected as rejected:
-        too_little = is_too_little(rejected, deterministic=work.traits.deterministic)
+        too_little = is_too_little(rejected, deterministic=work.deterministic)
         return chat, None if too_little else rejected
     except Exception as error:  # noqa: BLE001  (a summarizer may raise anything; the agent goes on without a summary)
         return chat, error
@@ -460,7 +460,7 @@ def _summarize(
     # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
     # model quoted stay, in any language.
     prohibitions = instructions_in(earlier)
-    if work.traits.deterministic:
+    if work.deterministic:
         prohibitions = tuple(filter(is_prohibition, prohibitions))
     for step in steps(rounds, Room(group_tokens), work.count):
         tokens += step.tokens

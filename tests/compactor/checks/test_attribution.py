@@ -10,7 +10,7 @@ from chats import Message, answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import ExtractiveSummarizer, Summary, SummaryRequest
+from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRequest
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import (
     HEADING,
@@ -25,7 +25,7 @@ from compactor.acceptance.prohibitions import (
 )
 from compactor.presets import offload_context
 from compactor.strategies.notes import render_notes
-from compactor.summarize import Traits, Work
+from compactor.summarize import Work
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Note, Post, Round
@@ -52,9 +52,9 @@ def made_of(text: str, *said: str, previous: CompactedMessage | None = None, too
     """Return the summary that a model's *text* becomes."""
     request = SummaryRequest(previous=previous, rounds=rounds(*said, tool=tool))
     source = Source(" ".join((*said, tool)), 10_000, 10_000)
-    return Work(ask=lambda _request: text, count=count_tokens, traits=Traits(deterministic=True)).summarize(
-        request, source, prohibitions=()
-    )
+    return Work(
+        summarizer=lambda _request: text, count=count_tokens, config=CompactorConfig(summary_attempts=1)
+    ).summarize(request, source, prohibitions=())
 
 
 # -- a model's quotes ------------------------------------------------------------------------------------------------

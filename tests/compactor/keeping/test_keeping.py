@@ -84,7 +84,7 @@ def test_each_thing_that_fails_is_told_by_itself() -> None:
     assert [(event.what, event.error) for event in told] == [
         (what, "StoreUnreachable") for what in ("lease", "answer", "event")
     ]
-    assert [found.text for found in writer.read_prepared(0)] == ["Paid for."]
+    assert [found.text for found in writer.read().prepared] == ["Paid for."]
 
 
 def test_what_a_compactor_cannot_keep_is_told_to_its_hooks() -> None:
@@ -119,9 +119,9 @@ def test_an_answer_that_comes_while_others_are_looked_through_is_not_lost() -> N
             return 0
 
     writer._unwritten = (Early(),)  # type: ignore[assignment]
-    assert "early" in [found.digest for found in writer.read_prepared(0)]
+    assert "early" in [found.digest for found in writer.read().prepared]
     late.join()
-    assert "late" in [found.digest for found in writer.read_prepared(0)]
+    assert "late" in [found.digest for found in writer.read().prepared]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
