@@ -26,7 +26,7 @@ from memory import Memory
 from memory.errors import ContextError, StoreError
 from memory.events import Event, Redacted
 from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
-from memory.references import ceil_boundary, floor_boundary
+from memory.references import ceil_boundary, floor_boundary, fold
 from memory.rounds import cached_property, utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
@@ -44,8 +44,6 @@ MAX_ANSWER = 6_000
 MAX_LINES, MAX_MATCHES = 1_000, 100
 #: Maximum characters of a pattern, and of the text shown on either side of a match in a long line.
 MAX_PATTERN, MAX_AROUND = 200, 80
-#: Characters searched between two looks at the clock.
-_SEARCH_STEP = 1 << 16
 #: Maximum files of one stem and hash; they differ only if somebody has changed one.
 _MAX_VARIANTS = 100
 
@@ -284,9 +282,8 @@ class OffloadFiles:
 
         Tries all files, then raises ``OffloadError`` if one could not be removed.
         """
-        if isinstance(event, Redacted):
-            for error in self._erase_all(event.references).values():
-                raise error
+        for _, error in self._erase_all(event.references if isinstance(event, Redacted) else ()):
+            raise error
 
     def watch(self, memory: Memory) -> None:
         """Erase the files of *memory*'s redacted posts, now and whenever any process redacts more.
@@ -297,30 +294,27 @@ class OffloadFiles:
             return
         self._watched.add(memory)
 
+        def emit(failed: Iterable[str], error: str) -> None:
+            memory.emit(FilesNotErased(session=memory.session_id, references=tuple(failed), error=error))
+
         def erase(references: Iterable[str]) -> None:
             if failed := self._erase_all(references):
-                (*_, error) = failed.values()
-                memory.emit(FilesNotErased(session=memory.session_id, references=tuple(failed), error=str(error)))
+                emit((reference for reference, _ in failed), str(failed[-1][1]))
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, Redacted):
-                erase(event.references)
-
-        memory.on_event(on_event)
+        memory.on_event(lambda event: erase(event.references) if isinstance(event, Redacted) else None)
         try:
             erase(memory.redacted())  # while nobody watched
         except StoreError as error:
-            reason = f"what was redacted before could not be read, make the compactor anew: {error}"
-            memory.emit(FilesNotErased(session=memory.session_id, references=(), error=reason))
+            emit((), f"what was redacted before could not be read, make the compactor anew: {error}")
 
-    def _erase_all(self, references: Iterable[str]) -> dict[str, OffloadError]:
-        """Erase the files of *references* and return the errors."""
-        failed = {}
+    def _erase_all(self, references: Iterable[str]) -> list[tuple[str, OffloadError]]:
+        """Erase the files of *references*; return those that failed, with the errors."""
+        failed = []
         for reference in references:
             try:
                 self.erase(reference)
             except OffloadError as error:
-                failed[reference] = error
+                failed.append((reference, error))
         return failed
 
     # -- reading, also by a model -------------------------------------------------------------------------------------
@@ -430,29 +424,23 @@ class OffloadFiles:
 
     def _search(self, pattern: str, names: Iterable[str]) -> Iterator[str]:
         """Yield the lines that contain *pattern*, ignoring case, with file and number. Raises ``TimeoutError``."""
-        needle = re.compile(re.escape(pattern), re.IGNORECASE)
-        deadline = self._monotonic() + self._search_seconds
+        wanted, deadline = fold(pattern), self._monotonic() + self._search_seconds
         for name in names:
             text = self._read_text(name) or ""
-            at = counted = number = 0
-            while at < len(text):
-                if self._monotonic() > deadline:
-                    raise TimeoutError
-                match = needle.search(text, at, at + _SEARCH_STEP + len(pattern))
-                if match is None:
-                    at += _SEARCH_STEP
-                    continue
-                number += text.count("\n", counted, match.start())
-                counted = match.start()
-                begin = text.rfind("\n", 0, match.start()) + 1
-                end = text.find("\n", match.end())
-                at = len(text) if end < 0 else end
+            folded, number, counted, end = fold(text), 0, 0, 0
+            while self._monotonic() <= deadline and (place := folded.find(wanted, end)) >= 0:
+                number += text.count("\n", counted, place)
+                counted, behind = place, place + len(wanted)
+                begin, end = text.rfind("\n", 0, place) + 1, text.find("\n", behind)
+                end = len(text) if end < 0 else end
                 # The whole line, or the text around the match in a long one.
-                start = max(begin, floor_boundary(text, match.start() - MAX_AROUND))
-                stop = min(at, ceil_boundary(text, match.end() + MAX_AROUND))
+                start = max(begin, floor_boundary(text, place - MAX_AROUND))
+                stop = min(end, ceil_boundary(text, behind + MAX_AROUND))
                 before = f"(from column {start - begin}) ..." if start > begin else ""
                 shown = text[start:stop].replace("\n", " ")
-                yield f"{name}: line {number}: {before}{shown}{'...' if stop < at else ''}"
+                yield f"{name}: line {number}: {before}{shown}{'...' if stop < end else ''}"
+            if self._monotonic() > deadline:
+                raise TimeoutError
 
     def _select_names(self, path: str, glob: str) -> list[str]:
         """Return the names of the files to search, in order."""
@@ -514,12 +502,10 @@ class OffloadFiles:
             raw = self._read_bytes(name) if self._is_own_folder() else None
         except OSError:
             return None
-        if raw is None:
-            return None
         try:
-            return raw.decode("utf-8", "surrogatepass")
+            return None if raw is None else raw.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            return raw.decode("utf-8", "replace")
+            return None if raw is None else raw.decode("utf-8", "replace")
 
     def _read_bytes(self, name: str) -> bytes | None:
         """Return the bytes of a regular file in the folder; None for a link, a pipe or anything else."""
@@ -527,10 +513,8 @@ class OffloadFiles:
         if not stat.S_ISREG(os.lstat(target).st_mode):
             return None
         # Should it have become a link or a pipe since: follow none, and wait for none.
-        flags = os.O_RDONLY
-        for flag in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
-            flags |= getattr(os, flag, 0)
-        with open(os.open(target, flags), "rb") as file:
+        flags = [getattr(os, flag, 0) for flag in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")]
+        with open(os.open(target, os.O_RDONLY | sum(flags)), "rb") as file:
             return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
