@@ -14,7 +14,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -50,7 +50,6 @@ _MAX_VARIANTS = 100
 #: A chat id of this form names its own folder, also on file systems that ignore case.
 _PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _READABLE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,149}", re.ASCII)
-_HASH = r"[0-9a-f]{16}"
 #: Names that Windows takes for a device, with any ending.
 _DEVICES = frozenset(
     ["con", "prn", "aux", "nul", "conin$", "conout$", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
@@ -185,16 +184,12 @@ class OffloadFiles:
         The same content is written once; if somebody has changed its file, that stays, and another file is written.
         Raises ``OffloadError``.
         """
-        raw = _encode(content)
-        first = file_name(stem, content, suffix)
-        try:
+        raw, first = _encode(content), file_name(stem, content, suffix)
+        with _explain_errors(self._root):
             for folder in (self._store, self._root):  # conversations: nobody else may read them
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             if not self._is_own_folder():
-                raise OffloadError(
-                    f"{self._root} leads to another place, and nothing was written there;"
-                    " remove the link, or give another chat_id"
-                )
+                raise OffloadError(f"{self._root} leads to another place; remove the link, or give another chat_id")
             for variant in range(1, _MAX_VARIANTS):
                 name = first if variant == 1 else f"{first.removesuffix(suffix)}-{variant}{suffix}"
                 if self._create(name, raw):
@@ -203,8 +198,6 @@ class OffloadFiles:
                     with suppress(OSError, NotImplementedError):  # still needed: its age counts from now
                         os.utime(os.path.join(self._root, name), follow_symlinks=False)
                     return f"{self.prefix}/{name}"
-        except OSError as error:
-            raise _explain(error, self._root) from error
         raise OffloadError(f"{self._root} holds too many changed files of one name; move them away, or give another")
 
     def _create(self, name: str, raw: bytes) -> bool:
@@ -220,36 +213,28 @@ class OffloadFiles:
                 os.fsync(file.fileno())
             try:
                 os.link(draft, target)  # unlike a rename, it never replaces a file
-                return True
-            except FileExistsError:
-                return False
             except OSError as error:
-                if error.errno in _NO_SPACE:
+                if isinstance(error, FileExistsError) or error.errno in _NO_SPACE:
                     raise
-            try:  # a file system without hard links: claim the name first
-                with open(target, "xb", opener=_open_private):
-                    pass
-            except FileExistsError:
-                return False
-            os.replace(draft, target)
-            return True
+                # A file system without hard links: claim the name first.
+                os.close(_open_private(target, os.O_CREAT | os.O_EXCL))
+                os.replace(draft, target)
+        except FileExistsError:
+            return False
         finally:
             with suppress(OSError):
                 os.unlink(draft)
+        return True
 
     def erase(self, stem: str) -> int:
         """Remove the files named after *stem*, also drafts of killed processes; return their number."""
-        file = rf"{re.escape(_slugify(stem))}-{_HASH}(-\d+)?\.\w+"
+        file = rf"{re.escape(_slugify(stem))}-[0-9a-f]{{16}}(-\d+)?\.\w+"
         name_of_stem = re.compile(rf"{file}|\.{file}\.[0-9a-f]{{32}}\.tmp")
         erased = 0
-        try:
+        with _explain_errors(self._root), suppress(FileNotFoundError):  # no folder yet, or another process was faster
             for name in self._list_names(name_of_stem.fullmatch):
                 os.unlink(os.path.join(self._root, name))
                 erased += 1
-        except FileNotFoundError:  # no folder yet, or another process was faster
-            return erased
-        except OSError as error:
-            raise _explain(error, self._root) from error
         return erased
 
     def delete(self) -> int:
@@ -257,14 +242,16 @@ class OffloadFiles:
 
         Raises ``OffloadError`` if one cannot be removed.
         """
-        return _remove_files(self._root, None)
+        with _explain_errors(self._root):
+            return remove_files(self._root)
 
     def expire(self, older_than: timedelta, *, now: datetime | None = None) -> int:
         """Remove the chat's files that were last written longer than *older_than* before *now*; return their number.
 
         Raises ``OffloadError`` if one cannot be removed.
         """
-        return _remove_files(self._root, _subtract(older_than, now))
+        with _explain_errors(self._root):
+            return remove_files(self._root, before=_subtract(older_than, now))
 
     def belong_to(self, memory: Memory) -> None:
         """Have the purge of *memory*'s session remove the files, by an entry in its log. ``context_offload`` calls this
@@ -345,15 +332,10 @@ class OffloadFiles:
 
     def messages(self, path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         """Return the messages of an archive, unchanged. Raises ``OffloadError`` if *path* is not one."""
-        given = _fspath(path)
-        name = self._find_name(given) if isinstance(given, str) else None
-        text = None if name is None else self._read_text(name)
-        if text is None:
-            raise OffloadError(f"{_quote(str(given))} is no file that can be read here; {self._list_hint()}")
         try:
-            return messages_in(text)
-        except NotAnArchive as error:
-            raise OffloadError(f"{name}: {error}") from error
+            return messages_in(self._find_text(_fspath(path))[1])
+        except (Refused, NotAnArchive) as error:
+            raise OffloadError(str(error)) from error
 
     def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the schemas of ``read_file`` and ``grep`` in OpenAI's format, fit for strict mode: optional parameters
@@ -375,19 +357,15 @@ class OffloadFiles:
                 for field, (kind, required, _) in parameters.items()
                 if required or given.get(field) is not None
             }
+            return self._answer_read(**fields) if name == "read_file" else self._answer_grep(**fields)
         except Refused as refused:
             return f"Error: {refused}."
-        return self._answer_read(**fields) if name == "read_file" else self._answer_grep(**fields)
 
     def _answer_read(self, path: str, offset: int = 0, limit: int | None = None, column: int = 0) -> str:
-        name = self._find_name(path)
-        text = None if name is None else self._read_text(name)
-        if text is None:
-            return f"Error: {_quote(path)} is no file that can be read here; {self._list_hint()}."
+        name, text = self._find_text(path)
         lines = text.split("\n")
-        offset, column = max(offset, 0), max(column, 0)
         if offset >= len(lines):
-            return f"Error: {name} has {len(lines)} lines, counted from 0; give a smaller offset."
+            raise Refused(f"{name} has {len(lines)} lines, counted from 0; give a smaller offset")
         most = MAX_LINES if limit is None else min(max(limit, 1), MAX_LINES)
         shown, stop, at = _cut_page(lines, offset, offset + most, column)
         more = "this is the end"
@@ -398,10 +376,10 @@ class OffloadFiles:
 
     def _answer_grep(self, pattern: str, path: str = "", glob: str = "", limit: int = MAX_MATCHES) -> str:
         if not pattern or len(pattern) > MAX_PATTERN:
-            return f"Error: pattern must be a text of 1 to {MAX_PATTERN} characters."
+            raise Refused(f"pattern must be a text of 1 to {MAX_PATTERN} characters")
         names = self._select_names(path, glob)
         if not names:
-            return f"Error: there is no such file to search; {self._list_hint()}."
+            raise Refused(f"there is no such file to search; {self._list_hint()}")
         limit = min(max(limit, 1), MAX_MATCHES)
         lines: list[str] = []
         size, more = 0, ""
@@ -414,11 +392,12 @@ class OffloadFiles:
                 lines.append(line)
         except TimeoutError:
             more = f"; stopped after {self._search_seconds:g} seconds, give one file as path, or a shorter pattern"
-        named = [name for name in names if pattern.lower() in name.lower()]
-        if not lines and not more and named:
-            more = f"; it stands in the names of {len(named)} files, among them {', '.join(named[:5])}"
-        elif not lines and not more and _LOOKS_LIKE_REGEX.search(pattern):
-            more = "; the pattern is taken literally, give a text that stands there as it is"
+        if not lines and not more:
+            named = [name for name in names if pattern.lower() in name.lower()]
+            if named:
+                more = f"; it stands in the names of {len(named)} files, among them {', '.join(named[:5])}"
+            elif _LOOKS_LIKE_REGEX.search(pattern):
+                more = "; the pattern is taken literally, give a text that stands there as it is"
         heading = f"[grep: {len(lines)} lines with the pattern, counted from 0, in {len(names)} files{more}]"
         return "\n".join([heading, *lines])
 
@@ -465,17 +444,16 @@ class OffloadFiles:
 
     def _list_readable(self) -> list[str]:
         """Return the names of the files; none if the folder cannot be read."""
-        try:
+        with suppress(OSError):
             return self._list_names(_is_readable)
-        except OSError:
-            return []
+        return []
 
     def _list_hint(self) -> str:
         names = self._list_readable()
         if not names:
             return "no file has been kept here yet"
-        shown = ", ".join(names[:10])
-        return f"there are {len(names)} files, among them {shown}" if len(names) > 10 else f"there are {shown}"
+        count = f"{len(names)} files, among them " if len(names) > 10 else ""
+        return f"there are {count}{', '.join(names[:10])}"
 
     @cached_property
     def _folders(self) -> tuple[str, ...]:
@@ -490,18 +468,23 @@ class OffloadFiles:
     def _find_name(self, path: str) -> str | None:
         """Return the name of the file in the folder that *path* means; None if it means anything else."""
         given = _normalize(path)
-        for folder in self._folders:
-            if given.startswith(f"{folder}/"):
-                given = given.removeprefix(f"{folder}/")
-                break
+        folder = next((f"{one}/" for one in self._folders if given.startswith(f"{one}/")), "")
+        given = given[len(folder) :]
         return given if _is_readable(given) else None
+
+    def _find_text(self, path: object) -> tuple[str, str]:
+        """Return the name of the file that *path* means, and its text. Raises ``Refused``."""
+        name = self._find_name(path) if isinstance(path, str) else None
+        text = None if name is None else self._read_text(name)
+        if name is None or text is None:
+            raise Refused(f"{str(path)[:80]!a} is no file that can be read here; {self._list_hint()}")
+        return name, text
 
     def _read_text(self, name: str) -> str | None:
         """Return the text of a file; None if it cannot be read."""
-        try:
+        raw = None
+        with suppress(OSError):
             raw = self._read_bytes(name) if self._is_own_folder() else None
-        except OSError:
-            return None
         try:
             return None if raw is None else raw.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
@@ -521,14 +504,12 @@ class OffloadFiles:
 def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, now: datetime | None = None) -> int:
     """Remove the files of all chats below *store_dir* that were last written longer than *older_than* before *now*;
     return their number. Raises ``OffloadError`` if one cannot be removed."""
-    before, removed = _subtract(older_than, now), 0
-    try:
-        with suppress(FileNotFoundError), os.scandir(check_path("store_dir", store_dir)) as entries:
-            folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
-            removed = sum(_remove_files(os.path.abspath(folder), before) for folder in folders)
-    except OSError as error:
-        raise _explain(error, os.fspath(store_dir)) from error
-    return removed
+    before, store = _subtract(older_than, now), check_path("store_dir", store_dir)
+    folders: list[str] = []
+    with _explain_errors(store):
+        with suppress(FileNotFoundError), os.scandir(store) as entries:
+            folders = [os.path.abspath(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
+        return sum(remove_files(folder, before=before) for folder in folders)
 
 
 def _subtract(older_than: timedelta, now: datetime | None) -> float:
@@ -537,34 +518,17 @@ def _subtract(older_than: timedelta, now: datetime | None) -> float:
     return ((utc_now() if now is None else now) - older_than).timestamp()
 
 
-def _remove_files(folder: str, before: float | None) -> int:
-    try:
-        return remove_files(folder, before=before)
-    except OSError as error:
-        raise _explain(error, folder) from error
-
-
 def _cut_page(lines: list[str], start: int, stop: int, column: int) -> tuple[str, int, int]:
     """Return the text of *lines* from *start* to before *stop* that fits an answer, then the line and the column where
     the next page begins. *column* skips the beginning of the first line; a line longer than an answer is cut."""
-    shown: list[str] = []
-    room = MAX_ANSWER
-    stop = min(stop, len(lines))
-    for number in range(start, stop):
-        line = lines[number][column:] if number == start else lines[number]
-        if len(line) > room:
-            if shown:
-                return "\n".join(shown), number, 0
-            end = floor_boundary(line, room)
-            return line[:end], number, column + end
-        shown.append(line)
-        room -= len(line) + 1
-    return "\n".join(shown), stop, 0
-
-
-def _quote(text: str) -> str:
-    """Return a model's or host's *text* for a message: short, and on one line."""
-    return ascii(text if len(text) <= 80 else f"{text[:80]}...")
+    text = "\n".join([lines[start][column:], *lines[start + 1 : stop]])
+    if len(text) <= MAX_ANSWER:
+        return text, min(stop, len(lines)), 0
+    end = text.rfind("\n", 0, MAX_ANSWER + 1)
+    if end >= 0:
+        return text[:end], start + text.count("\n", 0, end) + 1, 0
+    end = floor_boundary(text, MAX_ANSWER)
+    return text[:end], start, column + end
 
 
 def _fspath(path: Any) -> Any:
@@ -584,11 +548,17 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _explain(error: OSError, folder: str) -> OffloadError:
-    if error.errno in _NO_SPACE:
-        return OffloadError(f"no room left for files in {folder}; free some, or give another store_dir")
-    if error.errno in _NOT_PERMITTED:
-        return OffloadError(f"files in {folder} may not be written; allow it, or give another store_dir")
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return OffloadError(f"{folder} cannot be a folder, since a file stands in the way; give another store_dir")
-    return OffloadError(f"files in {folder} cannot be written ({error.strerror}); give another store_dir")
+@contextmanager
+def _explain_errors(folder: str) -> Iterator[None]:
+    """Raise ``OffloadError`` with the remedy for an ``OSError`` with *folder*."""
+    try:
+        yield
+    except OSError as error:
+        fault = f"files in {folder} cannot be written ({error.strerror})"
+        if error.errno in _NO_SPACE:
+            fault = f"no room left for files in {folder}; free some"
+        elif error.errno in _NOT_PERMITTED:
+            fault = f"files in {folder} may not be written; allow it"
+        elif isinstance(error, NotADirectoryError | FileExistsError):
+            fault = f"{folder} cannot be a folder, since a file stands in the way"
+        raise OffloadError(f"{fault}; give another store_dir") from error
