@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 from memory.errors import ContextError
 from memory.messages import repeats_query, split_results
@@ -38,9 +36,6 @@ ROOM_FOR_ARGUMENTS = 512
 #: The call that each result in a round answers, by the id of the result's post.
 Calls = Mapping[str, ToolCall]
 
-_HEAD = "<conversation>\n"
-_TAIL = "\n</conversation>"
-
 
 class StepsTooSmall(ContextError, ValueError):
     """A request has no room for the conversation beside the instructions and the previous summary."""
@@ -60,7 +55,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        return _HEAD + "\n".join(self.texts) + _TAIL
+        return "<conversation>\n" + "\n".join(self.texts) + "\n</conversation>"
 
     def add(self, round_: Round, text: str, tokens: int) -> None:
         self.rounds.append(round_)
@@ -68,46 +63,33 @@ class Step:
         self.tokens += tokens
 
 
+@dataclass(slots=True)
 class Room:
     """The tokens of conversation that the next request can hold; they change with the summary that it starts from."""
 
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    @property
-    def checked(self) -> int:
-        if self.tokens < MIN_ROOM:
-            raise StepsTooSmall(
-                "the prompt and the previous summary leave no room for the conversation;"
-                " raise summarizer_input_tokens or lower target_tokens"
-            )
-        return self.tokens
+    tokens: int
 
 
 def answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
-    return _match_calls(_split_results(round_))
-
-
-def _match_calls(posts: Sequence[Post]) -> Calls:
-    made: dict[str, ToolCall] = {}
+    calls: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
-    for post in posts:
-        if post.tool_call_id in made:
-            answered[post.id] = made[post.tool_call_id]
+    for post in _split_posts(round_):
+        if post.tool_call_id in calls:
+            answered[post.id] = calls[post.tool_call_id]
         for call in post.tool_calls:
-            made[call.id] = call
+            calls[call.id] = call
     return answered
 
 
-def _split_results(round_: Round) -> Sequence[Post]:
+def _split_posts(round_: Round) -> list[Post]:
     """Return the posts of *round_*, each with one result at most."""
     posts: list[Post] = []
     for post in round_.post_list:
         if post.tool_call_id is None:
             posts.append(post)
         else:
-            posts.extend(split_results(post))
+            posts += split_results(post)
     return posts
 
 
@@ -126,16 +108,22 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
             answered = {post_id: call.model_copy(update={"arguments": ""}) for post_id, call in answered.items()}
         begun = False
         while waiting:
+            if room.tokens < MIN_ROOM:
+                raise StepsTooSmall(
+                    "the prompt and the previous summary leave no room for the conversation;"
+                    " raise summarizer_input_tokens or lower target_tokens"
+                )
             piece = waiting[0]
-            most = _bytes_of_names(room.tokens)
+            # The names of a post take half of the room at most.
+            most = min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, room.tokens // 12))
             text = quote(piece, partial=piece is not round_, calls=answered, most=most)
             tokens = count(text) + 1
-            if step.rounds and step.tokens + tokens > room.checked:
+            if step.rounds and step.tokens + tokens > room.tokens:
                 step.whole, step.at_boundary = done, not begun
                 yield step
                 step = Step()
                 continue  # with the room that this step's summary leaves
-            if tokens > room.checked and len(parts := list(_parts(piece, room.checked, count, answered))) > 1:
+            if tokens > room.tokens and len(parts := list(_parts(piece, room.tokens, count, answered, most))) > 1:
                 waiting.popleft()
                 waiting.extendleft(reversed(parts))
                 continue
@@ -146,70 +134,56 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
         yield step
 
 
-def _bytes_of_names(room: int) -> int:
-    """Return the bytes that a name may take in a request of *room* tokens: a post's names take half of it at most."""
-    return min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, room // 12))
-
-
-def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls) -> Iterator[Round]:
+def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls, most: int) -> Iterator[Round]:
     """Yield a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
     frame = count(quote(empty, partial=True)) + 1
-    asked = count("\n".join(_query_lines("x"))) + 1
-    most = _bytes_of_names(room)
-    for query in _slices(round_.user_query, room - frame - asked, count):
+    query_frame = count("\n".join(_element("message", "x", {"from": USER}))) + 1
+    for query in _slices(round_.user_query, room - frame - query_frame, count):
         yield empty.model_copy(update={"user_query": query})
+
+    def cost(post: Post) -> int:
+        return count("\n".join(_post_lines(post, round_.number, calls.get(post.id), most))) + 1
+
     pending: list[Post] = []
     tokens = frame
     for post in _shown_posts(round_):
-        tag = _Tag(round_.number, calls.get(post.id), most)
-        for piece in _post_parts(post, room - frame, count, tag):
-            cost = _cost(piece, count, tag)
-            if pending and tokens + cost > room:
+        for piece in _post_parts(post, room - frame, count, cost):
+            piece_tokens = cost(piece)
+            if pending and tokens + piece_tokens > room:
                 yield empty.model_copy(update={"post_list": tuple(pending)})
                 pending, tokens = [], frame
             pending.append(piece)
-            tokens += cost
+            tokens += piece_tokens
     if pending:
         yield empty.model_copy(update={"post_list": tuple(pending)})
 
 
-def _post_parts(post: Post, room: int, count: TokenCounter, tag: _Tag) -> Iterator[Post]:
+def _post_parts(post: Post, room: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
     """Yield a post as several of at most *room* tokens: first its message, then attachments and calls."""
-    if _cost(post, count, tag) <= room:
+    if cost(post) <= room:
         yield post
         return
-
-    def sliced(text: str, made: Callable[[str], Post]) -> Iterator[Post]:
-        if not text:
-            yield made("")
-        for part in _slices(text, room - _cost(made("x"), count, tag), count):
-            yield made(part)
-
-    bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
+    texts: list[tuple[str, Attachment | ToolCall | None]] = []
     if post.message or post.tool_call_id is not None:
-        yield from sliced(post.message, partial(_with_message, bare))
-    bare = bare.model_copy(update={"tool_call_id": None})  # or each piece would look like a result of its own
-    for attachment in post.attachment_list:
-        yield from sliced(attachment.content, partial(_with_attachment, bare, attachment))
-    for call in post.tool_calls:
-        yield from sliced(call.arguments, partial(_with_call, bare, call))
+        texts.append((post.message, None))
+    texts += [(attachment.content, attachment) for attachment in post.attachment_list]
+    texts += [(call.arguments, call) for call in post.tool_calls]
+    bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
+    for text, source in texts:
+        slices = _slices(text, room - cost(_fill(bare, source, "x")), count) if text else [""]
+        for part in slices:
+            yield _fill(bare, source, part)
+        bare = bare.model_copy(update={"tool_call_id": None})  # or each piece would look like a result of its own
 
 
-def _with_message(post: Post, message: str) -> Post:
-    return post.model_copy(update={"message": message})
-
-
-def _with_attachment(post: Post, attachment: Attachment, content: str) -> Post:
-    return post.model_copy(update={"attachment_list": (attachment.model_copy(update={"content": content}),)})
-
-
-def _with_call(post: Post, call: ToolCall, arguments: str) -> Post:
-    return post.model_copy(update={"tool_calls": (call.model_copy(update={"arguments": arguments}),)})
-
-
-def _cost(post: Post, count: TokenCounter, tag: _Tag) -> int:
-    return count("\n".join(_post_lines(post, tag))) + 1
+def _fill(post: Post, source: Attachment | ToolCall | None, text: str) -> Post:
+    """Return *post* with *text* in a copy of *source*, or as its message."""
+    if isinstance(source, Attachment):
+        return post.model_copy(update={"attachment_list": (source.model_copy(update={"content": text}),)})
+    if source is not None:
+        return post.model_copy(update={"tool_calls": (source.model_copy(update={"arguments": text}),)})
+    return post.model_copy(update={"message": text})
 
 
 def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
@@ -233,16 +207,6 @@ def _end_of_slice(text: str, start: int, length: int) -> int:
     return stop if stop > start else start + length
 
 
-class _Tag(NamedTuple):
-    """What the tag of a post needs beside the post."""
-
-    round_number: int = 0
-    #: The call that it answers, if known.
-    call: ToolCall | None = None
-    #: The bytes that each of its attributes may take.
-    most: int = MAX_ATTRIBUTE
-
-
 def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, most: int = MAX_ATTRIBUTE) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
@@ -252,7 +216,7 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
-        lines += _query_lines(round_.user_query)
+        lines += _element("message", round_.user_query, {"from": USER})
     posts, answers = _shown_posts(round_), False
     known = answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
@@ -264,76 +228,71 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
             and len(post.tool_calls) == 1
             and post.tool_calls[0].id == following.tool_call_id
         )
-        lines += _post_lines(post, _Tag(round_.number, known.get(post.id), most), answers=answers, answered=answered)
+        lines += _post_lines(post, round_.number, known.get(post.id), most, answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
 
-def _shown_posts(round_: Round) -> Sequence[Post]:
+def _shown_posts(round_: Round) -> list[Post]:
     """Return the posts, each with one result at most, without the first if that only repeats the query."""
-    posts = _split_results(round_)
+    posts = _split_posts(round_)
     if not posts or (first := posts[0]).send_from != USER or not repeats_query(first, round_):
         return posts
-    carries = first.attachment_list or first.tool_calls or first.tool_call_id is not None
-    return posts if carries else posts[1:]
+    return posts if first.attachment_list or first.tool_calls or first.tool_call_id is not None else posts[1:]
 
 
-def _query_lines(query: str) -> Iterator[str]:
-    return _element("message", query, {"from": USER})
-
-
-def _post_lines(post: Post, tag: _Tag, *, answers: bool = False, answered: bool = False) -> Iterator[str]:
-    """Yield the lines of *post*. *answers*: it answers the post before; *answered*: the next post answers it."""
+def _post_lines(
+    post: Post, round_number: int, call: ToolCall | None, most: int, *, answers: bool = False, answered: bool = False
+) -> list[str]:
+    """Return the lines of *post*, which answers *call*. *answers*: that is in the post before; *answered*: the next
+    post answers it."""
     # Most posts go to the user, so only other receivers are named.
     ends = {"from": post.send_from, "to": "" if post.send_to == USER else post.send_to}
+    lines: list[str] = []
     if post.tool_call_id is not None:
         # A result goes to the caller: no receiver is named.
-        which = {} if answers else {"id": post.tool_call_id} | _call_attributes(tag.call)
-        place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number and post.number else {}
-        yield from _element("tool_result", post.message, {"from": post.send_from} | which | place, tag.most)
+        attributes = {"from": post.send_from}
+        if not answers:
+            attributes["id"] = post.tool_call_id
+            if call is not None:
+                attributes |= {"tool": call.name, "arguments": _begin_arguments(call.arguments)}
+        if round_number and post.number:
+            attributes["at"] = f"r{round_number}.p{post.number}"
+        lines += _element("tool_result", post.message, attributes, most)
     elif post.message and post.extra and is_summary(post):  # nobody said it
-        place = {"at": f"r{tag.round_number}.p{post.number}"} if tag.round_number else {}
-        yield from _element("summary", strip_marks(post.message), place, tag.most)
+        place = {"at": f"r{round_number}.p{post.number}"} if round_number else {}
+        lines += _element("summary", strip_marks(post.message), place, most)
     elif post.message:
-        yield from _element("message", post.message, ends, tag.most)
+        lines += _element("message", post.message, ends, most)
     for attachment in post.attachment_list:
-        yield from _attachment_lines(attachment, ends, tag)
-    for call in post.tool_calls:
-        yield from _call_lines(call, ends, "" if answered else call.id, tag)
+        lines += _element("attachment", attachment.content, ends | {"type": attachment.type}, most)
+    for made in post.tool_calls:
+        which = {"from": post.send_from, "name": made.name, "id": "" if answered else made.id}
+        lines += _element("tool_call", made.arguments, which, most)
+    return lines
 
 
-def _attachment_lines(attachment: Attachment, ends: dict[str, str], tag: _Tag) -> Iterator[str]:
-    return _element("attachment", attachment.content, ends | {"type": attachment.type}, tag.most)
+def _begin_arguments(arguments: str) -> str:
+    begins = " ".join(arguments[: 4 * MAX_ARGUMENTS].split())
+    if len(begins) > MAX_ARGUMENTS or len(arguments) > 4 * MAX_ARGUMENTS:
+        begins = f"{beginning(begins, MAX_ARGUMENTS)} [...]"
+    return begins
 
 
-def _call_lines(call: ToolCall, ends: dict[str, str], which: str, tag: _Tag) -> Iterator[str]:
-    return _element("tool_call", call.arguments, {"from": ends["from"], "name": call.name, "id": which}, tag.most)
-
-
-def _call_attributes(call: ToolCall | None) -> dict[str, str]:
-    """Return the tool and the beginning of its arguments; nothing if the call is unknown."""
-    if call is None:
-        return {}
-    arguments = " ".join(call.arguments[: 4 * MAX_ARGUMENTS].split())
-    if len(arguments) > MAX_ARGUMENTS or len(call.arguments) > 4 * MAX_ARGUMENTS:
-        arguments = f"{beginning(arguments, MAX_ARGUMENTS)} [...]"
-    return {"tool": call.name, "arguments": arguments}
-
-
-def _element(tag: str, text: str, attributes: dict[str, str], most: int = MAX_ATTRIBUTE) -> Iterator[str]:
-    said = "".join(f' {name}="{_attribute(value, most)}"' for name, value in attributes.items() if value)
-    yield f"<{tag}{said}>"
-    yield escape_tags(text) if "<" in text else text
-
-
-def _attribute(value: str, most: int) -> str:
-    """Return *value* on one line, without the characters of a tag."""
-    return " ".join(shorten_name(value, most).split()).replace('"', "'").replace("<", "‹").replace(">", "›")
+def _element(tag: str, text: str, attributes: Mapping[str, str], most: int = MAX_ATTRIBUTE) -> list[str]:
+    """Return the line of a tag, whose attributes are without the characters of a tag, and its text."""
+    opening = tag
+    for name, value in attributes.items():
+        if value:
+            shown = value if 4 * len(value) <= most else shorten_name(value, most)
+            shown = " ".join(shown.split()).replace('"', "'").replace("<", "‹").replace(">", "›")
+            opening += f' {name}="{shown}"'
+    return [f"<{opening}>", escape_tags(text) if "<" in text else text]
 
 
 def shorten_name(name: str, most: int) -> str:
     """Return *name*; if it has more than *most* bytes, its beginning, end and length: it could fill a request."""
-    if 4 * len(name) <= most or len(name.encode("utf-8", "surrogatepass")) <= most:
+    if len(name.encode("utf-8", "surrogatepass")) <= most:
         return name
     begins, ends = _fitting(name[:most], most // 2), _fitting(name[: -most - 1 : -1], most // 8)
     end = name[ceil_boundary(name, len(name) - ends) :]

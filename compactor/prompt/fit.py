@@ -338,7 +338,8 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
             if target <= 0:
                 break
             if number not in levels:
-                levels[number] = frame.view.ledger.levels(parts[number])
+                known = parts[number].levels
+                levels[number] = known if known is not None else frame.view.ledger.levels(parts[number])
             if levels[number]:
                 level = levels[number][at]
                 target -= parts[number].tokens - level.tokens
