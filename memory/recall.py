@@ -83,15 +83,12 @@ def number_in(given: Mapping[str, Any], name: str, default: int | None, least: i
     value: Any = given.get(name)
     if value is None and default is not None:
         return default
-    written = isinstance(value, str) and _WHOLE.fullmatch(value)
-    if written or (isinstance(value, float) and value.is_integer()):
+    if (isinstance(value, str) and _WHOLE.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refused(f"{name} must be a whole number, such as {max(least, 1)}")
     return min(max(value, least), most)
 
-
-# --- the three tools ---
 
 #: Characters of text in an answer by default and at most. Headings included, no answer is longer than 20,000.
 PAGE, MAX_PAGE = 4_000, 19_500
@@ -162,11 +159,6 @@ class Recall:
         self._memory = memory
         self._role = role
         self._references = references
-        self._calls = {
-            "context_reload": self._context_reload,
-            "read_rounds": self._read_rounds,
-            "search_history": self._search_history,
-        }
 
     def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the tools' schemas in OpenAI's format.
@@ -181,18 +173,22 @@ class Recall:
 
         If the call is wrong, the answer begins with ``Error:`` and says why.
         """
-        tool = self._calls.get(name) if isinstance(name, str) else None
-        if tool is None:
+        if name not in RECALL_TOOLS:
             return f"Error: there is no such tool; there are {', '.join(RECALL_TOOLS)}."
         try:
-            return tool(read_arguments(arguments, _TOOLS[name][1]))
+            given = read_arguments(arguments, _TOOLS[name][1])
+            match name:
+                case "context_reload":
+                    return self._context_reload(given)
+                case "read_rounds":
+                    return self._read_rounds(given)
+                case _:
+                    return self._search_history(given)
         except (Refused, UnknownReference) as refused:
             return f"Error: {refused}."
         except (StoreDamaged, NewerVersion) as fault:
-            kind = type(fault).__name__
-            return (
-                f"Error: some of that is stored in a way that cannot be read ({kind}); ask for less, or go on without."
-            )
+            what = f"some of that is stored in a way that cannot be read ({type(fault).__name__})"
+            return f"Error: {what}; ask for less, or go on without."
         except StoreError as fault:  # its message is for the store's administrator
             return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."
 
@@ -261,11 +257,12 @@ def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
         return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
     start = passage.floor_boundary(start)
     # At least one character, even a longer one than the limit: the next page begins behind it.
-    stop = max(passage.floor_boundary(start + limit), passage.ceil_boundary(start + 1))
+    shortest = passage.ceil_boundary(start + 1)
+    stop = max(passage.floor_boundary(start + limit), shortest)
     text = passage.quote(start, stop)
     while len(text) > MAX_PAGE + len(QUOTED) and stop > start + 1:  # each line adds a mark
         shorter = start + max((stop - start) * MAX_PAGE // len(text), 1)
-        stop = min(max(passage.floor_boundary(shorter), passage.ceil_boundary(start + 1)), stop - 1)
+        stop = min(max(passage.floor_boundary(shorter), shortest), stop - 1)
         text = passage.quote(start, stop)
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
     return f"[{ref}{_speaker_at(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -30,7 +30,10 @@ _FIRST_MARK = "\u0300"
 
 
 def floor_boundary(text: str, place: int) -> int:
-    """Return the last place up to *place* that cuts no character of *text*, from a few hundred code points around."""
+    """Return the last place up to *place* that cuts no character of *text*, from a few hundred code points around.
+
+    As ``str::floor_char_boundary`` in Rust, for the characters that a reader sees.
+    """
     return _around(text, place)[0]
 
 
@@ -67,8 +70,6 @@ def _around(text: str, place: int) -> tuple[int, int]:
     torn = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
     return (place - 1, place + 1) if torn else (place, place)
 
-
-# --- references ---
 
 _SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
@@ -116,9 +117,6 @@ def range_reference(first: int, last: int) -> str:
     return f"r{first}" if first == last else f"r{first}-r{last}"
 
 
-# --- the text behind a reference ---
-
-
 def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
     """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
     return "".join(_pieces(rounds, ref, hide_failed=hide_failed))
@@ -126,8 +124,7 @@ def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False)
 
 def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
     """Return the same text as a ``Passage``, which gives pages without copying the whole."""
-    place, speaker = parse_reference(ref), ""
-    pieces = _pieces(rounds, ref, hide_failed=hide_failed)
+    pieces, place, speaker = list(_pieces(rounds, ref, hide_failed=hide_failed)), parse_reference(ref), ""
     if place.first_post is not None and place.first_post == place.last_post:
         posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
         speaker = USER if place.first_post == 0 else next(map(_ends, posts), "")
@@ -151,15 +148,17 @@ def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed
 
 
 def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
-    """Return the rounds at *place*, at least one. Raises ``UnknownReference`` in the call, not while iterating."""
+    """Yield the rounds at *place*. Raises ``UnknownReference`` where there is none."""
     if not 1 <= place.first <= place.last <= len(rounds):
         raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
-    places = range(place.first - 1, place.last)
-    start = next((at for at in places if not (hide_failed and rounds[at].state == "failed")), None)
-    if start is None:
+    is_empty = True
+    for at in range(place.first - 1, place.last):
+        round_ = rounds[at]
+        if not (hide_failed and round_.state == "failed"):
+            is_empty = False
+            yield round_
+    if is_empty:
         raise UnknownReference(f"there is no {ref} to see: failed rounds are hidden; give another reference")
-    found = (rounds[at] for at in range(start, place.last))
-    return (round_ for round_ in found if not (hide_failed and round_.state == "failed"))
 
 
 def _find_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
@@ -172,22 +171,21 @@ def _find_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
 
 
 def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
-    """Yield the text behind *ref*, each line's label and text apart. Raises ``UnknownReference`` in the call."""
+    """Yield the text behind *ref*, each line's label and text apart. Raises ``UnknownReference``."""
     place = parse_reference(ref)
     found = _find_rounds(rounds, place, ref, hide_failed=hide_failed)
     if place.first_post is None:
-        return _round_pieces(found)
+        for at, round_ in enumerate(found):
+            yield _Label(f"\n\n[Round {round_.number}]" if at else f"[Round {round_.number}]")
+            yield from _lines(round_, 0, round_.post_list)
+        return
     round_, first, last = next(found), place.first_post, place.last_post
     posts = _find_posts(round_, place, ref)
     if first == last:
-        return iter((text_with_calls(posts[0]) if first else round_.user_query,))
-    return iter((_Label(f"[Round {round_.number}, posts {first} to {last}]"), *_lines(round_, first, posts)))
-
-
-def _round_pieces(rounds: Iterator[Round]) -> Iterator[str]:
-    for place, round_ in enumerate(rounds):
-        yield _Label(f"\n\n[Round {round_.number}]" if place else f"[Round {round_.number}]")
-        yield from _lines(round_, 0, round_.post_list)
+        yield text_with_calls(posts[0]) if first else round_.user_query
+    else:
+        yield _Label(f"[Round {round_.number}, posts {first} to {last}]")
+        yield from _lines(round_, first, posts)
 
 
 def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
@@ -212,8 +210,6 @@ def label_of(name: str) -> str:
     """Return *name* on one line and without colons: a colon separates a label from the text."""
     return " ".join(name.replace(":", " ").split())
 
-
-# --- pages of a long text ---
 
 #: Marks a line of somebody's text in a quoted page.
 QUOTED = "> "
@@ -247,33 +243,24 @@ class Passage:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def page(self, start: int, stop: int) -> str:
-        """Return the characters from *start* up to *stop*; *start* is not negative, and both may be behind the end."""
-        return "".join(part for part, _, _ in self._parts(start, stop))
-
     def quote(self, start: int, stop: int) -> str:
-        """Return the same page with every line of somebody's text marked, so that no text can pose as another's.
+        """Return the characters from *start* up to *stop* with every line of somebody's text marked, so that no text
+        can pose as another's. *start* is not negative, and both may be behind the end.
 
         A marked line begins behind a speaker's name or with ``QUOTED``. A name that is cut at the front begins with
         ``REST``.
         """
         parts: list[str] = []
-        for part, piece, is_cut in self._parts(start, stop):
-            if isinstance(piece, _Label):
-                parts.append(REST + part if is_cut and part.strip("\n") else part)
-            else:
-                parts.append((QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part))
-        return "".join(parts)
-
-    def _parts(self, start: int, stop: int) -> list[tuple[str, str, bool]]:
-        """Return each piece's part between *start* and *stop*, the piece, and whether its front is cut off."""
-        parts = []
         for place in range(bisect_right(self._starts, start) - 1, len(self._pieces)):
             piece, offset = self._pieces[place], self._starts[place]
             if offset >= stop:
                 break
-            parts.append((piece[max(start - offset, 0) : stop - offset], piece, start > offset))
-        return parts
+            part = piece[max(start - offset, 0) : stop - offset]
+            if isinstance(piece, _Label):
+                parts.append(REST + part if start > offset and part.strip("\n") else part)
+            else:
+                parts.append((QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part))
+        return "".join(parts)
 
     def speaker(self, offset: int) -> str:
         """Return the speaker of the text at *offset*; empty at a label."""
@@ -285,13 +272,15 @@ class Passage:
 
     def floor_boundary(self, place: int) -> int:
         """Return the last offset up to *place*, which is not negative, that cuts no character."""
-        number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
-        return self._starts[number] + floor_boundary(self._pieces[number], place - self._starts[number]) if self else 0
+        return self._boundary(place, floor_boundary)
 
     def ceil_boundary(self, place: int) -> int:
         """Return the first offset from *place* on that cuts no character."""
+        return self._boundary(place, ceil_boundary)
+
+    def _boundary(self, place: int, find: Callable[[str, int], int]) -> int:
         number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
-        return self._starts[number] + ceil_boundary(self._pieces[number], place - self._starts[number]) if self else 0
+        return self._starts[number] + find(self._pieces[number], place - self._starts[number]) if self else 0
 
     def places(self, pattern: str, start: int = 0) -> Iterator[int]:
         """Yield the offsets of *pattern* from *start* on, ignoring case and without overlaps.

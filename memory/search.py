@@ -53,10 +53,8 @@ class Hit(FoundText):
 
     def score(self, weights: Sequence[float], mean: float) -> float:
         """Return the score by Okapi BM25; *mean* is the mean length of all texts."""
-        norm, score = K1 * (1 - B + B * self.length / mean), 0.0
-        for weight, n in zip(weights, self.counts, strict=True):
-            score += weight * n * (K1 + 1) / (n + norm)
-        return score
+        norm = K1 * (1 - B + B * self.length / mean)
+        return sum(weight * n * (K1 + 1) / (n + norm) for weight, n in zip(weights, self.counts, strict=True))
 
     def line(self, round_: Round, words: Sequence[str]) -> str:
         """Return one line: the reference, the speaker and the text around the first match of the longest word."""
@@ -92,38 +90,32 @@ def words_of(query: str) -> tuple[str, ...]:
     return tuple(words)[:MAX_WORDS]
 
 
-def texts_of(round_: Round, role: str = "", *, apart_from: Collection[str] = RECALL_TOOLS) -> Iterator[StoredText]:
+def texts_of(round_: Round, role: str = "") -> Iterator[StoredText]:
     """Yield the searchable texts of a round that *role* sees; the empty role sees all.
 
-    Pass the round with all its posts. Calls of the tools *apart_from* and their results are not searched.
+    Pass the round with all its posts. Calls of recall's tools and their results are not searched.
     """
     if round_.user_query:
         yield StoredText(round_.number, 0, "", "", normalize(round_.user_query))
-    skipped: set[tuple[str, str]] = set()  # caller and id of calls of the tools apart_from
+    skipped: set[tuple[str, str]] = set()  # caller and id of calls of recall's tools
     for place, post in enumerate(round_.post_list):
         if post.tool_call_id is not None and not skipped.isdisjoint(
             ((post.send_to, post.tool_call_id), (post.send_from, post.tool_call_id))
         ):
             continue
         for call in post.tool_calls:  # an id may be used again; it means the newest call
-            (skipped.add if call.name in apart_from else skipped.discard)((post.send_from, call.id))
+            (skipped.add if call.name in RECALL_TOOLS else skipped.discard)((post.send_from, call.id))
         if role and role not in (post.send_from, post.send_to):
             continue
         if place == 0 and repeats_query(post, round_):  # found as the query already
             if not (post.attachment_list or post.tool_calls):
                 continue
             post = copy_with(post, message="")  # noqa: PLW2901
-        hides_calls = bool(post.tool_calls) and all(call.name in apart_from for call in post.tool_calls)
+        hides_calls = bool(post.tool_calls) and all(call.name in RECALL_TOOLS for call in post.tool_calls)
         text = text_of(post) if hides_calls else text_with_calls(post)
         if text:
             sender = post.send_from if post.send_from or post.send_to else _NOBODY
             yield StoredText(round_.number, post.number, sender, post.send_to, normalize(text))
-
-
-def hit_in(text: StoredText, words: Sequence[str]) -> Hit | None:
-    """Return the occurrences of *words* in *text*, also inside longer words; None if there are none."""
-    counts = tuple(map(text.text.count, words))
-    return Hit(text.round, text.number, len(text.text), counts) if any(counts) else None
 
 
 def rank_hits(hits: Iterable[Hit], total: int, characters: int) -> list[Hit]:
@@ -138,28 +130,17 @@ def rank_hits(hits: Iterable[Hit], total: int, characters: int) -> list[Hit]:
     return sorted(by_place, key=lambda hit: hit.score(weights, mean), reverse=True)
 
 
-# --- the store's index of a session's texts ---
-
-
-def find_hits(
-    store: Store,
-    session: str,
-    snapshot: Snapshot,
-    words: Sequence[str],
-    role: str = "",
-    *,
-    most_rounds: int = MAX_ROUNDS,
-) -> list[Hit]:
+def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[str], role: str = "") -> list[Hit]:
     """Return the texts that contain any of *words* and that *role* sees, best match first, without failed rounds.
 
-    *words* come from ``words_of``. Indexes at most *most_rounds* first. Raises ``StoreError`` if the store cannot be
+    *words* come from ``words_of``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot be
     read; a read-only store is searched all the same.
     """
     hits: list[Hit] = []
     reach = total = characters = 0
     if "searchable" in store.capabilities:
         with suppress(StoreBusy, StoreFull, StoreReadOnly):  # rounds missing in the index are searched in memory
-            sync_index(store, session, snapshot, most_rounds=most_rounds)
+            sync_index(store, session, snapshot, most_rounds=MAX_ROUNDS)
         # Another process may have indexed rounds that are still open in this snapshot, or newer than it.
         reach = min(store.texts_reach(session), snapshot.closed_prefix)
         texts, total, characters = store.find_texts(session, words, role)
@@ -170,8 +151,9 @@ def find_hits(
             for text in texts_of(round_, role) if round_.state != "failed" else ():
                 total += 1
                 characters += len(text.text)
-                if (hit := hit_in(text, words)) is not None:
-                    hits.append(hit)
+                counts = tuple(map(text.text.count, words))  # also inside longer words
+                if any(counts):
+                    hits.append(Hit(text.round, text.number, len(text.text), counts))
     return rank_hits(hits, total, characters)
 
 
@@ -221,11 +203,10 @@ def _readable(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:
 
     A round of a newer version does raise here: skipping it would leave it out of the index for ever.
     """
-    try:
+    with suppress(StoreDamaged):
         return rounds[first:stop]
-    except StoreDamaged:
-        readable = []
-        for place in range(first, min(stop, len(rounds))):
-            with suppress(StoreDamaged):
-                readable.append(rounds[place])
-        return readable
+    readable = []
+    for place in range(first, min(stop, len(rounds))):
+        with suppress(StoreDamaged):
+            readable.append(rounds[place])
+    return readable

@@ -129,7 +129,7 @@ def cut(text: str) -> None:
 
 def look_up(text: str) -> None:
     passage = Passage([text, text[:1_000], text])
-    passage.page(10, passage.ceil_boundary(len(text) + 3))
+    passage.quote(10, passage.ceil_boundary(len(text) + 3))
     for pattern in (text[:100], text[-3:], "qqq"):
         list(islice(passage.places(pattern), 1_000))
     with suppress(UnknownReference):

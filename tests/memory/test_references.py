@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, Round, ToolCall, UnknownReference
 from memory.references import (
+    QUOTED,
     Passage,
     Reference,
     fold,
@@ -234,7 +235,7 @@ def test_a_passage_is_the_text_behind_the_reference() -> None:
     rounds = memory.conversation.rounds
     for ref in ("r1", "r1-r2", "r1.p0", "r1.p4", "r1.p4-p5"):
         passage = passage_behind(rounds, ref)
-        assert passage.page(0, len(passage)) == text_behind(rounds, ref) == memory.reload(ref)
+        assert passage.quote(0, len(passage)).replace(QUOTED, "") == text_behind(rounds, ref) == memory.reload(ref)
     assert text_behind(rounds, "r1-r2") == text_behind(rounds, "r1") + "\n\n" + text_behind(rounds, "r2")
     assert text_behind(rounds, "r1").endswith(
         "Planner to python: so\nPlanner calls run({}) as c1\npython (result of c1): ok"
@@ -249,10 +250,10 @@ def test_a_passage_that_is_not_there_is_refused_at_once() -> None:
 
 @given(st.lists(ANY_TEXT, max_size=6), st.integers(0, 80), st.integers(0, 80))
 def test_a_page_is_a_slice_of_the_joined_text(pieces: list[str], start: int, stop: int) -> None:
-    """Wherever the pieces end, and also where there are none."""
+    """Wherever the pieces end, and also where there are none; each line is marked."""
     passage, whole = Passage(pieces), "".join(pieces)
     assert len(passage) == len(whole)
-    assert passage.page(start, stop) == whole[start:stop]
+    assert passage.quote(start, stop).replace(QUOTED, "") == whole[start:stop].replace(QUOTED, "")
 
 
 @given(st.lists(LETTERS, max_size=8), LETTERS.filter(bool), st.integers(0, 30))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.search import MAX_WORDS, SNIPPET, hit_in, rank_hits, texts_of, words_of
+from memory.search import MAX_WORDS, SNIPPET, texts_of, words_of
 
 
 def memory_of(*texts: str) -> Memory:
@@ -18,12 +18,9 @@ def memory_of(*texts: str) -> Memory:
     return memory
 
 
-def found(memory: Memory, query: str, role: str = "", apart_from: tuple[str, ...] = ()) -> list[str]:
+def found(memory: Memory, query: str, role: str = "") -> list[str]:
     """Return the references of the hits, in order."""
-    rounds, words = memory.snapshot.rounds(), words_of(query)
-    texts = [text for round_ in rounds for text in texts_of(round_, role, apart_from=apart_from)]
-    hits = filter(None, (hit_in(text, words) for text in texts))
-    return [hit.ref for hit in rank_hits(hits, len(texts), sum(len(text.text) for text in texts))]
+    return [hit.ref for hit in memory.search(query, role=role, limit=1_000)]
 
 
 def line(memory: Memory, query: str) -> str:
@@ -125,11 +122,11 @@ def test_what_is_searched_is_the_same_for_every_role() -> None:
     """Of two roles that use one id, one is not taken for the other's search; an id used again is the newer call's."""
     memory = Memory()
     round_ = memory.create_round("")
-    for role, name in (("A", "search"), ("B", "get"), ("A", "get")):
+    for role, name in (("A", "search_history"), ("B", "get"), ("A", "get")):
         memory.add_post(round_, Post(send_from=role, send_to="tool", tool_calls=(ToolCall(id="1", name=name),)))
         memory.add_post(round_, Post(send_from="tool", send_to=role, tool_call_id="1", message=f"omega {role} {name}"))
-    assert found(memory, "omega", apart_from=("search",)) == ["r1.p6", "r1.p4"]
-    assert found(memory, "omega", "A", apart_from=("search",)) == ["r1.p6"]
+    assert found(memory, "omega") == ["r1.p6", "r1.p4"]
+    assert found(memory, "omega", "A") == ["r1.p6"]
 
 
 def test_a_post_without_any_names_is_seen_by_the_empty_role_alone() -> None:
@@ -145,15 +142,17 @@ def test_calls_of_some_tools_and_their_results_are_not_searched() -> None:
     """A search does not find earlier searches; what else was said and called with them is found."""
     memory = Memory()
     round_ = memory.create_round("where is it")
-    own, other = ToolCall(id="c1", name="search", arguments="omega"), ToolCall(id="c2", name="get", arguments="omega")
+    own, other = (
+        ToolCall(id="c1", name="search_history", arguments="omega"),
+        ToolCall(id="c2", name="get", arguments="omega"),
+    )
     memory.add_post(round_, Post(send_from="P", send_to="tool", message="I look", tool_calls=(own,)))
     memory.add_post(round_, Post(send_from="tool", send_to="P", message="omega here", tool_call_id="c1"))
-    assert found(memory, "omega", apart_from=("search",)) == []
-    assert found(memory, "look", apart_from=("search",)) == ["r1.p1"]
-    assert found(memory, "omega") == ["r1.p2", "r1.p1"]
+    assert found(memory, "omega") == []
+    assert found(memory, "look") == ["r1.p1"]
     memory.add_post(round_, Post(send_from="P", send_to="tool", tool_calls=(own, other)))
     memory.add_post(round_, Post(send_from="tool", send_to="P", message="omega too", tool_call_id="c2"))
-    assert sorted(found(memory, "omega", apart_from=("search",))) == ["r1.p3", "r1.p4"]
+    assert sorted(found(memory, "omega")) == ["r1.p3", "r1.p4"]
 
 
 def test_a_role_finds_only_what_it_sees() -> None:
