@@ -9,6 +9,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -137,7 +138,7 @@ class CompactorConfig(BaseModel):
             given = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
                 super().__init__(**given)
-                self._prompt = load(self.prompt_template_path)
+                super().__setattr__("_prompt", load(self.prompt_template_path))
             except ValidationError as exc:
                 raise ConfigError(*(_problem(details) for details in exc.errors())) from None
             except PromptError as exc:
@@ -172,9 +173,9 @@ class CompactorConfig(BaseModel):
 
     def asking(self, prompt: PromptTemplate) -> CompactorConfig:
         """Return a copy with *prompt* as its prompt, which need not be a file."""
-        made = self.model_copy()
-        made._prompt = prompt
-        return made
+        config = self.model_copy()
+        config._prompt = prompt
+        return config
 
 
 def _problem(details: Any) -> tuple[str, str]:
@@ -263,14 +264,11 @@ class Settings:
         require("ignore", ignore, Iterable, "what the host's own keys begin with, in a list")
         if not isinstance(data, Mapping):
             raise ConfigError((where.rstrip(": ") or "settings", "must be one object of settings, as in {...}"))
-        values = _from_keys(data, where, (ignore,) if isinstance(ignore, str) else tuple(ignore))
-        values |= _from_env(os.environ if env is None else env)
-        common = _of_role("", values, base_dir)
-        base = _config("", common, where)
+        values = _read_keys(data, where, (ignore,) if isinstance(ignore, str) else tuple(ignore))
+        values |= _read_env(os.environ if env is None else env)
         roles = sorted({role for role, _ in values if role})
-        return cls(
-            base, tuple((role, _config(role, common | _of_role(role, values, base_dir), where)) for role in roles)
-        )
+        base, *own = (_make_config(role, values, base_dir, where) for role in ("", *roles))
+        return cls(base, tuple(zip(roles, own, strict=True)))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -281,69 +279,67 @@ class Settings:
         """Return the configuration of *role*, which is the agent's name or its snake case."""
         require_role(role)
         name = _snake(role)
-        own = dict(self._by_role).get(name)
-        if own is not None:
+        if (own := dict(self._by_role).get(name)) is not None:
             return own
         if name in shipped() and "prompt_template_path" not in self.base.model_fields_set:
             return self.base.merged(prompt_template_path=name)
         return self.base
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A setting's value, and the name that the user gave it."""
-
-    name: str
-    value: Any
-
-
-#: Values by role ("" for all roles) and field.
-_Values = dict[tuple[str, str], _Value]
+#: The user's name of a setting, and its value; by role ("" for all roles) and field.
+_Values = dict[tuple[str, str], tuple[str, Any]]
 
 _PREFIX = "COMPACTOR_"
 _FIELDS = tuple(CompactorConfig.model_fields)
 _NO_ROLES = {"", "compaction"}
+#: Maximum characters of a key that gets a suggestion: longer keys are no typos, and slow to compare.
+_MAX_KEY = 200
 
 
-def _from_keys(data: Mapping[str, Any], where: str, foreign: tuple[str, ...]) -> _Values:
-    entries = (
-        (key, _Value(f"{where}{key}", value))
-        for key, value in _flat(data)
-        if _is_ours(key) or not key.startswith(foreign)
-    )
-    return _known(entries, str, "; if it belongs to the host, pass what it begins with as ignore=")
+def _read_keys(data: Mapping[str, Any], where: str, foreign: tuple[str, ...]) -> _Values:
+    ours = ((key, value) for key, value in _flatten(data) if _is_ours(key) or not key.startswith(foreign))
+    hint = "; if it belongs to the host, pass what it begins with as ignore="
+    return _assign(((key, f"{where}{key}", value) for key, value in ours), str, hint)
 
 
-def _from_env(env: Mapping[str, str]) -> _Values:
-    entries = (
-        (name.removeprefix(_PREFIX).lower().replace("__", "."), _Value(name, text))
+def _read_env(env: Mapping[str, str]) -> _Values:
+    texts = (
+        (name.removeprefix(_PREFIX).lower().replace("__", "."), name, text)
         for name, text in env.items()
         # The second condition: COMPACTOR_COMPACTION_THRESHOLD, one underscore short, must not be ignored silently.
         if (name.startswith(_PREFIX) and "__" in name) or name.startswith(f"{_PREFIX}COMPACTION")
     )
-    found = _known(entries, lambda key: _PREFIX + key.upper().replace(".", "__"))
-    return {target: _Value(text.name, _parse(target[1], text.value)) for target, text in found.items()}
+    values = _assign(texts, lambda key: _PREFIX + key.upper().replace(".", "__"))
+    for (role, field_), (name, text) in values.items():
+        kind: Any = CompactorConfig.model_fields[field_].annotation
+        with suppress(ValidationError):  # refused as text where all values are checked
+            value = TypeAdapter(kind).validate_python(None if text.strip().lower() in {"none", "null"} else text)
+            values[role, field_] = (name, value)
+    return values
 
 
-def _known(entries: Iterable[tuple[str, _Value]], spelled: Callable[[str], str], foreign_hint: str = "") -> _Values:
-    """Return the values by role and field. Raises for all keys that are unknown or set the same field."""
-    found: _Values = {}
+def _assign(settings: Iterable[tuple[str, str, Any]], spell: Callable[[str], str], foreign_hint: str = "") -> _Values:
+    """Return the values of *settings* (key, the user's name, value) by role and field.
+
+    Raises for all keys that are unknown or set the same field.
+    """
+    values: _Values = {}
     problems: list[tuple[str, str]] = []
-    for key, value in entries:
+    for key, name, value in settings:
         target = _target(key)
         if target is None:
-            near = _nearest(key)
-            suggestion = f"; did you mean {spelled(near)!r}?" if near else ""
-            problems.append((value.name, f"unknown setting{suggestion}{'' if _is_ours(key) else foreign_hint}"))
-        elif target in found:
-            first = found[target].name
-            again = "is set twice" if first == value.name else f"sets the same as {first}"
-            problems.append((value.name, f"{again}; keep one"))
+            near = _find_nearest(key)
+            suggestion = f"; did you mean {spell(near)!r}?" if near else ""
+            problems.append((name, f"unknown setting{suggestion}{'' if _is_ours(key) else foreign_hint}"))
+        elif target in values:
+            first = values[target][0]
+            again = "is set twice" if first == name else f"sets the same as {first}"
+            problems.append((name, f"{again}; keep one"))
         else:
-            found[target] = value
+            values[target] = (name, value)
     if problems:
         raise ConfigError(*problems)
-    return found
+    return values
 
 
 def _target(key: str) -> tuple[str, str] | None:
@@ -366,18 +362,12 @@ def _is_ours(key: str) -> bool:
     return first == "compaction" or rest.startswith("compaction")
 
 
-#: Maximum characters of a key that gets a suggestion: longer keys are no typos, and slow to compare.
-_MAX_KEY = 200
-
-
-def _nearest(key: str) -> str | None:
-    if len(key) > _MAX_KEY:
-        return None
+def _find_nearest(key: str) -> str | None:
     role = key.partition(".")[0]
     known = [f"compaction.{name}" for name in _FIELDS]
     if _snake(role) not in _NO_ROLES:
         known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
-    near = difflib.get_close_matches(key.lower(), known, 1)
+    near = difflib.get_close_matches(key.lower(), known, 1) if len(key) <= _MAX_KEY else ()
     return near[0] if near else None
 
 
@@ -387,48 +377,34 @@ def _snake(role: str) -> str:
     return re.sub(r"[\W_]+", "_", words).strip("_").lower()
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values in nested objects by dotted keys, no deeper than our keys go."""
     for key, value in data.items():
         dotted = f"{prefix}{key}"
         if isinstance(value, Mapping) and dotted.count(".") < 3:
-            yield from _flat(value, f"{dotted}.")
+            yield from _flatten(value, f"{dotted}.")
         else:
             yield dotted, value
 
 
-def _parse(name: str, text: str) -> Any:
-    """Return *text*, from the environment, as the field's type; unchanged if it cannot be converted."""
-    kind: Any = CompactorConfig.model_fields[name].annotation
+def _make_config(role: str, values: _Values, base_dir: Path | None, where: str) -> CompactorConfig:
+    """Return the configuration of *role*; errors name the setting as the user wrote it, and its source."""
+    # In this order, the role's own values replace those for all roles.
+    named = {name: value for (owner, name), value in sorted(values.items()) if owner in ("", role)}
+    fields = {name: value for name, (_, value) in named.items()}
+    path = fields.get("prompt_template_path")
     try:
-        return TypeAdapter(kind).validate_python(None if text.strip().lower() in {"none", "null"} else text)
-    except ValidationError:
-        return text
-
-
-def _of_role(role: str, values: _Values, base_dir: Path | None) -> dict[str, _Value]:
-    """Return the values set for *role*, by field, with the path of its prompt resolved."""
-    own = {name: value for (other, name), value in values.items() if other == role}
-    path = own.get("prompt_template_path")
-    if path is not None and path.value and isinstance(path.value, str | os.PathLike):
-        try:
-            own["prompt_template_path"] = _Value(path.name, load(path.value, beside=base_dir).name)
-        except PromptError as exc:
-            raise ConfigError((path.name, str(exc))) from exc
-    return own
-
-
-def _config(role: str, values: Mapping[str, _Value], where: str) -> CompactorConfig:
-    """Return the configuration of *values*; errors name the setting as the user wrote it, and its source."""
-    fields = {name: value.value for name, value in values.items()}
-    if "prompt_template_path" not in fields and role in shipped():
-        fields["prompt_template_path"] = role
-    try:
+        if path and isinstance(path, str | os.PathLike):
+            fields["prompt_template_path"] = load(path, beside=base_dir).name
+        elif "prompt_template_path" not in fields and role in shipped():
+            fields["prompt_template_path"] = role
         return CompactorConfig(**fields)
+    except PromptError as exc:
+        raise ConfigError((named["prompt_template_path"][0], str(exc))) from exc
     except ConfigError as exc:
         prefix = f"{where}{role}.compaction." if role else f"{where}compaction."
-        names = {name: values[name].name if name in values else prefix + name for name, _ in exc.problems}
-        raise ConfigError(*((names[name], wrong) for name, wrong in exc.problems)) from exc.__cause__
+        problems = ((named[name][0] if name in named else prefix + name, wrong) for name, wrong in exc.problems)
+        raise ConfigError(*problems) from exc.__cause__
 
 
 def _read_json(path: Path) -> Any:
