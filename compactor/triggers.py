@@ -54,39 +54,37 @@ class Verdict:
 Condition = Callable[["View"], "bool | Verdict | Awaitable[bool]"]
 
 
+@dataclass(eq=False, repr=False)
 class Trigger:
     """A condition on a view. ``trigger(view)`` is a bool; ``a & b`` and ``a | b`` take any callable as the other."""
 
-    def __init__(self, judge: Callable[[View], Verdict], name: str, parts: tuple[Trigger, ...] = ()) -> None:
-        self._judge = judge
-        self._name = name
-        #: The triggers that it combines.
-        self.parts = parts
+    verdict: Callable[[View], Verdict]
+    name: str
+    #: The triggers that it combines, and how.
+    parts: tuple[Trigger, ...] = ()
+    combine: Callable[[Trigger, Trigger], Trigger] | None = None
 
-    def within(self, config: CompactorConfig) -> Trigger:  # noqa: ARG002  (for triggers that use more than the view)
+    def within(self, config: CompactorConfig) -> Trigger:
         """Return the trigger for a compactor of that configuration."""
-        return self
-
-    def verdict(self, view: View) -> Verdict:
-        return self._judge(view)
+        return self if self.combine is None else self.combine(*(part.within(config) for part in self.parts))
 
     def __call__(self, view: View) -> bool:
-        return self._judge(view).is_due
+        return self.verdict(view).is_due
 
     def __or__(self, other: Condition) -> Trigger:
-        return _Either(self, when(other))
+        return _either(self, when(other))
 
     def __ror__(self, other: Condition) -> Trigger:
-        return _Either(when(other), self)
+        return _either(when(other), self)
 
     def __and__(self, other: Condition) -> Trigger:
-        return _Both(self, when(other))
+        return _both(self, when(other))
 
     def __rand__(self, other: Condition) -> Trigger:
-        return _Both(when(other), self)
+        return _both(when(other), self)
 
     def __repr__(self) -> str:
-        return self._name
+        return self.name
 
 
 def after_rounds(n: int) -> Trigger:
@@ -148,12 +146,12 @@ def when(condition: Condition) -> Trigger:
     require_callable("a trigger", condition, "a callable View -> bool")
 
     def judge(view: View) -> Verdict:
-        said = condition(view)
-        if inspect.isawaitable(said):
+        answer = condition(view)
+        if inspect.isawaitable(answer):
             import asyncio
 
-            said = asyncio.run(_awaited(said))
-        return said if isinstance(said, Verdict) else Verdict(bool(said))
+            answer = asyncio.run(_await(answer))
+        return answer if isinstance(answer, Verdict) else Verdict(bool(answer))
 
     return Trigger(judge, getattr(condition, "__name__", type(condition).__name__))
 
@@ -166,47 +164,32 @@ def default_trigger(config: CompactorConfig) -> Trigger:
     return rounds | over_tokens(max(1, int(config.max_tokens * config.token_ratio)))
 
 
-async def _awaited(said: Awaitable[bool]) -> bool:
-    return await said
+async def _await(answer: Awaitable[bool]) -> bool:
+    return await answer
 
 
-class _Either(Trigger):
-    def __init__(self, first: Trigger, second: Trigger) -> None:
-        super().__init__(self._either, f"({first!r} | {second!r})", (first, second))
+def _either(first: Trigger, second: Trigger) -> Trigger:
+    def judge(view: View) -> Verdict:
+        verdicts = [first.verdict(view), second.verdict(view)]  # both, so that a mark is known
+        return _combine([verdict for verdict in verdicts if verdict.is_due], verdicts)
 
-    def within(self, config: CompactorConfig) -> Trigger:
-        return _Either(*(part.within(config) for part in self.parts))
-
-    def _either(self, view: View) -> Verdict:
-        said = [part.verdict(view) for part in self.parts]
-        holding = [verdict for verdict in said if verdict.is_due]
-        return Verdict(bool(holding), _lowest(holding), _weighed(said), _exceeded(holding))
+    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either)
 
 
-class _Both(Trigger):
-    def __init__(self, first: Trigger, second: Trigger) -> None:
-        super().__init__(self._both, f"({first!r} & {second!r})", (first, second))
+def _both(first: Trigger, second: Trigger) -> Trigger:
+    def judge(view: View) -> Verdict:
+        verdicts = [first.verdict(view)]
+        if verdicts[0].is_due:
+            verdicts.append(second.verdict(view))
+        return _combine(verdicts if verdicts[-1].is_due else [], verdicts)
 
-    def within(self, config: CompactorConfig) -> Trigger:
-        return _Both(*(part.within(config) for part in self.parts))
-
-    def _both(self, view: View) -> Verdict:
-        said = [self.parts[0].verdict(view)]
-        if said[0].is_due:
-            said.append(self.parts[1].verdict(view))
-        is_due = all(verdict.is_due for verdict in said)
-        return Verdict(is_due, _lowest(said) if is_due else None, _weighed(said), _exceeded(said))
+    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both)
 
 
-def _lowest(said: list[Verdict]) -> int | None:
-    return min((verdict.mark for verdict in said if verdict.mark is not None), default=None)
-
-
-def _exceeded(said: list[Verdict]) -> frozenset[Size] | None:
-    """Return all sizes that are exceeded; None if one of the verdicts does not say."""
-    known = [verdict.exceeds for verdict in said if verdict.exceeds is not None]
-    return frozenset[Size]().union(*known) if len(known) == len(said) else None
-
-
-def _weighed(said: list[Verdict]) -> CostEvaluated | None:
-    return next((verdict.cost_evaluation for verdict in said if verdict.cost_evaluation is not None), None)
+def _combine(due: list[Verdict], verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict for the reasons in *due*, of all *verdicts*; it is not due if there are none."""
+    mark = min((verdict.mark for verdict in due if verdict.mark is not None), default=None)
+    evaluation = next((verdict.cost_evaluation for verdict in verdicts if verdict.cost_evaluation is not None), None)
+    sizes = [verdict.exceeds for verdict in due]
+    exceeds = None if None in sizes else frozenset[Size]().union(*(size for size in sizes if size is not None))
+    return Verdict(bool(due), mark, evaluation, exceeds)
