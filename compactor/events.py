@@ -10,7 +10,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TextIO
 
@@ -51,19 +50,14 @@ __all__ = [
 ]
 
 
-@dataclass(eq=False, frozen=True, slots=True)
-class _Hook:
-    call: EventHook
-    kinds: tuple[type[Event], ...]
-
-
 class EventLog:
     """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
     def __init__(self, clock: Clock, size: int) -> None:
         self._clock = clock
         self._size = size
-        self._hooks: tuple[_Hook, ...] = ()  # replaced, never changed: calling them needs no lock
+        #: Each hook with the kinds of events that it gets. Replaced, never changed: calling them needs no lock.
+        self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._after_fork()
         renew_after_fork(self)
@@ -82,7 +76,7 @@ class EventLog:
     def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
         require_callable("callback", hook, "a function that is called with what has happened")
-        added = _Hook(hook, kinds)
+        added = (hook, kinds)
         with self._lock:
             self._hooks = (*self._hooks, added)
 
@@ -101,33 +95,29 @@ class EventLog:
         is_outermost = thread not in inside
         inside.add(thread)
         try:
-            self._keep(event)
-            for one in self._hooks:
-                if not isinstance(event, one.kinds):
+            with self._lock:
+                self._events.append(event)
+                if len(self._events) >= 2 * self._size:
+                    del self._events[: len(self._events) - self._size]
+            for hook, kinds in self._hooks:
+                if not isinstance(event, kinds):
                     continue
                 try:
-                    one.call(event)
+                    hook(event)
                 except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
-                    # No hook is told: the same one would fail at that.
-                    self._keep(HookFailed(at=self._clock.now(), hook=describe(one.call), error=type(error).__name__))
+                    # Kept only: a hook that is called with its own failure would fail at that, too.
+                    failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
+                    with self._lock:
+                        self._events.append(failed)
         finally:
             if is_outermost:
                 inside.discard(thread)
 
-    def _keep(self, event: Event) -> None:
-        with self._lock:
-            self._events.append(event)
-            if len(self._events) >= 2 * self._size:
-                del self._events[: len(self._events) - self._size]
-
     @property
     def inside(self) -> bool:
-        """Whether this thread runs the compactor's own code, hooks included: to wait for the compactor there would be
-        to wait for itself."""
+        """Whether this thread runs the compactor's own code, hooks included. If so, waiting for the compactor would be
+        waiting for itself."""
         return threading.get_ident() in self.threads_inside
-
-
-# --- the events ---------------------------------------------------------------------------------------------------
 
 
 #: Why ``cost_optimal`` is due, or is not.
@@ -535,9 +525,6 @@ class ModelUnknown(CompactionEvent):
     """The encoding that counts tokens instead."""
 
 
-# --- events as structured log lines. Nothing is logged unless a host asks for it ----------------------------------
-
-
 # Characters that a terminal acts on instead of showing them, except line ends and tabs: C0 and C1 controls, line and
 # paragraph separators, bidirectional controls, lone surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -578,21 +565,18 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise ValueError(f"there is no level {level!r}; give one of debug, info, warning and error")
-    renderer: Any = (
-        structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=False)
-    )
-    rendering: list[Any] = [renderer] if json else [_on_one_line, renderer]
+    if json:
+        rendering: list[Any] = [structlog.processors.JSONRenderer(default=str)]
+    else:
+        rendering = [_escape_texts, structlog.dev.ConsoleRenderer(colors=False)]
+    stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
     return structlog.wrap_logger(
         structlog.PrintLogger(stream if stream is not None else sys.stderr),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *rendering,
-        ],
+        processors=[*stamps, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(known[level.upper()]),
     )
 
 
-def _on_one_line(_logger: Any, _name: str, facts: Any) -> Any:
+def _escape_texts(_logger: Any, _name: str, facts: Any) -> Any:
     """Return *facts* with each text on one line and escaped, so that none looks like another event."""
     return {name: " ".join(visible(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()}
