@@ -331,7 +331,7 @@ class ContextCompactor:
 
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first, including those of earlier processes that a
-        Memory's store has kept. ``compactor.difference.compared`` tells what is new in one."""
+        Memory's store has kept. ``compactor.difference.compare`` tells what is new in one."""
         return self._journal.history()
 
     def status(self) -> CompactorStatus:

@@ -14,7 +14,7 @@ from .acceptance.content import find_identifiers, find_unknown
 from .acceptance.prohibitions import bare
 from .summarizers.statements import sentences
 
-__all__ = ["Change", "Difference", "compared"]
+__all__ = ["Difference", "LineChange", "compare"]
 
 #: Maximum characters of a sentence and of a word. Longer sentences are cut; a line with a longer word is data and is
 #: not split.
@@ -22,7 +22,7 @@ _MAX_SENTENCE, _MAX_WORD = 1_000, 160
 _MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
 
 
-class Change(NamedTuple):
+class LineChange(NamedTuple):
     """One sentence or line, and its fate."""
 
     what: Literal["dropped", "came in", "stayed"]
@@ -34,7 +34,7 @@ class Difference:
     """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
     #: Every sentence of both, in reading order; a sentence that stayed appears once.
-    changes: tuple[Change, ...]
+    changes: tuple[LineChange, ...]
     #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one lacks.
     gone: tuple[str, ...]
     #: First and last round that only the later one covers, by their numbers in the log; None if there is none.
@@ -64,7 +64,7 @@ class Difference:
         return "\n".join(lines)
 
 
-def compared(before: CompactedMessage | None, after: CompactedMessage | None) -> Difference:
+def compare(before: CompactedMessage | None, after: CompactedMessage | None) -> Difference:
     """Return the sentences of *before* and *after* that were dropped, came in or stayed.
 
     Two sentences are the same if their letters and digits are the same. A sentence that only moved has stayed. None is
@@ -90,15 +90,15 @@ def _split(summary: str) -> Iterator[str]:
             yield " ".join(line.split())
 
 
-def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
+def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[LineChange]:
     before, after = [bare(text) for text in old], [bare(text) for text in new]
-    changes: list[tuple[Change, str]] = []  # each with its key: the bare text
+    changes: list[tuple[LineChange, str]] = []  # each with its key: the bare text
     old_at = new_at = 0
     for old_index, new_index in (*_match(before, after), (len(before), len(after))):
-        changes.extend((Change("dropped", old[index]), before[index]) for index in range(old_at, old_index))
-        changes.extend((Change("came in", new[index]), after[index]) for index in range(new_at, new_index))
+        changes.extend((LineChange("dropped", old[index]), before[index]) for index in range(old_at, old_index))
+        changes.extend((LineChange("came in", new[index]), after[index]) for index in range(new_at, new_index))
         if new_index < len(after):
-            changes.append((Change("stayed", new[new_index]), after[new_index]))
+            changes.append((LineChange("stayed", new[new_index]), after[new_index]))
         old_at, new_at = old_index + 1, new_index + 1
     # A sentence that was dropped in one place and came in at another has moved: it stayed, at its new place.
     dropped = Counter(key for change, key in changes if change.what == "dropped")
@@ -110,7 +110,7 @@ def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
             continue
         moved[change.what][key] -= 1
         if change.what == "came in":
-            yield Change("stayed", change.text)
+            yield LineChange("stayed", change.text)
 
 
 def _match(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, expired
 
-from ..difference import compared
+from ..difference import compare
 from ..events import visible
 from ..presets import expire_files
 from . import exchange, sessions
@@ -262,7 +262,7 @@ def diff(
     with open_named(store) as opened:
         require_session(opened, session)
         before, after = _find_summaries(Memory(session, store=opened), role, start, end)
-    difference = compared(before, after)
+    difference = compare(before, after)
     document = {
         "session": session,
         "role": role,

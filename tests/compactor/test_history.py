@@ -9,7 +9,7 @@ import pytest
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
-from compactor.difference import compared
+from compactor.difference import compare
 from compactor.events import (
     Discarded,
     Exhausted,
@@ -87,7 +87,7 @@ def test_history_tells_what_was_published_and_reverted_by_every_process(store: S
     assert 0 < (after.tokens_after or 0) < after.tokens_before
     assert first.number < after.number < reverted.number
     assert first.at <= after.at <= reverted.at
-    assert str(compared(first.compaction, after.compaction)).startswith("Covers rounds 8-12 more: 1 came in, 1 dropped")
+    assert str(compare(first.compaction, after.compaction)).startswith("Covers rounds 8-12 more: 1 came in, 1 dropped")
     assert third.get_compaction().summary == first.compaction.summary  # type: ignore[union-attr]
 
 

@@ -32,7 +32,7 @@ from compactor.acceptance.content import (
 )
 from compactor.acceptance.prohibitions import bare as letters
 from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions
-from compactor.difference import compared
+from compactor.difference import compare
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
 from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_tags, unfenced
@@ -107,7 +107,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "names_nothing_new": lambda text: names_nothing_new(Terms("x"), Terms(text), Terms("y")),
     "find_telling_terms": lambda text: list(find_telling_terms(text)),
     "in_own_voice": in_own_voice,
-    "compared": lambda text: compared(compaction(text), compaction(text[::-1])),
+    "compared": lambda text: compare(compaction(text), compaction(text[::-1])),
     "changes_in": parse_edits,
     "is_changes": is_edits,
     "parse_body": lambda text: parse_body(text.encode()),
