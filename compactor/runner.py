@@ -26,7 +26,7 @@ from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, Skip, Skipped, Stopped
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import Clock, DaemonThread, Job, Timer, backoff_seconds, bounded, interpreter_is_exiting
+from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bounded, interpreter_is_exiting, run_isolated
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -185,8 +185,8 @@ class Runner:
         self._backoff: object | None = None  # the back-off that has not ended; the timer of another may come late
         self._index_due = False  # something was published since texts were indexed
         self._indexing = False  # a worker is at it, or will be
-        self._thread: DaemonThread | None = None
-        self._timer = Timer(self._clock, self._wake, self._look_again)
+        self._thread: DaemonExecutor | None = None
+        self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
         take_turn = WeakMethod(self._take_turn)  # the queue keeps no compactor alive
         admit: Callable[[], bool] = lambda: (call := take_turn()) is not None and call()  # noqa: E731
         self._ticket = Ticket(self._limits, admit) if self._limits is not None else None
@@ -244,7 +244,7 @@ class Runner:
             if self._run is None:
                 self._come_to_rest()
             self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            cancel = self._timer.cancel
+            cancel = self._cancel
             self._wake.notify_all()
             if timeout is not None and self._calls:
                 # A call has so long in all, so that several that hang are waited for together.
@@ -341,9 +341,9 @@ class Runner:
         with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
-            worker: Executor | DaemonThread | None = self._executor
+            worker = self._executor
             if worker is None:
-                worker = self._thread = self._thread or DaemonThread(self._thread_name)
+                worker = self._thread = self._thread or DaemonExecutor(1, self._thread_name)
         try:
             submitted = worker.submit(partial(self._work, partial(self._run_cycle, run)))
         except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
@@ -352,7 +352,7 @@ class Runner:
             elif self._close(run):
                 self._end(run, None, error)
             return
-        if isinstance(submitted, Future):
+        if isinstance(submitted, Future) and worker is self._executor:
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
 
     def _work(self, job: Job) -> None:
@@ -362,7 +362,7 @@ class Runner:
         is_outermost = thread not in inside
         inside.add(thread)
         try:
-            job()
+            run_isolated(job)
         finally:
             if is_outermost:
                 inside.discard(thread)
@@ -431,7 +431,7 @@ class Runner:
             elif running:
                 self._state = State.IDLE if self._backoff is None else State.BACKING_OFF
             elif self._thread is not None:  # compact_now of a compactor that is not started
-                self._thread.close()
+                self._thread.shutdown(wait=False)
                 self._thread = None
             following = self._claim() if may_go_on else None  # else when something happens
             self._wake.notify_all()
@@ -444,14 +444,14 @@ class Runner:
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
         """Tell what was discarded or failed, and set the timer."""
         if error is None:
-            self._timer.schedule(run.recheck_in)
+            self._schedule(run.recheck_in)
             return
         if isinstance(error, LeasedElsewhere):
-            self._timer.schedule(min(error.seconds, run.recheck_in or math.inf))
+            self._schedule(min(error.seconds, run.recheck_in or math.inf))
             return
         if isinstance(error, LimitReached) and self._ticket is not None:
             self._publish_without_model()
-            self._timer.schedule(run.recheck_in)
+            self._schedule(run.recheck_in)
             self._ticket.wait(error)
             return
         generation = self._cycle.journal.read().generation
@@ -473,7 +473,7 @@ class Runner:
         )
         self._publish_without_model(folds=self.circuit_open and run.asked in ("rounds", "changes"))
         self._backoff = backoff = object()
-        self._timer.schedule(delay, backoff)
+        self._schedule(delay, backoff)
 
     def _publish_without_model(self, *, folds: bool = False) -> None:
         """Make prompts shorter while no model answers: if it *folds*, by extracting offline, and by what is deferred.
@@ -532,12 +532,26 @@ class Runner:
         """End STOPPING, and begin anew if start() came meanwhile."""
         self._state = State.STOPPED
         if self._thread is not None:
-            self._thread.close()
+            self._thread.shutdown(wait=False)
             self._thread = None
         if self._restart:
             self._restart, self._state, self._pending = False, State.IDLE, True
 
     # What timers, the queue of the limits and executors call.
+
+    def _schedule(self, seconds: float | None, backoff: object | None = None) -> None:
+        """Look in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""
+        look_again = WeakMethod(self._look_again)  # a pending call keeps no compactor alive
+
+        def call() -> None:
+            if (method := look_again()) is not None:
+                method(backoff)
+
+        following = None if seconds is None else self._clock.call_later(seconds, call)
+        with self._lock:
+            cancel, self._cancel = self._cancel, following
+        if cancel is not None:
+            cancel()
 
     def _look_again(self, backoff: object | None = None) -> None:
         """Look: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""
@@ -560,7 +574,7 @@ class Runner:
             if call not in self._calls or not self._close(run):  # it has ended just now
                 return
             outlived = self._thread
-            thread = self._thread = DaemonThread(self._thread_name) if outlived is not None else None
+            thread = self._thread = DaemonExecutor(1, self._thread_name) if outlived is not None else None
         timeout = CompactionTimeout(
             f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
         )
@@ -568,7 +582,7 @@ class Runner:
         if outlived is None or thread is None:  # an executor's; all its slots may hang like this one
             end()
             return
-        outlived.close()
+        outlived.shutdown(wait=False)
         try:
             thread.submit(end)  # hooks are not to hold up the timer of every compactor
         except RuntimeError:

@@ -16,7 +16,6 @@ from datetime import datetime
 from functools import partial
 from types import NoneType
 from typing import Any, Protocol, TypeVar
-from weakref import WeakMethod
 
 from memory.arguments import require
 from memory.hooks import renew_after_fork
@@ -150,141 +149,81 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-class Timer:
-    """A one-shot timer: rescheduling replaces the pending call.
-
-    The method is held weakly, so a pending call keeps no compactor alive. Guarded by the lock of *wake*.
-    """
-
-    def __init__(self, clock: Clock, wake: threading.Condition, method: Callable[..., object]) -> None:
-        self._clock = clock
-        self._wake = wake
-        self._method = WeakMethod(method)
-        #: Cancels the call that is pending now, and none that is scheduled later. Not to be called with the lock held.
-        self.cancel: Callable[[], object] | None = None
-
-    def schedule(self, seconds: float | None, *args: object) -> None:
-        """Call the method with *args* in so many *seconds*; None: never. Not to be called with the lock held."""
-        later = None if seconds is None else self._clock.call_later(seconds, partial(_call, self._method, args))
-        with self._wake:
-            cancel, self.cancel = self.cancel, later
-        if cancel is not None:
-            cancel()
-
-
-def _call(method: WeakMethod[Callable[..., object]], args: tuple[object, ...]) -> None:
-    if (call := method()) is not None:
-        call(*args)
-
-
-class DaemonThread:
-    """One thread that runs jobs in order. It starts with the first job and never keeps the interpreter from exiting.
-
-    Not a ``ThreadPoolExecutor``: exit waits for its threads, however long a model takes to answer.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, job: Job, /) -> None:
-        """Run *job* after those submitted before. Not to be called for the first time from two threads at once."""
-        if self._thread is None:
-            thread = threading.Thread(target=_serve, args=(self._jobs,), name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread  # not before: a thread that could not be started is tried again
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        """Let the thread end after the jobs submitted so far. A compactor dropped without ``stop()`` does so, too."""
-        self._jobs.put(None)
-
-    __del__ = close
-
-    def join(self, timeout: float | None) -> bool:
-        """Wait until the thread has ended; return whether it has."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return self._thread is None or not self._thread.is_alive()
-
-
-def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
-    while True:
-        idle = jobs.empty()
-        if (job := jobs.get()) is None:
-            return
-        if idle:
-            time.sleep(PAUSE)
-        run_isolated(job)
-        del job  # while it waits, the thread keeps nothing of the last cycle alive
-
-
 class DaemonExecutor(Executor):
     """An executor of at most *max_workers* daemon threads, for ``executor=``; any number of compactors may share it.
 
     The interpreter's exit waits for none of its jobs, however long a model takes to answer; a ``ThreadPoolExecutor``
-    would. Threads start with the jobs.
+    would. Threads start with the jobs. A compactor without an executor has its own, whose one thread is *thread_name*.
     """
 
-    def __init__(self, max_workers: int) -> None:
+    def __init__(self, max_workers: int, thread_name: str = "") -> None:
+        self._max_workers = max_workers
+        self._thread_name = thread_name
+        self._after_fork()
         if max_workers < 1:
             raise ValueError(f"max_workers is at least 1, not {max_workers}")
-        self._max_workers = max_workers
-        self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)  # counts the threads that wait for another job
         self._lock = threading.RLock()  # guards all below it
         self._threads: list[threading.Thread] = []
-        self._idle = 0
         self._closed = False
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         future: Future[R] = Future()
-
-        def job() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001  (the future tells it)
-                    future.set_exception(error)
-
         with self._lock:
             if self._closed:
                 raise RuntimeError("this executor is shut down; make another")
-            if self._jobs.qsize() >= self._idle and len(self._threads) < self._max_workers:
-                name = f"compactor-pool-{len(self._threads)}"
-                thread = threading.Thread(target=self._serve, args=(self._jobs,), name=name, daemon=True)
+            if len(self._threads) < self._max_workers and not self._idle.acquire(blocking=False):
+                name = self._thread_name or f"compactor-pool-{len(self._threads)}"
+                thread = threading.Thread(target=_serve, args=(self._jobs, self._idle), name=name, daemon=True)
                 thread.start()
-                self._threads.append(thread)
-                self._idle += 1
-            self._jobs.put((job, future))
+                self._threads.append(thread)  # not before: a thread that could not be started is tried again
+            self._jobs.put((future, partial(fn, *args, **kwargs)))
         return future
-
-    def _serve(self, jobs: queue.SimpleQueue[tuple[Job, Future[Any]] | None]) -> None:
-        while (taken := jobs.get()) is not None:
-            with self._lock:
-                self._idle -= 1
-            run_isolated(taken[0])
-            del taken
-            with self._lock:
-                self._idle += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and cancel those that have not begun if *cancel_futures*; *wait* for the rest to end."""
         cancelled: list[Future[Any]] = []
         with self._lock:
-            self._closed, threads = True, list(self._threads)
+            self._closed = True
             with suppress(queue.Empty):
                 while cancel_futures:
                     if (waiting := self._jobs.get_nowait()) is not None:
-                        cancelled.append(waiting[1])
-            for _ in threads:
-                self._jobs.put(None)
+                        cancelled.append(waiting[0])
+            self._end_threads()
         for future in cancelled:
             future.cancel()
-        for thread in threads if wait else ():
+        if wait:
+            self.join(None)
+
+    def _end_threads(self) -> None:
+        for _ in self._threads:  # a compactor that is dropped without stop() takes its thread along
+            self._jobs.put(None)
+
+    __del__ = _end_threads
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until all threads have ended, *timeout* seconds for each; return whether they have."""
+        for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _serve(jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None], idle: threading.Semaphore) -> None:
+    was_idle = True
+    while (taken := jobs.get()) is not None:
+        if was_idle:
+            time.sleep(PAUSE)
+        future, job = taken
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001  (the future tells it)
+                future.set_exception(error)
+        del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
+        if was_idle := jobs.empty():
+            idle.release()

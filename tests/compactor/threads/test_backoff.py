@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -181,6 +183,36 @@ def test_a_getter_that_fails_is_retried_like_a_summarizer() -> None:
     compactor.start()
     executor.run_all()
     assert of_kind(compactor.events, Failed)[0].error == "OSError"
+    clock.advance(1)
+    executor.run_all()
+    assert end_of(compactor) == 7
+
+
+def test_a_back_off_keeps_no_dropped_compactor_alive() -> None:
+    """It ends for nobody."""
+    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError()]))
+    compactor.start()
+    executor.run_all()
+    assert clock.waiting == [1]
+    dropped = weakref.ref(compactor)
+    del compactor
+    gc.collect()
+    assert dropped() is None
+    clock.advance(1)
+
+
+def test_a_back_off_that_stop_cut_short_does_not_end_the_next_one() -> None:
+    """There is one at a time: what stop() found is cancelled, and what comes after a new start stays."""
+    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError(), OSError()]))
+    compactor.start()
+    executor.run_all()
+    assert compactor.stop(0)
+    assert clock.waiting == []
+    compactor.start()
+    executor.run_all()
+    assert clock.waiting == [2]
+    clock.advance(1)
+    assert compactor.status().state is State.BACKING_OFF
     clock.advance(1)
     executor.run_all()
     assert end_of(compactor) == 7
