@@ -284,7 +284,7 @@ class RoleJournal(Journal):
                 raise StaleCompaction("generation")
             last = now.number_of(compaction.end_round_id or "")
             # Not past an open round, even one that another process opened: what is said in it is still to come.
-            if not 1 <= last <= now.closed_prefix or any(now.state_of(one) != "finished" for one in round_ids):
+            if not 1 <= last <= now.closed_prefix or set(map(now.state_of, round_ids)) - {"finished"}:
                 raise StaleCompaction("rounds_changed")
             changes = {"created_at": made_at, "generation": base + 1, "end_number": last}
             published = rounds.anchor(copy_with(compaction, **changes)) or compaction

@@ -283,11 +283,12 @@ class Memory(Log):
         # Random ids are not looked up: a database would be asked before every round.
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        if not now.live:
-            return [opened]
-        own = [now.open_round(round_id) for round_id in (self._own_round, *self._taken_over) if round_id]
-        ends = {item.number: item.opened.round_id for item in (*own, before) if item is not None}
-        return [*(create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)), opened]
+        ends = {} if before is None else {before.number: before.opened.round_id}
+        for round_id in (self._own_round, *self._taken_over) if now.live else ():
+            if round_id and (own := now.open_round(round_id)) is not None:
+                ends[own.number] = round_id
+        finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
+        return [*finished, opened]
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
         """Set the part *name* of *role*'s header: a system message that stands before the first round.

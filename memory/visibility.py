@@ -73,7 +73,7 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             places = range(*index.indices(self._length))
-            numbers = map(self.number_at, places) if self._failed else (place + 1 for place in places)
+            numbers = [self.number_at(place) for place in places] if self._failed else [place + 1 for place in places]
             return tuple([filter_posts(self.role, round_) for round_ in self._snapshot.rounds_at(numbers)])
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:

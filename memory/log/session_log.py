@@ -245,7 +245,7 @@ class Log(ABC):
         self._heard |= self.snapshot.number > before
         # What cannot be erased now is hidden all the same. Whoever can write, and can read it all, will erase it.
         with suppress(StoreReadOnly, StoreDamaged, NewerVersion):
-            if before:  # what this process put into an index from rounds as they were before
+            if before and redacted:  # what this process put into an index from rounds as they were before
                 forget_texts(self._store, self.session_id, self.snapshot, redacted)
             if redacted and self._to_erase:
                 self._erase()  # the one who was to do it is still at it, or was interrupted
