@@ -31,7 +31,7 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import ledger_of
 from .prompt.fit import GRID, Report, fit, published_reductions
-from .prompt.groups import Message, MessageGroup, copy_message, group_messages, is_summary
+from .prompt.groups import Message, MessageGroup, copy_messages, group_messages, is_summary
 from .prompt.shorten import is_result
 from .summarizers.base import Continued
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
@@ -156,11 +156,9 @@ def show_all(
         parts = account.parts
         if parts is None:
             return None
-        if account.plain:
-            messages += [message.copy() for part in parts for message in part.messages]
-        else:
-            messages += [copy_message(message) for part in parts for message in part.messages]
-    messages += [copy_message(message) for _, group in growing for message in group.messages]
+        shown = [message for part in parts for message in part.messages]
+        messages += [message.copy() for message in shown] if account.plain else copy_messages(shown)
+    messages += copy_messages([message for _, group in growing for message in group.messages])
     return messages, Report(tokens, tokens)
 
 

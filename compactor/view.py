@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import OFFLINE, CompactedMessage, Reductions
-from memory.rounds import Round
+from memory.rounds import Round, cached_property
 from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
@@ -27,112 +27,6 @@ from .tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message
 
 if TYPE_CHECKING:
     from .summarize import Work
-
-#: Stands between the model's text and what was extracted. It never changes, so that the prompt's beginning does not.
-LINE = "[Extracted without a model, from the rounds since the summary above:]"
-_BETWEEN = f"\n\n{LINE}\n"
-#: What was extracted takes at most this share of ``target_tokens``, beside the model's text.
-OFFLINE_SHARE = 0.5
-#: What such a publication names as its strategy.
-STRATEGY = "offline"
-#: Minimum tokens for what was extracted, and for the prohibitions restored in it.
-MIN_TOKENS = 128
-
-Summarizer = Callable[[SummaryRequest], "str | Summary"]
-
-
-def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
-    """Return the compaction of the first *end* rounds: *view*'s own text, then *summarize*'s about the rounds since.
-    None if there are none.
-
-    ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were folded in since,
-    and the last round before them, by id and number.
-    """
-    current, rounds = view.compaction, view.rounds[view.end : end]
-    if not rounds:
-        return None
-    model_text, extracted, place = _parts(current)
-    target = max(MIN_TOKENS, int(OFFLINE_SHARE * target_tokens)) if target_tokens is not None else None
-    text = _extracted(view, extracted, rounds, target, summarize)
-    prohibitions = collect_prohibitions(current, rounds)
-    pinned = current.pinned if current is not None else ()
-    missing = find_lost(prohibitions, (model_text, text, *pinned))
-    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
-    return CompactedMessage(
-        start_index=1,
-        end_index=end,
-        summary=f"{model_text}{_BETWEEN}{text}" if model_text else text,
-        end_round_id=rounds[-1].id,
-        end_number=rounds[-1].number or None,
-        generation=current.generation if current is not None else 0,
-        notes=current.notes if current is not None else (),
-        extra={
-            **(current.extra if current is not None else {}),
-            **({PROHIBITIONS: prohibitions} if prohibitions else {}),
-            OFFLINE: {**place, "rounds": place["rounds"] + len(rounds)},
-        },
-    )
-
-
-def without_offline(view: View) -> View:
-    """Return *view* as the summarizer is to go on from it: the model's text alone, and all rounds since, raw.
-
-    Return it unchanged if nothing was folded in offline, or if some of those rounds are gone, as with hosts that drop
-    old ones: then the extracted text is all that is left of them.
-    """
-    current = view.compaction
-    if current is None or not current.is_offline:
-        return view
-    text, _, place = _parts(current)
-    end = (view.rounds.end_of(place["end_round_id"]) or 0) if text else 0
-    if view.end - end != place["rounds"] or (text and not end):
-        return view
-    model = current.model_copy(
-        update={
-            "end_index": end,
-            "summary": text,
-            "end_round_id": place["end_round_id"],
-            "end_number": place["end_number"],
-            "extra": {key: value for key, value in current.extra.items() if key != OFFLINE},
-        }
-    )
-    return replace(view, compaction=model if text else None, least_end=view.end)
-
-
-def _parts(current: CompactedMessage | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the model's text, the extracted text behind it, and the end of the model's text."""
-    if current is None:
-        return "", "", {"characters": 0, "rounds": 0, "end_round_id": None, "end_number": None}
-    if not current.is_offline:
-        last = {"end_round_id": current.end_round_id, "end_number": current.end_number}
-        return current.summary, "", {"characters": len(current.summary), "rounds": 0, **last}
-    place = current.extra[OFFLINE]
-    length = place["characters"]
-    extracted = current.summary[length:].removeprefix(_BETWEEN) if length else current.summary
-    return current.summary[:length], extracted, dict(place)
-
-
-def _extracted(view: View, extracted: str, rounds: Sequence[Round], target: int | None, summarize: Summarizer) -> str:
-    previous = None
-    if extracted:
-        previous = CompactedMessage(start_index=1, end_index=max(view.end, 1), summary=extracted)
-    made = summarize(
-        SummaryRequest(
-            role=view.role,
-            kind="rounds",
-            previous=previous,
-            rounds=tuple(rounds),
-            start_index=view.end + 1,
-            end_index=view.end + len(rounds),
-            target_tokens=target,
-            plan=None,
-            messages=[],
-        )
-    )
-    return made.text if isinstance(made, Summary) else made
-
-
-# --- a View: the log and its overlays as one role sees them, with token counts ------------------------------------
 
 
 @dataclass(frozen=True)
@@ -159,7 +53,6 @@ class View:
     exempt_tools: frozenset[str] = frozenset()
     #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
     counted_from: int | None = None
-
     #: The next compaction reaches at least so far: what was folded in offline is shown already.
     least_end: int = 0
 
@@ -172,15 +65,6 @@ class View:
     role: str = field(init=False, repr=False, compare=False)
     #: What stands in prompts instead of posts of the tail.
     reductions: Reductions = field(init=False, repr=False, compare=False)
-    #: Worked out when first asked for, each by the property of its name.
-    _sums: PrefixSums | None = field(init=False, repr=False, compare=False, default=None)
-    _asked: int | None = field(init=False, repr=False, compare=False, default=None)
-    _open_groups: dict[int, list[tuple[Round, MessageGroup]]] | None = field(
-        init=False, repr=False, compare=False, default=None
-    )
-    _pinned: Mapping[str, frozenset[int]] | None = field(init=False, repr=False, compare=False, default=None)
-    _unread: frozenset[tuple[str, int]] | None = field(init=False, repr=False, compare=False, default=None)
-    _newest_id: str | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
@@ -204,21 +88,37 @@ class View:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
 
-    @property  # not kept: a view that held itself would be freed late
+    @property  # not cached: a view that held itself would be freed late
     def as_summarised(self) -> View:
-        """The same as a summarizer is to go on from it: rounds that were folded in offline are in the tail again."""
-        return without_offline(self)
+        """The view as the summarizer is to go on from it: the model's text alone, and all rounds since, raw.
 
-    @property
+        The same view if nothing was folded in offline, or if some of those rounds are gone, as with hosts that drop old
+        ones: then the extracted text is all that is left of them.
+        """
+        current = self.compaction
+        if current is None or not current.is_offline:
+            return self
+        text, _, place = _split(current)
+        end = (self.rounds.end_of(place["end_round_id"]) or 0) if text else 0
+        if self.end - end != place["rounds"] or (text and not end):
+            return self
+        model = current.model_copy(
+            update={
+                "end_index": end,
+                "summary": text,
+                "end_round_id": place["end_round_id"],
+                "end_number": place["end_number"],
+                "extra": {key: value for key, value in current.extra.items() if key != OFFLINE},
+            }
+        )
+        return replace(self, compaction=model if text else None, least_end=self.end)
+
+    @cached_property
     def pinned(self) -> Mapping[str, frozenset[int]]:
         """The numbers of pinned posts by the id of their round; 0 is the query."""
-        pinned = self._pinned
-        if pinned is None:
-            pinned = group_pins(self.rounds.pins)
-            object.__setattr__(self, "_pinned", pinned)
-        return pinned
+        return group_pins(self.rounds.pins)
 
-    @property
+    @cached_property
     def compaction_tokens(self) -> int:
         if self.compaction is None:
             return 0
@@ -229,16 +129,11 @@ class View:
         the rounds that it covers, and the user's newest query if it covers that."""
         if compaction is None:
             return 0
-        made = replace(self, compaction=self.rounds.anchor(compaction))
-        return made.compaction_tokens + self._asked_tokens(made.end)
-
-    def _asked_tokens(self, end: int) -> int:
-        """Return the tokens of the user's newest query if it lies within the first *end* rounds: prompts go on showing
-        it."""
-        if not self.end <= self.asked < end or any(group.from_user for _, group in self.growing):
-            return 0
+        view = replace(self, compaction=self.rounds.anchor(compaction))
+        if not self.end <= self.asked < view.end or any(group.from_user for _, group in self.growing):
+            return view.compaction_tokens
         spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
-        return sum(spoken[:1]) + sum(spoken[1:][-1:])
+        return view.compaction_tokens + sum(spoken[:1]) + sum(spoken[1:][-1:])
 
     @property
     def tokens(self) -> int:
@@ -268,31 +163,24 @@ class View:
         """The model's context window in tokens."""
         return window_of(self.model) or DEFAULT_WINDOW
 
-    @property
+    @cached_property
     def prefix_sums(self) -> PrefixSums:
         """The costs of the tail's closed rounds. Counts those that are new."""
-        sums = self._sums
-        if sums is None:
-            start = self.end if self.counted_from is None else min(self.counted_from, self.end)
-            sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
-            object.__setattr__(self, "_sums", sums)
-        return sums
+        start = self.end if self.counted_from is None else min(self.counted_from, self.end)
+        return self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
 
-    @property
+    @cached_property
     def asked(self) -> int:
         """The place of the newest closed round in which the user speaks, covered or not; -1 if there is none."""
-        if self._asked is not None:
-            return self._asked
         sums = self.prefix_sums
         asked = sums[self.closed].asked
-        if asked is None:
-            if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
-                before = range(sums.start - 1, -1, -1)
-                found = (place for place in before if any(group.from_user for _, group in self.groups(place)))
-                sums.asked_before = next(found, -1)
-            asked = sums.asked_before
-        object.__setattr__(self, "_asked", asked)
-        return asked
+        if asked is not None:
+            return asked
+        if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
+            before = range(sums.start - 1, -1, -1)
+            spoken = (place for place in before if any(group.from_user for _, group in self.groups(place)))
+            sums.asked_before = next(spoken, -1)
+        return sums.asked_before
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
@@ -336,24 +224,22 @@ class View:
     def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
         if place >= max(self.closed, self.end):
-            if self._open_groups is None:
-                _ = self.growing  # makes them
-            return list((self._open_groups or {}).get(place, ()))
-        sums = self._sums
-        kept = sums is not None and sums.start <= place < self.closed
-        parts = sums.accounts[place - sums.start].parts if sums is not None and kept else None
-        if parts is not None:
-            return [(part.round_, part.group) for part in parts]
+            return list(self._open_groups.get(place, ()))
+        sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
+        if sums is not None and sums.start <= place < self.closed:
+            parts = sums.accounts[place - sums.start].parts
+            if parts is not None:
+                return [(part.round_, part.group) for part in parts]
         return self._make_groups(place)
 
-    @property
+    @cached_property
     def growing(self) -> list[tuple[Round, MessageGroup]]:
         """The message groups of the tail's rounds from the first open one on, each with its round."""
-        groups = self._open_groups
-        if groups is None:
-            groups = {place: self._make_groups(place) for place in range(max(self.closed, self.end), self.total)}
-            object.__setattr__(self, "_open_groups", groups)
-        return [placed for open_round in groups.values() for placed in open_round]
+        return [pair for groups in self._open_groups.values() for pair in groups]
+
+    @cached_property
+    def _open_groups(self) -> dict[int, list[tuple[Round, MessageGroup]]]:
+        return {place: self._make_groups(place) for place in range(max(self.closed, self.end), self.total)}
 
     def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         raw = self.rounds[place]
@@ -387,12 +273,10 @@ class View:
     def is_unread(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a group has a result that came after the role spoke last, so that no model has read it."""
         unread = self._unread
-        if unread is None:
-            unread = self._find_unread()
-            object.__setattr__(self, "_unread", unread)
         return bool(unread) and any(post is not None and (round_.id, post.number) in unread for post in group.posts)
 
-    def _find_unread(self) -> frozenset[tuple[str, int]]:
+    @cached_property
+    def _unread(self) -> frozenset[tuple[str, int]]:
         unread = set()
         for place in reversed(self.places):
             round_ = self.rounds[place]
@@ -407,16 +291,12 @@ class View:
         """Return whether a group is a recall in the newest round: the agent still works with its result."""
         return round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
 
-    @property
+    @cached_property
     def newest_id(self) -> str:
         """The id of the newest round; empty if there is none."""
-        newest_id = self._newest_id
-        if newest_id is None:
-            newest_id = self.rounds[self.total - 1].id if self.total else ""
-            object.__setattr__(self, "_newest_id", newest_id)
-        return newest_id
+        return self.rounds[self.total - 1].id if self.total else ""
 
-    @property
+    @cached_property
     def first_dropped(self) -> int:
         """The log number of the tail's first round with dropped posts that prompts mention; 0: none."""
         if not self.reductions.version:
@@ -429,3 +309,75 @@ class View:
             return sums.accounts[place - sums.start].number
         open_ones = self.rounds[max(self.end, self.closed) :]
         return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)
+
+
+#: Stands between the model's text and what was extracted. It never changes, so that the prompt's beginning does not.
+LINE = "[Extracted without a model, from the rounds since the summary above:]"
+_BETWEEN = f"\n\n{LINE}\n"
+#: What was extracted takes at most this share of ``target_tokens``, beside the model's text.
+OFFLINE_SHARE = 0.5
+#: What such a publication names as its strategy.
+STRATEGY = "offline"
+#: Minimum tokens for what was extracted, and for the prohibitions restored in it.
+MIN_TOKENS = 128
+
+Summarizer = Callable[[SummaryRequest], "str | Summary"]
+
+
+def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
+    """Return the compaction of the first *end* rounds: *view*'s own text, then *summarize*'s about the rounds since.
+    None if there are none.
+
+    ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were folded in since,
+    and the last round before them, by id and number.
+    """
+    current, rounds = view.compaction, view.rounds[view.end : end]
+    if not rounds:
+        return None
+    model_text, extracted, place = _split(current)
+    target = max(MIN_TOKENS, int(OFFLINE_SHARE * target_tokens)) if target_tokens is not None else None
+    previous = CompactedMessage(start_index=1, end_index=max(view.end, 1), summary=extracted) if extracted else None
+    summary = summarize(
+        SummaryRequest(
+            role=view.role,
+            kind="rounds",
+            previous=previous,
+            rounds=tuple(rounds),
+            start_index=view.end + 1,
+            end_index=view.end + len(rounds),
+            target_tokens=target,
+            plan=None,
+            messages=[],
+        )
+    )
+    text = summary.text if isinstance(summary, Summary) else summary
+    prohibitions = collect_prohibitions(current, rounds)
+    missing = find_lost(prohibitions, (model_text, text, *(current.pinned if current is not None else ())))
+    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
+    return CompactedMessage(
+        start_index=1,
+        end_index=end,
+        summary=f"{model_text}{_BETWEEN}{text}" if model_text else text,
+        end_round_id=rounds[-1].id,
+        end_number=rounds[-1].number or None,
+        generation=current.generation if current is not None else 0,
+        notes=current.notes if current is not None else (),
+        extra={
+            **(current.extra if current is not None else {}),
+            **({PROHIBITIONS: prohibitions} if prohibitions else {}),
+            OFFLINE: {**place, "rounds": place["rounds"] + len(rounds)},
+        },
+    )
+
+
+def _split(current: CompactedMessage | None) -> tuple[str, str, dict[str, Any]]:
+    """Return the model's text, the extracted text behind it, and the end of the model's text."""
+    if current is None:
+        return "", "", {"characters": 0, "rounds": 0, "end_round_id": None, "end_number": None}
+    if not current.is_offline:
+        last = {"end_round_id": current.end_round_id, "end_number": current.end_number}
+        return current.summary, "", {"characters": len(current.summary), "rounds": 0, **last}
+    place = current.extra[OFFLINE]
+    length = place["characters"]
+    extracted = current.summary[length:].removeprefix(_BETWEEN) if length else current.summary
+    return current.summary[:length], extracted, dict(place)

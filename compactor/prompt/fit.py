@@ -20,7 +20,7 @@ from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS
-from .groups import ARGUMENTS, Message, copy_message
+from .groups import ARGUMENTS, Message, copy_messages
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, omission_note
 
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
@@ -204,13 +204,15 @@ class _Frame:
             elif account.messages:  # else all of it was dropped
                 shown += [(group.messages, False) for _, group in self.view.groups(place)]
         shown += [(part.messages, part.fixed) for part in draft.parts]
-        messages = [message for message in (*self.system, self.summary, self.note(draft)) if message is not None]
-        plan_at = len(messages)
+        in_front = [message for message in (*self.system, self.summary, self.note(draft)) if message is not None]
+        shared: list[Message] = []
+        plan_at = 0
         for group, is_fixed in shown:
-            plan_at = len(messages) if is_fixed else plan_at
-            messages += [copy_message(message) for message in group]
+            plan_at = len(shared) if is_fixed else plan_at
+            shared += group
+        messages = [*in_front, *copy_messages(shared)]
         if self.plan is not None:
-            messages.insert(plan_at, self.plan)
+            messages.insert(len(in_front) + plan_at, self.plan)
         return messages
 
     def shorten_head(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -316,9 +316,14 @@ def _message_of(post: Post, role: str) -> Message:
     return message
 
 
-def copy_message(message: Mapping[str, Any]) -> Message:
-    """Return a copy of *message* that its receiver may change, however deep."""
-    for value in message.values():
-        if not isinstance(value, str):
-            return {key: thaw(value) for key, value in message.items()}
-    return {**message}
+def copy_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return copies of *messages* that their receiver may change, however deep."""
+    copies: list[Message] = []
+    for message in messages:
+        for value in message.values():
+            if not isinstance(value, str):
+                copies.append({key: part if isinstance(part, str) else thaw(part) for key, part in message.items()})
+                break
+        else:
+            copies.append(message.copy())
+    return copies

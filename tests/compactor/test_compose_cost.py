@@ -95,8 +95,8 @@ def test_the_cost_does_not_grow_with_the_uncovered_tail(
 ) -> None:
     """Promise 3: at 10,000 uncovered rounds a prompt counts as few texts and reads as few rounds as at 100."""
     read: list[int] = []
-    at = Rounds._at
-    monkeypatch.setattr(Rounds, "_at", lambda self, place: read.append(place) or at(self, place))
+    at = Rounds.__getitem__
+    monkeypatch.setattr(Rounds, "__getitem__", lambda self, place: read.append(place) or at(self, place))
     effort = []
     for memory in long_chats.values():
         counter = Characters()
@@ -137,8 +137,8 @@ def test_a_query_long_ago_is_found_without_reading_all_rounds_since(monkeypatch:
         memory.add_post(round_, send_from="assistant", send_to="User", message=words(20))
     compose(memory, budget=500)
     read: list[int] = []
-    at = Rounds._at
-    monkeypatch.setattr(Rounds, "_at", lambda self, place: read.append(place) or at(self, place))
+    at = Rounds.__getitem__
+    monkeypatch.setattr(Rounds, "__getitem__", lambda self, place: read.append(place) or at(self, place))
 
     prompt = compose(memory, budget=500)
 
