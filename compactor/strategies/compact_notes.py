@@ -8,32 +8,27 @@ support edits. It reads the raw rounds if they fit in one request, so that nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from memory.overlays import CompactedMessage, Note
-from memory.rounds import Round, cached_property
+from memory.rounds import cached_property
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
-from ..acceptance.checks import AnswerParser, Source
-from ..acceptance.prohibitions import PROHIBITIONS, collect_prohibitions
+from ..acceptance.checks import AnswerParser
 from ..errors import LimitReached, SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..prompt.groups import Message
-from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
+from ..summarizers.base import Summary, SummaryRequest, added
 from ..tokens import count_prompt
-from ..transcript import MIN_ROOM, Room, Step, quote, steps
+from ..transcript import MIN_ROOM, Step, quote
 from ..view import View
-from .incremental import Saving, compaction_of, saving_of
+from .incremental import Batch, SummaryQuestion, fold_due
 from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 from .notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
-
-if TYPE_CHECKING:
-    from ..summarize import Work
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN = "written_tokens"
@@ -52,279 +47,187 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
     ``notes`` of a compaction holds its summary as single notes. A summary by another strategy is parsed into notes
     first. Raises ``RuntimeError`` outside a compactor.
     """
-    if view.work is None:
-        raise RuntimeError("compact_notes asks a model, so it runs in a compactor, not where a prompt is composed")
-    work, view = view.work, view.as_summarised
-    rounds = view.rounds[view.end : view.due_end(work.config, work.mark)]
-    if rounds:
-        yield from (one for one in _Noting(view, work).compacted(rounds) if one.end_index >= view.least_end)
+    return fold_due(view, "compact_notes", NotesQuestion)
 
 
 @dataclass(frozen=True)
-class _Noting:
-    """Makes the compactions of one pass."""
-
-    view: View
-    work: Work
-
-    def compacted(self, rounds: Sequence[Round]) -> Iterator[CompactedMessage]:
-        """Yield a compaction after each request that ends with a complete round and makes prompts shorter."""
-        if not saving_of(self.view, self.view.compaction, self.view.end + len(rounds)).is_possible:
-            return
-        view, prohibitions = self.view, _Before.of(self, self.view.compaction)
-        room = Room(self._room(prohibitions))
-        new, reached = 0, view.end
-        usage: Mapping[str, int] | None = None
-        shown = view.compaction
-        published = view.ledger.count(shown.summary) if shown is not None else 0
-        for step in steps(rounds, room, view.ledger.count):
-            first, reached = reached + 1, view.end + step.whole
-            new += step.tokens
-            saving = saving_of(view, shown, reached) if step.at_boundary else None
-            if saving is not None and not saving.is_possible:
-                if step.whole == len(rounds):
-                    return
-                saving = None  # may be possible with the rounds of the next request
-            due = _Due(self, prohibitions, step, first, reached, new, published, saving, usage)
-            made = due.made()
-            if saving is not None:
-                yield made
-            if step.whole == len(rounds):  # the last request
-                return
-            prohibitions, usage = _Before.of(self, made), made.usage
-            room.tokens = self._room(prohibitions)
-            if saving is not None:
-                new, usage, published, shown = 0, None, view.ledger.count(made.summary), made
+class NotesQuestion(SummaryQuestion):
+    """Asks for edits of the previous notes, or for all notes."""
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The sections that the role's prompt requests."""
-        return find_headings(self.work.config.prompt.content)
+        return find_headings(self.prompt.content)
 
-    @property
-    def most(self) -> int:
-        """Maximum tokens of notes before they are written in full again."""
-        config = self.work.config
-        return config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
-
-    def target_for(self, target: int | None, *, changes: bool) -> int | None:
-        """Return the length to request. The check for oversized answers uses the whole *target*."""
-        leave_room = target is not None and not changes and self.work.takes_changes
-        return max(1, int(WRITTEN_SHARE * target)) if target is not None and leave_room else target
-
-    def asked(self, content: str, previous: str | None, *, changes: bool, target: int | None) -> list[Message]:
-        """Return the messages that ask for notes of *target* tokens, or with *changes* for edits of *previous*."""
-        prompt, work = self.work.config.prompt, self.work
-        (message,) = prompt.render(
-            content, previous_summary=previous, role=self.view.role, target_tokens=target, plan=work.plan
-        )
-        return _contracted(message["content"], changes)
-
-    def asked_behind(self, said: str | None, *, previous: bool, changes: bool, target: int | None) -> str:
-        """Return the same instructions to append to the agent's own prompt.
-
-        *said* is the previous summary; None if that prompt shows it.
-        """
-        if said is not None:
-            return str(self.asked(ABOVE, said, changes=changes, target=target)[0]["content"])
-        prompt, work = self.work.config.prompt, self.work
-        asked = prompt.instruct(previous=previous, role=self.view.role, target_tokens=target, plan=work.plan)
-        return str(_contracted(asked, changes)[0]["content"])
-
-    def room_for(self, previous: str | None, *, changes: bool) -> int:
-        """Return the tokens left for rounds in such a request."""
-        target = self.target_for(self.work.config.target_tokens, changes=changes)
-        empty = self.asked(Step().text, previous, changes=changes, target=target)
-        taken = count_prompt(empty, self.view.ledger.count)
-        return self.work.config.summarizer_input_tokens - taken
-
-    def _room(self, prohibitions: _Before) -> int:
+    def room(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens left for rounds in the next request, whether it asks for edits or all notes."""
-        in_full = self.room_for(prohibitions.text, changes=False)
-        return (
-            min(in_full, self.room_for(render_notes(prohibitions.notes), changes=True))
-            if prohibitions.changes
-            else in_full
-        )
+        notes, edits = self._read_notes(view, previous)
+        room = self._room(view, previous.summary if previous is not None else None, edits=False)
+        return min(room, self._room(view, render_notes(notes), edits=True)) if edits else room
 
-    def whole(self, reached: int) -> Step | None:
+    def summarize(self, view: View, batch: Batch) -> CompactedMessage:
+        notes, edits = self._read_notes(view, batch.previous)
+        if not edits:
+            return self._ask_in_full(view, batch, notes)
+        parse = partial(_apply_answer, notes, self.order, self._span(batch))
+        try:
+            return self._ask(view, batch, batch.step, batch.previous, render_notes(notes), parse, notes)
+        except SummaryRejected as rejected:  # reported by its own event; ask for all notes instead
+            batch = replace(batch, usage=added(batch.usage, rejected.usage))
+            try:
+                return self._ask_in_full(view, batch, notes)
+            except LimitReached:  # a retry would start over and pay for the edits each time
+                raise rejected from None
+
+    def _ask_in_full(self, view: View, batch: Batch, notes: Sequence[Note]) -> CompactedMessage:
+        """Return the compaction with all notes written in full, again or for the first time."""
+        previous, step, span = batch.previous, batch.step, self._span(batch)
+        is_again = previous is not None
+        if is_again:
+            span = (1, span[1])
+            if step.at_boundary and (whole := self._quote_all(view, batch.reached)) is not None:
+                step, previous = whole, None
+        known = notes if previous is not None else ()
+        parse = partial(_parse_again if notes else _parse, known, self.order, span)
+        said = previous.summary if previous is not None else None
+        return self._ask(view, batch, step, previous, said, parse, major=is_again)
+
+    def _ask(
+        self,
+        view: View,
+        batch: Batch,
+        step: Step,
+        previous: CompactedMessage | None,
+        said: str | None,
+        parse: AnswerParser,
+        notes: Sequence[Note] = (),
+        *,
+        major: bool = False,
+    ) -> CompactedMessage:
+        """Return the compaction made of one answer: edits of *notes*, or without them all notes.
+
+        *said* is the text of *previous* in the request.
+        """
+        work, edits, is_next, continued = self.work, bool(notes), step is batch.step, None
+        target = self._target(batch.target_tokens, edits=edits)
+        if is_next and step.at_boundary:
+            if previous is None or previous.summary == said:
+                instruct = self.prompt.instruct
+                asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
+                (message,) = _contract(asked, edits=edits)
+            else:  # the agent's prompt shows other numbers, or none
+                (message,) = self._messages(view, ABOVE, said, target, edits=edits)
+            continued = work.continued(view, previous, step.rounds, str(message["content"]))
+        request = SummaryRequest(
+            role=view.role,
+            kind="changes" if edits else "rounds",
+            previous=previous,
+            rounds=tuple(step.rounds),
+            start_index=batch.first if is_next else 1,
+            end_index=batch.end_index,
+            target_tokens=batch.target_tokens,
+            plan=work.plan,
+            messages=self._messages(view, step.text, said, target, edits=edits),
+            continued=continued,
+            notes=tuple(notes),
+            schema=SCHEMA if edits else None,
+        )
+        known = frozenset(note.text for note in notes)
+        source = replace(batch.source, text=step.text, sent=step.tokens, notes=known)
+        written = batch.previous.extra.get(WRITTEN) if batch.previous is not None else None
+
+        def becomes(summary: Summary) -> CompactedMessage:
+            tokens = written if edits else view.ledger.count(summary.text)
+            return batch.compaction(summary, **({WRITTEN: tokens} if tokens else {}))
+
+        kept = becomes if batch.step.at_boundary else None
+        return becomes(work.summarize(request, source, view, batch.prohibitions, kept, parse, major=major))
+
+    def _span(self, batch: Batch) -> Span:
+        return span_of(batch.step.rounds, batch.first, batch.reached)
+
+    def _read_notes(self, view: View, previous: CompactedMessage | None) -> tuple[tuple[Note, ...], bool]:
+        """Return the notes of *previous*, and whether the model may be asked for edits of them."""
+        if previous is None:
+            return (), False
+        notes = append_notes(previous.notes, (), self.order)  # in prompt order, so that the model sees the same numbers
+        notes = notes or sort_notes(
+            read_notes(previous.summary, (previous.start_index, previous.last_round)), self.order
+        )
+        if not notes or not self.work.takes_changes:
+            return notes, False
+        config, text = self.work.config, render_notes(notes)
+        most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
+        written = previous.extra.get(WRITTEN)
+        if isinstance(written, int):
+            most = max(most, GROWTH * written)
+        return notes, view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
+
+    def _target(self, target: int | None, *, edits: bool) -> int | None:
+        """Return the length to request. The check for oversized answers uses the whole *target*."""
+        if target is None or edits or not self.work.takes_changes:
+            return target
+        return max(1, int(WRITTEN_SHARE * target))
+
+    def _messages(self, view: View, text: str, said: str | None, target: int | None, *, edits: bool) -> list[Message]:
+        """Return the messages that ask for notes of *target* tokens, or with *edits* for edits of the notes *said*."""
+        prompt, plan = self.prompt, self.work.plan
+        (message,) = prompt.render(text, previous_summary=said, role=view.role, target_tokens=target, plan=plan)
+        return _contract(message["content"], edits=edits)
+
+    def _room(self, view: View, said: str | None, *, edits: bool) -> int:
+        empty = self._messages(view, Step().text, said, self._target(self.target_tokens, edits=edits), edits=edits)
+        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
+
+    def _quote_all(self, view: View, reached: int) -> Step | None:
         """Return all rounds up to *reached* as one step; None if they exceed one request or some are missing."""
-        if not self._has_all():
+        if not _has_all(view):
             return None
-        room, whole = self.room_for(None, changes=False), Step(whole=reached)
+        room, whole = self._room(view, None, edits=False), Step(whole=reached)
         for start in range(0, reached, _PAGE):
-            for round_ in self.view.rounds[start : min(start + _PAGE, reached)]:
+            for round_ in view.rounds[start : min(start + _PAGE, reached)]:
                 text = quote(round_)
-                tokens = self.view.ledger.count(text) + 1
+                tokens = view.ledger.count(text) + 1
                 if whole.tokens + tokens > room:
                     return None
                 whole.add(round_, text, tokens)
         return whole
 
-    def _has_all(self) -> bool:
-        """Return whether all covered rounds still exist: a Memory keeps them, other hosts may drop old ones."""
-        rounds, compaction = self.view.rounds, self.view.compaction
-        if compaction is None or isinstance(rounds, Rounds):
-            return True
-        covered = compaction.extra.get(COVERED, ())
-        return len(covered) < ANCHORS and all(rounds.end_of(one) is not None for one in covered)
+
+def _has_all(view: View) -> bool:
+    """Return whether all covered rounds still exist: a Memory keeps them, other hosts may drop old ones."""
+    rounds, compaction = view.rounds, view.compaction
+    if compaction is None or isinstance(rounds, Rounds):
+        return True
+    covered = compaction.extra.get(COVERED, ())
+    return len(covered) < ANCHORS and all(rounds.end_of(one) is not None for one in covered)
 
 
-@dataclass(frozen=True)
-class _Before:
-    """The previous summary as notes."""
-
-    compaction: CompactedMessage | None
-    notes: tuple[Note, ...]
-    #: Whether the model may be asked for edits of it.
-    changes: bool
-
-    @classmethod
-    def of(cls, noting: _Noting, made: CompactedMessage | None) -> _Before:
-        if made is None:
-            return cls(None, (), changes=False)
-        notes = append_notes(made.notes, (), noting.order)  # in prompt order, so that the model sees the same numbers
-        notes = notes or sort_notes(read_notes(made.summary, (made.start_index, made.last_round)), noting.order)
-        written = made.extra.get(WRITTEN)
-        most = max(noting.most, GROWTH * written) if isinstance(written, int) else noting.most
-        fits = noting.view.ledger.count(render_notes(notes)) <= most
-        fits = fits and noting.room_for(render_notes(notes), changes=True) >= MIN_ROOM
-        return cls(made, notes, changes=bool(notes) and fits and noting.work.takes_changes)
-
-    @property
-    def text(self) -> str | None:
-        return self.compaction.summary if self.compaction is not None else None
+def _contract(asked: str, *, edits: bool) -> list[Message]:
+    return contract("changes" if edits else "notes").render(asked)
 
 
-@dataclass(frozen=True)
-class _Due:
-    """Adds the rounds of one request to the notes."""
-
-    noting: _Noting
-    prohibitions: _Before
-    step: Step
-    #: Number of the first round, from 1, and of the rounds fully covered afterwards.
-    first: int
-    reached: int
-    #: Tokens of all rounds since the last publication, and of the summary published then.
-    new: int
-    published: int
-    #: Tokens that the compaction saves in prompts; None: it cannot be published.
-    saving: Saving | None
-    #: Token usage since then.
-    usage: Mapping[str, int] | None
-
-    def made(self) -> CompactedMessage:
-        if not self.prohibitions.changes:
-            return self._in_full()
-        try:
-            return self._by_changes()
-        except SummaryRejected as rejected:  # reported by its own event; ask for all notes instead
-            try:
-                return replace(self, usage=added(self.usage, rejected.usage))._in_full()
-            except LimitReached:  # a retry would start over and pay for the edits each time
-                raise rejected from None
-
-    def _by_changes(self) -> CompactedMessage:
-        """Return the compaction with edited notes. Raises ``SummaryRejected``."""
-        noting, notes = self.noting, self.prohibitions.notes
-        before = render_notes(notes)
-        request = self._request(self.step, self.prohibitions.compaction, before, changes=True)
-        source = replace(self._source(self.step), notes=frozenset(note.text for note in notes))
-        return self._summarized(request, source, partial(_changed, notes, noting.order, self._span()))
-
-    def _in_full(self) -> CompactedMessage:
-        """Return the compaction with all notes written in full, again or for the first time."""
-        noting, prohibitions = self.noting, self.prohibitions
-        again = prohibitions.compaction is not None and self.step.at_boundary
-        whole = noting.whole(self.reached) if again else None
-        step, previous = (whole, None) if whole is not None else (self.step, prohibitions.compaction)
-        known = prohibitions.notes if previous is not None else ()
-        request = self._request(step, previous, previous.summary if previous is not None else None, changes=False)
-        span = (1, self._span()[1]) if prohibitions.compaction is not None else self._span()
-        reading = partial(_written if prohibitions.notes else _read, known, noting.order, span)
-        return self._summarized(request, self._source(step), reading, major=prohibitions.compaction is not None)
-
-    def _span(self) -> Span:
-        return span_of(self.step.rounds, self.first, self.reached)
-
-    def _source(self, step: Step) -> Source:
-        source = Source(step.text, self.new, self.published, sent=step.tokens)
-        return self.saving.measure(source, None)[0] if self.saving is not None else source
-
-    @property
-    def target_tokens(self) -> int | None:
-        target = self.noting.work.config.target_tokens
-        return self.saving.measure(self._source(self.step), target)[1] if self.saving is not None else target
-
-    def _request(
-        self, step: Step, previous: CompactedMessage | None, said: str | None, *, changes: bool
-    ) -> SummaryRequest:
-        noting, target = self.noting, self.noting.target_for(self.target_tokens, changes=changes)
-        behind = None
-        if step is self.step and step.at_boundary:
-            shown = previous is None or previous.summary == said  # else the prompt shows other numbers, or none
-            said_above = None if shown else said
-            asked = noting.asked_behind(said_above, previous=previous is not None, changes=changes, target=target)
-            behind = noting.work.continued(noting.view, previous, step.rounds, asked)
-        return SummaryRequest(
-            role=noting.view.role,
-            kind="changes" if changes else "rounds",
-            previous=previous,
-            rounds=tuple(step.rounds),
-            start_index=self.first if step is self.step else 1,
-            end_index=self.reached if self.step.at_boundary else self.reached + 1,
-            target_tokens=self.target_tokens,
-            plan=noting.work.plan,
-            messages=noting.asked(step.text, said, changes=changes, target=target),
-            continued=behind,
-            notes=self.prohibitions.notes if changes else (),
-            schema=SCHEMA if changes else None,
-        )
-
-    def _summarized(
-        self, request: SummaryRequest, source: Source, reading: AnswerParser, *, major: bool = False
-    ) -> CompactedMessage:
-        prohibitions = collect_prohibitions(self.prohibitions.compaction, self.step.rounds)
-        becomes = partial(self._compaction, prohibitions, request.kind)
-        kept = becomes if self.step.at_boundary else None
-        work, view = self.noting.work, self.noting.view
-        return becomes(work.summarize(request, source, view, prohibitions, kept, reading, major=major))
-
-    def _compaction(self, prohibitions: Sequence[str], kind: RequestKind, summary: Summary) -> CompactedMessage:
-        view, previous = self.noting.view, self.prohibitions.compaction
-        last = view.rounds[self.reached - 1] if self.reached > view.end else None
-        written = previous.extra.get(WRITTEN) if previous is not None and kind == "changes" else None
-        written = view.ledger.count(summary.text) if kind == "rounds" else written
-        extra = {key: value for key, value in ((PROHIBITIONS, tuple(prohibitions)), (WRITTEN, written)) if value}
-        return compaction_of(self.reached, last, previous, self.usage, extra, summary)
-
-
-def _contracted(asked: str, changes: bool) -> list[Message]:
-    return contract("changes" if changes else "notes").render(asked)
-
-
-def _changed(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the summary with the edits in *answer* applied to *notes*."""
-    made = apply_edits(notes, parse_edits(answer), order=order, span=span)
-    return Summary(render_notes(made), notes=made)
+    notes = apply_edits(notes, parse_edits(answer), order=order, span=span)
+    return Summary(render_notes(notes), notes=notes)
 
 
-def _written(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+def _parse_again(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return *answer* parsed as notes; a note in *known* with the same text is kept as it is.
 
     Raises ``SummaryRejected`` for a list of edits, which was not requested: all notes that it does not name would be
     lost.
     """
     if is_edits(answer):
-        raise SummaryRejected("malformed", "the answer is changes of notes, and all of them were asked for")
-    return _read(known, order, span, answer)
+        raise SummaryRejected("malformed", "the answer edits notes; it must contain all notes")
+    return _parse(known, order, span, answer)
 
 
-def _read(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+def _parse(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the same without the check for edits: there are no notes yet that they could change."""
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=normalize_text(answer), first_round=span[0], last_round=span[1]),)
-    made = sort_notes(found, order)
-    return Summary(render_notes(made), notes=made)
+    notes = sort_notes(found, order)
+    return Summary(render_notes(notes), notes=notes)

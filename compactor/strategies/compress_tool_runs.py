@@ -24,7 +24,7 @@ from ..prompt.shorten import is_result
 from ..tokens import MESSAGE_TOKENS
 from ..transcript import answered_calls, quote
 from ..view import View
-from .incremental import SummaryQuestion, fold, quote_query, summary_text
+from .incremental import SummaryQuestion, fold, quote_query, require_work, summary_text
 from .tail import Location, Tail
 
 if TYPE_CHECKING:
@@ -212,16 +212,13 @@ def compress_tool_runs(
     options = _Options(prompt, ratio, names, reread)
 
     def strategy(view: View) -> Iterator[Reduction]:
-        if view.work is None:
-            raise RuntimeError(
-                "compress_tool_runs asks a model, so it runs in a compactor, not where a prompt is composed"
-            )
+        work = require_work(view, "compress_tool_runs")
         if not view.keeps_reductions:
             return
         rejected: SummaryRejected | None = None
         for stretch in find_past_runs(view, more_than, kept) if scope == "past" else find_open_runs(view, kept):
             try:
-                reduction = _Run(view, view.work, stretch, options).summarised()
+                reduction = _Run(view, work, stretch, options).summarised()
             except SummaryRejected as error:
                 rejected = error  # raised at the end, after the other runs
                 continue
@@ -322,7 +319,7 @@ class _Run:
 
     @cached_property
     def asking(self) -> SummaryQuestion:
-        return SummaryQuestion(self.options.prompt, "tool_run", self.target, quote_query(self.logged))
+        return SummaryQuestion(self.work, self.options.prompt, "tool_run", self.target, quote_query(self.logged))
 
     def _quoted(self) -> Iterator[Post]:
         """Yield the new posts as the model reads them."""

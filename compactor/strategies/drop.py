@@ -11,7 +11,7 @@ from memory import Memory
 from memory.messages import text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import Post
+from memory.rounds import Attachment, Post, Round
 
 from ..config import whole_number
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, kind_named
@@ -58,19 +58,17 @@ def drop(
     def strategy(view: View) -> Iterator[Reduction]:
         work = view.work
         needs_tokens = work is None or work.exceeds is None or "tokens" in work.exceeds
-        dropping = _Dropping(Tail(view), protected)
-        # Removing attachments does not lower the number of messages.
-        waiting = bool(types) and needs_tokens
-        found: list[Reduction] = []
+        dropping, dropped = _Dropping(Tail(view), protected), list[Reduction]()
+        left = types if needs_tokens else {}  # removing attachments does not lower the number of messages
         for name, kept in rules:
             if not name.startswith(ATTACHMENT):
-                found += dropping.posts(name, kept)
-            elif waiting:  # all types at once: only one overlay of a post takes effect
-                found += dropping.attachments(types)
-                waiting = False
+                dropped += dropping.drop_posts(name, kept)
+            else:  # all types at once: only one overlay of a post takes effect
+                dropped += dropping.drop_attachments(left)
+                left = {}
         if needs_tokens and not dropping.outweighs_line():
-            found = [*_Dropping(Tail(view), protected).attachments(types)]
-        yield from found
+            dropped = _Dropping(Tail(view), protected).drop_attachments(types)
+        yield from dropped
 
     strategy.__name__ = strategy.__qualname__ = f"drop({', '.join(name for name, _ in rules)})"
     return strategy
@@ -91,123 +89,107 @@ class _Dropping:
     """Applies the rules of one strategy to a tail, one after the other."""
 
     def __init__(self, tail: Tail, keep_rounds: int) -> None:
-        self._tail = tail
-        self._protected_from = tail.view.total - keep_rounds
+        self._tail, self._view = tail, tail.view
+        self._protected_from = self._view.total - keep_rounds
         self._by_round = {place: list(groups) for place, groups in groupby(tail.groups, lambda group: group.place)}
-        self._posts = {
-            (place, post.number): post
-            for place, groups in self._by_round.items()
-            for post in groups[0].round_.post_list
-        }
-        #: Positions of the posts dropped so far.
+        #: Locations of the posts dropped so far, their tokens, and the log number of the first round that loses any.
         self._gone: set[Location] = set()
+        self._tokens, self._first = 0, 0
         #: Existing overlays: the round's place, and the numbers of the first and the last post.
         self._overlaid = {
-            _span(place, reduction)
+            (place, one.first_number, one.last_number)
             for place, groups in self._by_round.items()
-            for reduction in tail.view.reductions.of(groups[0].round_.id)
+            for one in self._view.reductions.of(groups[0].round_.id)
         }
-        #: Tokens of the dropped posts, and the log number of the first round that loses any.
-        self._tokens, self._first = 0, 0
 
-    def posts(self, kind: str, keep_recent: int) -> Iterator[Reduction]:
-        """Yield the reductions that drop message groups of *kind*: one for each contiguous run in a round."""
-        role = self._tail.view.role
-        found = [group for group in self._shown() if _is_of(group.group, kind, role)]
+    def drop_posts(self, kind: str, keep_recent: int) -> list[Reduction]:
+        """Drop message groups of *kind*, and return the reductions: one for each contiguous run in a round."""
+        found = [group for group in self._find_shown() if _is_of(group.group, kind, self._view.role)]
         old = [group for group in found[: max(len(found) - keep_recent, 0)] if not self._stays(group)]
+        reductions: list[Reduction] = []
         for place, groups in groupby(old, lambda group: group.place):
-            for stretch in self._stretches(place, list(groups)):
-                yield from self._dropped(stretch)
+            round_ = self._by_round[place][0].round_
+            posts = {post.number: post for post in round_.post_list}
+            for run in self._find_runs(place, list(groups)):
+                locations = {location for group in run for location in group.locations}
+                reduction = Reduction.over(round_, [posts.get(number) for _, number in locations], "dropped")
+                if (place, reduction.first_number, reduction.last_number) in self._overlaid:
+                    continue  # the log would ignore it
+                self._gone |= locations
+                self._tokens += sum(sum(self._view.costs(round_, group.group)) for group in run)
+                self._first = min(self._first or round_.number, round_.number)
+                reductions.append(reduction)
+        return reductions
 
-    def attachments(self, types: Mapping[str, int]) -> Iterator[Reduction]:
-        """Yield the reductions that remove attachments of *types* (each with the number of newest posts that stay)."""
-        posts = [(group, post) for group in self._shown() for post in group.posts if post is not None]
+    def drop_attachments(self, types: Mapping[str, int]) -> list[Reduction]:
+        """Return the reductions that remove attachments of *types*, each with the number of newest posts that stay."""
+        posts = [(group, post) for group in self._find_shown() for post in group.posts if post is not None]
         going: dict[Location, set[str]] = {}
         for type_, keep_recent in types.items():
-            found = [group.of(post) for group, post in posts if is_kind(post, ATTACHMENT + type_, "")]
-            for where in found[: max(len(found) - keep_recent, 0)]:
-                going.setdefault(where, set()).add(type_)
+            found = [group.locate(post) for group, post in posts if is_kind(post, ATTACHMENT + type_, "")]
+            for location in found[: max(len(found) - keep_recent, 0)]:
+                going.setdefault(location, set()).add(type_)
+        reductions: list[Reduction] = []
         for group, post in posts:
-            if group.of(post) in going and not self._stays(group):
-                yield from self._without(group, post, going[group.of(post)])
+            if group.locate(post) in going and not self._stays(group):
+                text = _describe_without(group.round_, post, going[group.locate(post)])
+                if self._view.ledger.count(text) < self._view.ledger.count(text_of(post)):
+                    reduction = Reduction.over(group.round_, [post], "offloaded", text)
+                    self._overlaid.add((group.place, reduction.first_number, reduction.last_number))
+                    reductions.append(reduction)
+        return reductions
 
     def outweighs_line(self) -> bool:
         """Return whether dropping saves more than the line about it costs, or prompts have that line already."""
-        view = self._tail.view
-        if not self._gone or view.first_dropped:
+        if not self._gone or self._view.first_dropped:
             return True
-        return self._tokens > count_message(omission_note((), dropped_from=self._first), view.ledger.count)
+        return self._tokens > count_message(omission_note((), dropped_from=self._first), self._view.ledger.count)
 
-    def _shown(self) -> list[TailGroup]:
-        return [group for group in self._tail.groups if not group.places <= self._gone]
+    def _find_shown(self) -> list[TailGroup]:
+        return [group for group in self._tail.groups if not group.locations <= self._gone]
 
-    def _stays(self, placed: TailGroup) -> bool:
+    def _stays(self, group: TailGroup) -> bool:
         """Return whether a message group always stays, regardless of the rules."""
-        tail = self._tail
-        if placed.group.from_user and (placed.place == tail.asked or placed.forbids):
+        tail, posts = self._tail, [post for post in group.group.posts if post is not None]
+        if group.group.from_user and (group.place == tail.asked or group.prohibitions):
             return True
-        if placed.place >= self._protected_from and not _has_calls(placed.group):
+        if group.place >= self._protected_from and not any(post.tool_calls or is_result(post) for post in posts):
             return True
-        if tail.latest_answer in placed.places or placed.places & tail.unread:
+        if tail.latest_answer in group.locations or group.locations & tail.unread:
             return True
-        if any(post and is_summary(post) for post in placed.group.posts):
-            return True
-        return not tail.view.reducible(placed.round_, placed.group)
+        return any(map(is_summary, posts)) or not self._view.reducible(group.round_, group.group)
 
-    def _stretches(self, place: int, groups: list[TailGroup]) -> Iterator[list[TailGroup]]:
-        """Yield *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
+    def _find_runs(self, place: int, groups: list[TailGroup]) -> list[list[TailGroup]]:
+        """Return *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
 
         A group that spans several runs is left out, such as a call with a late result behind another message.
         """
-        shown = sorted(where for group in self._by_round[place] for where in group.places if where not in self._gone)
-        while groups:
-            going = {where for group in groups for where in group.places}
-            runs = [list(run) for goes, run in groupby(shown, going.__contains__) if goes]
-            run_of = {where: number for number, run in enumerate(runs) for where in run}
-            stretches: dict[int, list[TailGroup]] = {}
+        shown = sorted(location for group in self._by_round[place] for location in group.locations - self._gone)
+        while True:
+            going = {location for group in groups for location in group.locations}
+            parts = [list(part) for goes, part in groupby(shown, going.__contains__) if goes]
+            number_of = {location: number for number, part in enumerate(parts) for location in part}
+            runs: dict[int, list[TailGroup]] = {}
             for group in groups:
-                first, *others = {run_of[where] for where in group.places}
+                first, *others = {number_of[location] for location in group.locations}
                 if not others:
-                    stretches.setdefault(first, []).append(group)
-            whole = [group for stretch in stretches.values() for group in stretch]
+                    runs.setdefault(first, []).append(group)
+            whole = [group for run in runs.values() for group in run]
             if len(whole) == len(groups):
-                yield from stretches.values()
-                return
+                return list(runs.values())
             groups = whole
 
-    def _dropped(self, stretch: list[TailGroup]) -> Iterator[Reduction]:
-        round_ = stretch[0].round_
-        places = {where for group in stretch for where in group.places}
-        reduction = Reduction.over(round_, map(self._posts.get, places), "dropped")
-        if _span(stretch[0].place, reduction) not in self._overlaid:  # the log would ignore it
-            self._gone |= places
-            self._tokens += sum(sum(self._tail.view.costs(round_, group.group)) for group in stretch)
-            self._first = min(self._first or round_.number, round_.number)
-            yield reduction
 
-    def _without(self, placed: TailGroup, post: Post, types: set[str]) -> Iterator[Reduction]:
-        reference = post_reference(placed.round_, post)
-        going = [attachment for attachment in post.attachment_list if attachment.type in types]
-        kept = tuple(attachment for attachment in post.attachment_list if attachment.type not in types)
-        lines = [
-            attachments_line([one for one in going if one.type == type_], reference)
-            for type_ in dict.fromkeys(one.type for one in going)
-        ]
-        rest = text_of(post.model_copy(update={"attachment_list": kept}))
-        text = "\n\n".join([*([rest] if rest else []), *lines])
-        reduction = Reduction.over(placed.round_, [post], "offloaded", text)
-        count = self._tail.view.ledger.count
-        if count(text) < count(text_of(post)):
-            self._overlaid.add(_span(placed.place, reduction))
-            yield reduction
-
-
-def _span(place: int, reduction: Reduction) -> tuple[int, int, int]:
-    return place, reduction.first_number, reduction.last_number
-
-
-def _has_calls(group: MessageGroup) -> bool:
-    return any(post is not None and (post.tool_calls or is_result(post)) for post in group.posts)
+def _describe_without(round_: Round, post: Post, types: set[str]) -> str:
+    """Return the text of *post* without its attachments of *types*, with a line that stands for those of each type."""
+    kept = tuple(attachment for attachment in post.attachment_list if attachment.type not in types)
+    going: dict[str, list[Attachment]] = {}
+    for attachment in post.attachment_list:
+        if attachment.type in types:
+            going.setdefault(attachment.type, []).append(attachment)
+    lines = [attachments_line(attachments, post_reference(round_, post)) for attachments in going.values()]
+    rest = text_of(post.model_copy(update={"attachment_list": kept}))
+    return "\n\n".join([rest, *lines] if rest else lines)
 
 
 def _is_of(group: MessageGroup, kind: str, role: str) -> bool:
@@ -225,9 +207,6 @@ def _is_of(group: MessageGroup, kind: str, role: str) -> bool:
     if kind == "assistant":
         return not calls and not results and first.send_from == role
     return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))
-
-
-# --- pin_system: system messages in the conversation stay word for word when their rounds are summarized -----------
 
 
 #: Senders that speak for the host.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memory.overlays import CompactedMessage
 from memory.references import beginning
@@ -19,6 +18,9 @@ from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..tokens import count_prompt
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View
+
+if TYPE_CHECKING:
+    from ..summarize import Work
 
 #: If there is little new text, a summary is asked to take at most this share of it beside the one before.
 NEW_SHARE = 0.5
@@ -36,7 +38,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
     Made from the log: text that was offloaded, dropped or summarised is read in full. Yields none if retaining the
     recent rounds leaves nothing to cover.
     """
-    return _fold_due(view, as_shown=False)
+    return fold_due(view, "compact_rounds")
 
 
 def compact_view(view: View) -> Iterator[CompactedMessage]:
@@ -44,27 +46,112 @@ def compact_view(view: View) -> Iterator[CompactedMessage]:
 
     The user's prohibitions are still carried on from the log.
     """
-    return _fold_due(view, as_shown=True)
+    return fold_due(view, "compact_view", as_shown=True)
 
 
-def _fold_due(view: View, *, as_shown: bool) -> Iterator[CompactedMessage]:
-    work = view.work
-    if work is None:
-        name = "compact_view" if as_shown else "compact_rounds"
-        raise RuntimeError(f"{name} asks a model, so it runs in a compactor, not where a prompt is composed")
-    view, config = view.as_summarised, work.config
-    end = view.due_end(config, work.mark)
-    rounds = logged = view.rounds[view.end : end]
-    if as_shown:
-        rounds = tuple([view.round(place) for place in range(view.end, end)])
-    question = SummaryQuestion(config.prompt, target_tokens=config.target_tokens)
-    return fold(view, question, rounds, start=view.end, previous=view.compaction, logged=logged)
+def require_work(view: View, strategy: str) -> Work:
+    """Return ``view.work``. Raises ``RuntimeError`` outside a compactor, where no model may be asked."""
+    if view.work is None:
+        raise RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
+    return view.work
+
+
+class Saving(NamedTuple):
+    """The tokens that a compaction can save in prompts."""
+
+    #: Prompt tokens that it replaces, including the message of the previous compaction.
+    before: int
+    #: Tokens of the text around the new summary, and of the previous summary.
+    frame: int
+    previous: int
+
+    @property
+    def new(self) -> int:
+        """How much longer than the previous summary the new one may be before prompts get longer."""
+        return self.before - self.frame - self.previous
+
+    @property
+    def target(self) -> int:
+        """Maximum length of a summary that still makes prompts clearly shorter."""
+        return self.previous + max(int(NEW_SHARE * self.new), 1)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a summary of useful length would make prompts shorter."""
+        return self.new > 0 and self.target >= MIN_TARGET
+
+
+def find_saving(view: View, previous: CompactedMessage | None, end: int) -> Saving | None:
+    """Return the saving of a compaction of the first *end* rounds that replaces *previous*; None if there is none."""
+    start, generation = (previous.end_index, previous.generation) if previous is not None else (0, 0)
+    covered, last = view.closed_tokens(start, end), view.rounds[end - 1]
+    # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
+    word = CompactedMessage(
+        start_index=1,
+        end_index=max(end, 1),
+        summary=_WORD,
+        end_round_id=last.id,
+        end_number=last.number or None,
+        generation=generation,
+    )
+    count = view.ledger.count
+    saving = Saving(
+        before=view.tokens_in_front(previous) + covered,
+        frame=view.tokens_in_front(word) - count(_WORD),
+        previous=count(previous.summary) if previous is not None else 0,
+    )
+    return saving if saving.is_possible else None
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryQuestion:
-    """The prompt, kind and length of a requested summary."""
+class Batch:
+    """The rounds that one request adds to a summary."""
 
+    step: Step
+    #: The number of its first round, from 1, of its last one, and of the rounds that are fully covered afterwards.
+    first: int
+    end_index: int
+    reached: int
+    #: The last covered round; None: the same as in *previous*.
+    last: Round | None
+    #: The compaction that the new one continues.
+    previous: CompactedMessage | None
+    #: The sizes that a summary is checked against, without the text.
+    source: Source
+    target_tokens: int | None
+    #: Whether the compaction may be published.
+    publishes: bool
+    #: Spent on earlier requests since the last publication.
+    usage: Mapping[str, int] | None
+    prohibitions: tuple[str, ...]
+
+    def compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
+        """Return the compaction with *summary* as its text; it replaces *previous*."""
+        previous, last = self.previous, self.last
+        end_round_id, end_number = (previous.end_round_id, previous.end_number) if previous else (None, None)
+        if last is not None:
+            end_round_id, end_number = last.id, last.number or None
+        if prohibitions := add_quoted_instructions(self.prohibitions, summary):
+            extra = {PROHIBITIONS: prohibitions, **extra}
+        return CompactedMessage(
+            start_index=1,
+            end_index=max(self.reached, 1),
+            summary=summary.text,
+            end_round_id=end_round_id,
+            end_number=end_number,
+            generation=previous.generation if previous else 0,
+            model=summary.model,
+            usage=added(self.usage, summary.usage),
+            notes=summary.notes,
+            extra=extra,
+        )
+
+
+@dataclass(frozen=True)
+class SummaryQuestion:
+    """Asks for summaries of one kind and length with one prompt."""
+
+    work: Work
     prompt: PromptTemplate
     kind: RequestKind = "rounds"
     target_tokens: int | None = None
@@ -73,47 +160,58 @@ class SummaryQuestion:
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens that the conversation may take in a request beside instructions and summary."""
-        assert view.work is not None  # noqa: S101  (a strategy that asks has it)
-        empty = self._messages(self._text(Step()), view, previous)
-        taken = count_prompt(empty, view.ledger.count)
-        return view.work.config.summarizer_input_tokens - taken
+        _, empty = self._render(Step(), view, previous, self.target_tokens)
+        return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
-    def request(
-        self, step: Step, view: View, previous: CompactedMessage | None, span: tuple[int, int]
-    ) -> tuple[SummaryRequest, str]:
-        """Return the request for *step*, and its quoted text."""
-        work, text, behind = view.work, self._text(step), None
-        assert work is not None  # noqa: S101  (a strategy that asks has it)
+    def summarize(self, view: View, batch: Batch) -> CompactedMessage:
+        """Return the compaction that also covers *batch*. Raises the summarizer's errors, or ``SummaryRejected``."""
+        work, step, previous, target = self.work, batch.step, batch.previous, batch.target_tokens
+        text, messages = self._render(step, view, previous, target)
+        continued = None
         if work.last_prompt is not None and self.kind == "rounds" and step.at_boundary:
-            asked = self.prompt.instruct(
-                previous=previous is not None, role=view.role, target_tokens=self.target_tokens, plan=work.plan
-            )
-            behind = work.continued(view, previous, step.rounds, asked)
+            has_previous = previous is not None
+            asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
+            continued = work.continued(view, previous, step.rounds, asked)
         request = SummaryRequest(
             role=view.role,
             kind=self.kind,
             previous=previous,
             rounds=tuple(step.rounds),
-            start_index=span[0],
-            end_index=span[1],
-            target_tokens=self.target_tokens,
+            start_index=batch.first,
+            end_index=batch.end_index,
+            target_tokens=target,
             plan=work.plan,
-            messages=self._messages(text, view, previous),
-            continued=behind,
+            messages=messages,
+            continued=continued,
         )
-        return request, text
+        becomes, source = batch.compaction if batch.publishes else None, replace(batch.source, text=text)
+        return batch.compaction(work.summarize(request, source, view, batch.prohibitions, becomes))
 
-    def _text(self, step: Step) -> str:
-        return Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
-
-    def _messages(self, text: str, view: View, previous: CompactedMessage | None) -> list[dict[str, Any]]:
-        return self.prompt.render(
-            text,
-            previous_summary=previous.summary if previous else None,
-            role=view.role,
-            target_tokens=self.target_tokens,
-            plan=view.work.plan if view.work is not None else None,
+    def _render(
+        self, step: Step, view: View, previous: CompactedMessage | None, target: int | None
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Return the quoted text of *step*, and the messages that ask for its summary."""
+        text = Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
+        said = previous.summary if previous else None
+        return text, self.prompt.render(
+            text, previous_summary=said, role=view.role, target_tokens=target, plan=self.work.plan
         )
+
+
+def fold_due(
+    view: View, strategy: str, ask: type[SummaryQuestion] = SummaryQuestion, *, as_shown: bool = False
+) -> Iterator[CompactedMessage]:
+    """Yield the compactions that ``fold`` makes of the rounds that are due; with *as_shown*, with their overlays.
+
+    Raises ``RuntimeError`` outside a compactor.
+    """
+    work, view = require_work(view, strategy), view.as_summarised
+    end = view.due_end(work.config, work.mark)
+    rounds = logged = view.rounds[view.end : end]
+    if as_shown:
+        rounds = tuple([view.round(place) for place in range(view.end, end)])
+    question = ask(work, work.config.prompt, target_tokens=work.config.target_tokens)
+    return fold(view, question, rounds, start=view.end, previous=view.compaction, logged=logged)
 
 
 def fold(
@@ -135,138 +233,42 @@ def fold(
     rounds from the log; the user's prohibitions in them are carried into the summary. If *rounds* are parts of rounds,
     *calls* maps their results to calls.
     """
-    work, publishes, count = view.work, question.kind == "rounds", view.ledger.count
-    assert work is not None  # noqa: S101  (a strategy that asks has it)
-    if publishes:
-        if not rounds:
-            return
-        saving_of_all = saving_of(view, previous, start + len(rounds))
-        if not saving_of_all.is_possible:
-            return
+    publishes, count = question.kind == "rounds", view.ledger.count
+    saving_of_all = find_saving(view, previous, start + len(rounds)) if publishes and rounds else None
+    if publishes and saving_of_all is None:
+        return
     first_shown = shown = previous
-    reached, usage, taken_in = start, None, 0
+    reached, tokens, usage = start, 0, None
     published = count(previous.summary) if previous is not None else 0
     room = Room(question.room(view, previous))
     for step in steps(rounds, room, count, calls=calls):
         first, reached = reached + 1, start + step.whole
+        is_last, saving = step.whole == len(rounds), None
         # Counts since the last publication: the last part of a long round may be far shorter than its summary.
-        taken_in += step.tokens
-        saving: Saving | None = None
+        tokens += step.tokens
+        source, target = Source("", tokens, published, sent=step.tokens), question.target_tokens
+        both = (*logged[first - 1 - start : reached - start], *step.rounds)
+        prohibitions = collect_prohibitions(previous, both) if publishes else ()
         if publishes and step.at_boundary:
-            is_all = shown is first_shown and step.whole == len(rounds)
-            saving = saving_of_all if is_all else saving_of(view, shown, reached)
-            if not saving.is_possible:
-                if step.whole == len(rounds):
-                    return
-                saving = None  # may be possible with the rounds of the next request
-        source, target = Source("", taken_in, published, sent=step.tokens), question.target_tokens
-        if saving is not None:
-            source, target = saving.measure(source, target)
-        span = (first, reached if step.at_boundary else reached + 1)
-        request, text = replace(question, target_tokens=target).request(step, view, previous, span)
-        prohibitions = (
-            collect_prohibitions(previous, (*logged[first - 1 - start : reached - start], *step.rounds))
-            if publishes
-            else ()
-        )
+            is_all = is_last and shown is first_shown
+            saving = saving_of_all if is_all else find_saving(view, shown, reached)
+        if saving is not None:  # measured in prompts, without transcript markup
+            source = replace(source, tokens=saving.new, frame=saving.frame)
+            target = min(target, saving.target) if target is not None else None
+        elif publishes and is_last:
+            return
         # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.
         last = view.rounds[reached - 1] if reached > start else None
-        extra = {PROHIBITIONS: prohibitions} if prohibitions else {}
-        becomes = partial(compaction_of, reached, last, previous, usage, extra)
-        kept = becomes if saving is not None else None
-        previous = becomes(work.summarize(request, replace(source, text=text), view, prohibitions, kept))
-        if step.whole < len(rounds):  # another request follows
-            room.tokens = question.room(view, previous)
-        if not publishes or (saving is not None and previous.end_index >= view.least_end):
-            yield previous
+        end_index, can_publish = reached if step.at_boundary else reached + 1, saving is not None
+        batch = Batch(step, first, end_index, reached, last, previous, source, target, can_publish, usage, prohibitions)
+        previous = question.summarize(view, batch)
         usage = previous.usage
-        if saving is not None or (not publishes and step.at_boundary):
-            usage, taken_in, published, shown = None, 0, count(previous.summary), previous
-
-
-def compaction_of(
-    reached: int,
-    last: Round | None,
-    previous: CompactedMessage | None,
-    usage: Mapping[str, int] | None,
-    extra: Mapping[str, Any],
-    summary: Summary,
-) -> CompactedMessage:
-    """Return the compaction of the first *reached* rounds, with *summary* as its text; it replaces *previous*.
-
-    *usage* was spent on earlier requests. *last* is the last covered round; None: the same as in *previous*.
-    """
-    end_round_id, end_number = previous.end_round_id if previous else None, previous.end_number if previous else None
-    if last is not None:
-        end_round_id, end_number = last.id, last.number or None
-    prohibitions = add_quoted_instructions(extra.get(PROHIBITIONS, ()), summary)
-    return CompactedMessage(
-        start_index=1,
-        end_index=max(reached, 1),
-        summary=summary.text,
-        end_round_id=end_round_id,
-        end_number=end_number,
-        generation=previous.generation if previous else 0,
-        model=summary.model,
-        usage=added(usage, summary.usage),
-        notes=summary.notes,
-        extra={**extra, PROHIBITIONS: prohibitions} if prohibitions else extra,
-    )
-
-
-class Saving(NamedTuple):
-    """The tokens that a compaction can save in prompts."""
-
-    #: Prompt tokens that it replaces, including the message of the previous compaction.
-    before: int
-    #: Tokens of the text around the new summary, and of the previous summary.
-    frame: int
-    previous: int
-
-    @property
-    def new(self) -> int:
-        """How much longer than the previous summary the new one may be before prompts get longer."""
-        return self.before - self.frame - self.previous
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether a summary of useful length would make prompts shorter."""
-        return self.new > 0 and self.target >= MIN_TARGET
-
-    @property
-    def target(self) -> int:
-        """Maximum length of a summary that still makes prompts clearly shorter."""
-        return self.previous + max(int(NEW_SHARE * self.new), 1)
-
-    def measure(self, source: Source, target_tokens: int | None) -> tuple[Source, int | None]:
-        """Return *source* with its size in prompts (without transcript markup), and the length to request.
-
-        That length is below *target_tokens* if there is little new text.
-        """
-        measured = replace(source, tokens=self.new, frame=self.frame)
-        if target_tokens is None:
-            return measured, None
-        return measured, min(target_tokens, self.target)
-
-
-def saving_of(view: View, previous: CompactedMessage | None, end: int) -> Saving:
-    """Return the saving of a compaction of the first *end* rounds that replaces *previous*."""
-    covered = view.closed_tokens(previous.end_index if previous is not None else 0, end)
-    last = view.rounds[end - 1]
-    # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
-    word = CompactedMessage(
-        start_index=1,
-        end_index=max(end, 1),
-        summary=_WORD,
-        end_round_id=last.id,
-        end_number=last.number or None,
-        generation=previous.generation if previous is not None else 0,
-    )
-    return Saving(
-        before=view.tokens_in_front(previous) + covered,
-        frame=view.tokens_in_front(word) - view.ledger.count(_WORD),
-        previous=view.ledger.count(previous.summary) if previous is not None else 0,
-    )
+        if not is_last:
+            room.tokens = question.room(view, previous)
+        if not publishes or (can_publish and previous.end_index >= view.least_end):
+            yield previous
+        if can_publish or (not publishes and step.at_boundary):
+            usage, tokens, published, shown = None, 0, count(previous.summary), previous
 
 
 def quote_query(round_: Round) -> str:

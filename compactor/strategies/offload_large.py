@@ -19,10 +19,9 @@ from ..config import whole_number
 from ..errors import SummaryRejected
 from ..prompt.groups import ARGUMENTS, kind_named
 from ..prompt.shorten import OffloadRule, is_result, size_of
-from ..tokens import TokenCounter
 from ..transcript import answered_calls
 from ..view import View
-from .incremental import SummaryQuestion, append_prohibitions, fold, quote_query, summary_text
+from .incremental import SummaryQuestion, append_prohibitions, fold, quote_query, require_work, summary_text
 from .tail import Tail, TailGroup
 
 #: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.
@@ -64,58 +63,48 @@ def offload_large(
     chosen = None if kinds is None else tuple(map(kind_named, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)
-    template = prompt if isinstance(prompt, PromptTemplate) else load(prompt) if summarize else None
+    template = (prompt if isinstance(prompt, PromptTemplate) else load(prompt)) if summarize else None
 
     def strategy(view: View) -> Iterator[Reduction]:
-        mine, count, work = replace(rule, role=view.role), view.ledger.count, view.work
-        if summarize and work is None:
-            raise RuntimeError(
-                "offload_large(summarize=True) asks a model, so it runs in a compactor, not at prompt time"
-            )
+        mine, count = replace(rule, role=view.role), view.ledger.count
+        work = require_work(view, "offload_large(summarize=True)") if summarize else view.work
         if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
             return  # offloading does not lower the number of messages
-        mark = work.mark if work is not None else None
-        over = view.tokens - mark if mark is not None else math.inf
-        for placed, post in _candidates(Tail(view), kept, users_too=users_too):
-            if placed.group.from_user and over <= 0:
+        over = view.tokens - work.mark if work is not None and work.mark is not None else math.inf
+        for group, post in _find_candidates(Tail(view), kept, users_too=users_too):
+            if group.group.from_user and over <= 0:
                 return
-            reduction = mine.apply(placed.round_, post, count)
+            reduction = mine.apply(group.round_, post, count)
             if reduction is None:
                 continue
-            if template is not None and work is not None and reduction.text != placed.text_of(post):
-                made = _summarised(view, template, placed, post)
-                reduction = reduction if made is None else made.model_copy(update={"extra": reduction.extra})
-            if sentences := find_lost(placed.forbids, [reduction.text]):
+            if template is not None and work is not None and reduction.text != group.text_of(post):
+                summary = _summarize(view, SummaryQuestion(work, template, "large_post"), group, post)
+                reduction = reduction if summary is None else summary.model_copy(update={"extra": reduction.extra})
+            if sentences := find_lost(group.prohibitions, [reduction.text]):
                 reduction = reduction.model_copy(update={"text": append_prohibitions(reduction.text, sentences)})
-            less = _saving(placed, post, reduction, count)
-            if less > 0:
-                over -= less
+            saving = count(group.text_of(post)) - count(reduction.text)
+            for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
+                saving += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
+            if saving > 0:
+                over -= saving
                 yield reduction
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"
     return strategy
 
 
-def _saving(placed: TailGroup, post: Post | None, reduction: Reduction, count: TokenCounter) -> int:
-    """Return the tokens that *reduction* saves on *post*."""
-    less = count(placed.text_of(post)) - count(reduction.text)
-    for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
-        less += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
-    return less
-
-
-def _candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[TailGroup, Post | None]]:
+def _find_candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[TailGroup, Post | None]]:
     """Yield the posts that may be offloaded, user messages last."""
     stays = {*tail.newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
-        for placed in tail.groups:
-            if placed.group.from_user != from_user or (from_user and placed.place == tail.asked):
+        for group in tail.groups:
+            if group.group.from_user != from_user or (from_user and group.place == tail.asked):
                 continue
-            if tail.view.reducible(placed.round_, placed.group):
-                yield from ((placed, post) for post in placed.posts if placed.of(post) not in stays)
+            if tail.view.reducible(group.round_, group.group):
+                yield from ((group, post) for post in group.posts if group.locate(post) not in stays)
 
 
-def _summarised(view: View, template: PromptTemplate, placed: TailGroup, post: Post | None) -> Reduction | None:
+def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Post | None) -> Reduction | None:
     """Return the reduction of *post* to its summary.
 
     None if the summary is rejected or saves nothing, or if the post is the role's own and calls tools.
@@ -123,20 +112,20 @@ def _summarised(view: View, template: PromptTemplate, placed: TailGroup, post: P
     own = post is not None and post.send_from == view.role and not is_result(post)
     if own and post is not None and post.tool_calls:
         return None
-    text, count = placed.text_of(post), view.ledger.count
+    text, count = group.text_of(post), view.ledger.count
     tokens = count(text)
     target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
     # Tool calls of other senders stay as they are, so they are not summarized.
-    alone = placed.alone(None if post is None else post.model_copy(update={"tool_calls": ()}))
+    alone = group.isolate(None if post is None else post.model_copy(update={"tool_calls": ()}))
+    lead = "" if post is None else quote_query(group.round_)
+    question = replace(question, target_tokens=target, lead=lead)
     try:
-        question = SummaryQuestion(template, "large_post", target, "" if post is None else quote_query(placed.round_))
-        calls = answered_calls(placed.round_)
-        *_, made = fold(view, question, [alone], start=placed.place, calls=calls)
+        *_, made = fold(view, question, [alone], start=group.place, calls=answered_calls(group.round_))
     except SummaryRejected:
         return None
     stands_for = f"the {size_of(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"
-    shown = summary_text(made.summary, stands_for, post_reference(placed.round_, post))
+    shown = summary_text(made.summary, stands_for, post_reference(group.round_, post))
     if count(shown) >= tokens:
         return None
     kind: ReductionKind = "summarised" if own else "offloaded"
-    return Reduction.over(placed.round_, [post], kind, shown, usage=made.usage, model=made.model)
+    return Reduction.over(group.round_, [post], kind, shown, usage=made.usage, model=made.model)

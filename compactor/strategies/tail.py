@@ -12,7 +12,7 @@ from ..acceptance.prohibitions import find_prohibitions
 from ..prompt.groups import MessageGroup
 from ..view import View
 
-#: A post's position: the place of its round in the view, and its number in the round; 0 is the user's query.
+#: A post's location: the place of its round in the view, and its number in the round; 0 is the user's query.
 Location = tuple[int, int]
 
 
@@ -23,38 +23,44 @@ class TailGroup(NamedTuple):
     round_: Round
     group: MessageGroup
 
-    def of(self, post: Post | None) -> Location:
+    def locate(self, post: Post | None) -> Location:
         return self.place, post.number if post is not None else 0
 
     def text_of(self, post: Post | None) -> str:
         """Return the full text of *post*, which is in this group."""
         return self.round_.user_query if post is None else text_of(post)
 
-    def alone(self, post: Post | None) -> Round:
+    def isolate(self, post: Post | None) -> Round:
         """Return the round reduced to *post*."""
-        if post is None:
-            return self.round_.model_copy(update={"post_list": ()})
-        return self.round_.model_copy(update={"user_query": "", "post_list": (post,)})
+        query, posts = (self.round_.user_query, ()) if post is None else ("", (post,))
+        return self.round_.model_copy(update={"user_query": query, "post_list": posts})
 
     @property
-    def forbids(self) -> tuple[str, ...]:
+    def prohibitions(self) -> tuple[str, ...]:
         """The sentences in which the user forbids something; empty for other senders."""
-        return find_prohibitions(map(self.alone, self.posts)) if self.group.from_user else ()
+        return find_prohibitions(map(self.isolate, self.posts)) if self.group.from_user else ()
 
     @property
     def posts(self) -> tuple[Post | None, ...]:
         """The posts of the group, each once: the group repeats the post of a call in place of a missing answer."""
-        return tuple({self.of(post): post for post in self.group.posts}.values())
+        return tuple({self.locate(post): post for post in self.group.posts}.values())
 
     @property
-    def places(self) -> frozenset[Location]:
-        """The positions of its posts; a query has two if a post repeats it to the agent."""
-        found = frozenset(map(self.of, self.group.posts))
+    def locations(self) -> frozenset[Location]:
+        """The locations of its posts; a query has two if a post repeats it to the agent."""
+        found = frozenset(map(self.locate, self.group.posts))
         first = self.round_.post_list[0] if self.round_.post_list else None
         if self.group.from_user and first is not None and repeats_query(first, self.round_):
-            twice = frozenset((self.of(None), self.of(first)))
-            return found | twice if found & twice else found
+            both = frozenset((self.locate(None), self.locate(first)))
+            return found | both if found & both else found
         return found
+
+    def is_answer_of(self, role: str) -> bool:
+        """Return whether this is one message from *role* to the user, without calls."""
+        post, *more = self.posts
+        if post is None or more or post.tool_calls:  # a legacy call is not in tool_calls; *more* is its result
+            return False
+        return post.send_from == role and post.send_to == USER
 
 
 @dataclass(frozen=True)
@@ -72,38 +78,29 @@ class Tail:
         return tuple(TailGroup(place, round_, group) for place in view.places for round_, group in view.groups(place))
 
     def newest(self, number: int) -> frozenset[Location]:
-        """Return the positions of the newest *number* posts."""
-        places = sorted(placed.of(post) for placed in self.groups for post in placed.posts)
-        return frozenset(places[max(len(places) - number, 0) :])
+        """Return the locations of the newest *number* posts."""
+        locations = sorted(group.locate(post) for group in self.groups for post in group.posts)
+        return frozenset(locations[max(len(locations) - number, 0) :])
 
     @cached_property
     def latest_answer(self) -> Location | None:
-        """The position of the role's newest answer to the user."""
-        role = self.view.role
-        return next((placed.of(placed.posts[0]) for placed in reversed(self.groups) if _is_answer(placed, role)), None)
+        """The location of the role's newest answer to the user."""
+        answers = (group for group in reversed(self.groups) if group.is_answer_of(self.view.role))
+        return next((group.locate(group.posts[0]) for group in answers), None)
 
     @cached_property
     def asked(self) -> int:
         """The place of the round with the newest query; -1 if the user said nothing."""
-        return max((placed.place for placed in self.groups if placed.group.from_user), default=-1)
+        return max((group.place for group in self.groups if group.group.from_user), default=-1)
 
     @cached_property
     def unread(self) -> frozenset[Location]:
-        """The positions at the end of the open round that the role has not continued from; empty if none is open.
+        """The locations at the end of the open round that the role has not continued from; empty if none is open.
 
         These are the group with the newest post and the group that begins last. Without the second, an earlier call
         would seem to wait for its answer.
         """
-        newest = [placed for placed in self.groups if placed.place == self.view.total - 1 and not placed.round_.closed]
-        return frozenset().union(*(end.places for end in (*newest[-1:], *sorted(newest, key=_end)[-1:])))
-
-
-def _end(placed: TailGroup) -> Location:
-    return max(placed.places)
-
-
-def _is_answer(placed: TailGroup, role: str) -> bool:
-    post, *more = placed.posts
-    if post is None or more or post.tool_calls:  # legacy function calls are not in tool_calls; more is their result
-        return False
-    return post.send_from == role and post.send_to == USER
+        newest = [group for group in self.groups if group.place == self.view.total - 1 and not group.round_.closed]
+        if not newest:
+            return frozenset()
+        return newest[-1].locations | max(reversed(newest), key=lambda group: max(group.locations)).locations

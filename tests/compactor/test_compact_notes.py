@@ -590,7 +590,7 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
     scene = Scene([FIRST, "add [Done]: Item-8 was priced."], memory=Memory("session", store=store)).add(5)
     store.refused = frozenset({"compaction published"})
     scene.add(4)
-    (kept,) = scene.memory.snapshot.prepared[ROLE]
+    (kept,) = scene.memory.snapshot.prepared[ROLE].values()
     assert (kept.kind, kept.text) == ("changes", "add [Done]: Item-8 was priced.")
     assert kept.compaction is not None
     assert texts(kept.compaction.notes)[-1] == "Item-8 was priced."

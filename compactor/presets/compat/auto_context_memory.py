@@ -239,12 +239,12 @@ class AutoContextMemory:
     def _hide(self, target: TailGroup, tail: Tail, index: int) -> None:
         """Publish a reduction that hides *target*. Raises ``NotDeleted`` if it would hide other messages as well."""
         view = tail.view
-        numbers = {number for _, number in target.places}
+        numbers = {number for _, number in target.locations}
         covers = [one for one in view.reductions.of(target.round_.id) if any(map(one.covers, numbers))]
         numbers |= {end for one in covers for end in (one.first_number, one.last_number)}
         first, last = min(numbers), max(numbers)
         others = (other for other in tail.groups if other.round_.id == target.round_.id and other is not target)
-        if any(first <= number <= last for other in others for _, number in other.places):
+        if any(first <= number <= last for other in others for _, number in other.locations):
             raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
         journal, raw = self.memory.journal(self.role), view.rounds[target.place]
         posts = [post for post in raw.post_list if first <= post.number <= last]

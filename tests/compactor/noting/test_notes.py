@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.strategies.compact_notes import _written
+from compactor.strategies.compact_notes import _parse_again
 from compactor.strategies.notes import (
     INSTRUCTIONS,
     add_instructions,
@@ -55,7 +55,7 @@ def test_no_note_is_taken_for_a_tag_around_the_summary(notes: tuple[Note, ...], 
     answer = render_notes(
         sort_notes((*notes, Note(text=f"It said\n{tag}\nand more.", section="Done")), ("Goal", "Done"))
     )
-    assert _written((), ("Goal", "Done"), (0, 0), answer).text == answer
+    assert _parse_again((), ("Goal", "Done"), (0, 0), answer).text == answer
 
 
 @given(TEXTS)
@@ -146,7 +146,7 @@ def test_rounds_are_named_as_the_log_numbers_them() -> None:
 
 def test_an_answer_of_headings_alone_is_a_note() -> None:
     """A summary is never without a word."""
-    assert _written((), (), (1, 1), "## Goal").notes == (Note(text="## Goal", first_round=1, last_round=1),)
+    assert _parse_again((), (), (1, 1), "## Goal").notes == (Note(text="## Goal", first_round=1, last_round=1),)
 
 
 # What the user forbade
