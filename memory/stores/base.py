@@ -137,14 +137,10 @@ class Store(ABC):
     def close(self) -> None:
         """Release all resources; using the store afterwards is an error."""
 
-    # --- "erasing" ---
-
     def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
         """Redact each entry in *bodies*. A store with this ability redacts all or none."""
         for number, body in bodies.items():
             self.redact(session, number, body)
-
-    # --- "measured" ---
 
     def extent(self, session: str) -> Extent | None:
         """Return the length of one session; None for an unknown one."""
@@ -158,10 +154,8 @@ class Store(ABC):
         found = {session: self.extent(session) for session in self.sessions()}
         return {session: extent for session, extent in found.items() if extent is not None}
 
-    # --- "indexed": entries are filed under ``entry.round``, and "round opened" under the round's id too ---
-
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
-        """Yield all entries of the rounds *first* to *last*, both inclusive, in the order of the log."""
+        """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""
         return (entry for entry in self.read(session) if first <= entry.round <= last)
 
     def round_number(self, session: str, round_id: str) -> int:
@@ -182,8 +176,6 @@ class Store(ABC):
     def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:  # noqa: B027
         """Replace the checkpoint of a session; ignored if the stored one is newer or the session is gone."""
 
-    # --- "searchable" ---
-
     def texts_reach(self, session: str) -> int:  # noqa: ARG002
         """Return the number of the last indexed round; all rounds before it are indexed too. 0: none."""
         return 0
@@ -198,10 +190,8 @@ class Store(ABC):
         """
         return FoundTexts((), 0, 0)
 
-    # --- "leasing", by the database's clock: a lease saves money, but correctness does not depend on it ---
-
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:  # noqa: ARG002
-        """Take or renew a lease for *seconds* and return 0.0.
+        """Take or renew a lease for *seconds* and return 0.0. It saves money; correctness does not depend on it.
 
         If another *holder* has it, return the seconds until it expires; with *take_over*, take it anyway.
         """
@@ -216,25 +206,19 @@ class AdaptedStore(Store):
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self.capabilities = frozenset(
-            name
-            for name, methods in CAPABILITIES.items()
-            if all(callable(getattr(store, method, None)) for method in methods)
-        )
+        having = {name: [getattr(store, method, None) for method in needed] for name, needed in CAPABILITIES.items()}
+        self.capabilities = frozenset(name for name, methods in having.items() if all(map(callable, methods)))
         for name in self.capabilities:
-            for method in CAPABILITIES[name]:
-                setattr(self, method, getattr(store, method))
+            vars(self).update(zip(CAPABILITIES[name], having[name], strict=True))
 
-    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        return int(self._store.append(session, entries, after))
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> Any:
+        return self._store.append(session, entries, after)
 
-    def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        entries: Iterator[Entry] = self._store.read(session, after, limit)
-        return entries
+    def read(self, session: str, after: int = 0, limit: int | None = None) -> Any:
+        return self._store.read(session, after, limit)
 
-    def sessions(self) -> Sequence[str]:
-        names: Sequence[str] = self._store.sessions()
-        return names
+    def sessions(self) -> Any:
+        return self._store.sessions()
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         self._store.redact(session, number, body)
@@ -260,8 +244,6 @@ def adapt_store(store: object) -> Store:
     return AdaptedStore(store)
 
 
-# --- encoding of names and texts for databases ---
-
 # The first lookup imports the codec. A child forked during that import would wait for its lock forever, so look it up
 # now.
 codecs.lookup("unicode_escape")
@@ -270,20 +252,20 @@ codecs.lookup("unicode_escape")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
-def escaped(name: str) -> str:
+def escape(name: str) -> str:
     """Return *name* as reversible ASCII: names may contain NUL and lone surrogates, which databases cannot store."""
     if name.isascii() and name.isprintable() and "\\" not in name:
         return name
     return name.encode("unicode_escape").decode("ascii")
 
 
-def unescaped(name: str) -> str:
+def unescape(name: str) -> str:
     return name if "\\" not in name and name.isascii() else name.encode("ascii").decode("unicode_escape")
 
 
 def key_of(name: str) -> str:
     """Return a unique index key for *name*: the escaped name itself unless it is long."""
-    ascii_ = escaped(name)
+    ascii_ = escape(name)
     if len(ascii_) <= 100:
         return ascii_
     # 64 + ":" + 64 hex = 129 characters: never equal to a short key, and still recognisable.

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
@@ -44,9 +44,7 @@ class Dialect(ABC):
     where: str
     #: Seconds to wait for a lock.
     patience: float
-    #: Only one connection can write at a time.
-    one_writer: bool
-    #: The database is a file, and even a reader may change it.
+    #: The database is a file: only one connection can write at a time, and even a reader may change it.
     in_file: bool
     #: Begins a transaction that writes.
     begin: str
@@ -58,18 +56,8 @@ class Dialect(ABC):
     clustered: str
 
     @abstractmethod
-    def driver_sql(self, statement: str) -> str:
-        """Return *statement*, written with ``:name``, in the driver's parameter style, for use without compilation."""
-
-    @abstractmethod
-    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
-        """Run an INSERT from ``driver_sql`` and return the number of rows; 0 if a concurrent writer was faster."""
-
-    @abstractmethod
-    def insert_all(
-        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
-    ) -> None:
-        """Insert *rows*; *table* and *columns* are trusted names."""
+    def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
+        """Run an INSERT and return the number of rows; 0 if a concurrent writer was faster."""
 
     @abstractmethod
     def engine(self) -> Engine:
@@ -126,39 +114,14 @@ class Dialect(ABC):
 
 def parse_seconds(name: str, value: str) -> float:
     """Return the seconds in the option *name* of a URL. Raises ``StoreError`` unless *value* is 0 or more."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise StoreError(f"{name}= is a number of seconds, 0 or more")
-    return seconds
+    with suppress(ValueError):
+        if 0 <= float(value) < math.inf:
+            return float(value)
+    raise StoreError(f"{name}= is a number of seconds, 0 or more")
 
 
 class _User:
     """A caller who is using a connection."""
-
-
-class _WriterQueue:
-    """Admits one writer at a time: ``with queue.wait(seconds)`` enters, or raises ``Empty``.
-
-    Only C code runs between taking and recording the permit: in Python, an interrupt in between would lose it forever.
-    For the same reason there is no generator and no condition here.
-    """
-
-    def __init__(self) -> None:
-        self._free: SimpleQueue[object] = SimpleQueue()
-        self._free.put(None)
-
-    def wait(self, seconds: float) -> AbstractContextManager[object]:
-        enter, leave = partial(self._free.get, True, seconds), self._free.put  # put ignores __exit__'s arguments
-        permit: AbstractContextManager[object] = type(
-            "Permit", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)}
-        )()
-        return permit
-
-    def is_taken(self) -> bool:
-        return self._free.empty()
 
 
 class Connections:
@@ -179,16 +142,17 @@ class Connections:
     def _after_fork(self) -> None:
         self._has_written = self._keeps_log = False
         self._serialized = False  # all writers queue: set after the first conflict of two transactions
-        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _WriterQueue
+        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _wait_for_permit
         self._idle = threading.Condition(self._lock)
         self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
         self._paused = False
         self._engine: Engine = self.dialect.engine()
         self._release_log: Callable[[], None] | None = None  # until called, the log stays out of the database
-        self._writers = _WriterQueue()  # serves writers without polling
-        self._writer: Connection | None = None  # kept for the next write; the queue guards it and _writer_is_clean
+        self._permits: SimpleQueue[object] = SimpleQueue()  # holds one unless somebody writes: no writer polls
+        self._permits.put(None)
+        self._writer: Connection | None = None  # kept for the next write; the permit guards it and _writer_is_clean
         self._writer_is_clean = True  # the last writer left no transaction behind
-        self._writing_thread = 0  # the writer in the queue; stale if that one was interrupted
+        self._writing_thread = 0  # the writer with the permit; stale if that one was interrupted
 
     def look(self) -> Sequence[object] | None:
         """Return the versions recorded in the tables, without changing anything; None if there are no tables."""
@@ -199,11 +163,11 @@ class Connections:
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return the result of *work*. Each of its statements sees the data at its start."""
-        return self._run(work, writes=False, begin=False)
+        return self._run(work, writes=False)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
         """Return the result of *work*, a single statement; it is durable when this returns."""
-        return self._run(work, writes=True, begin=False)
+        return self._run(work, writes=True)
 
     def change(self, work: Callable[[Connection], Result], *, long: bool = False) -> Result:
         """Return the result of *work*, one transaction; nothing happened if it raises.
@@ -218,40 +182,50 @@ class Connections:
             self._closed = True
         self._release_all()
 
-    def _run(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool) -> Result:
-        sent, tries, user = False, 0, _User()
+    def _run(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool = False) -> Result:
+        dialect, sent, tries, user = self.dialect, False, 0, _User()
         while True:
             tries += 1
             try:
                 self._enter(user)
-                if not writes or not (self.dialect.one_writer or self._serialized):
-                    self.dialect.require_same()
+                if not writes or not (dialect.in_file or self._serialized):
+                    dialect.require_same()
                     with self._engine.connect() as connection:
                         sent = True
                         return self._run_on(connection, work, begin=begin)
-                if self._writing_thread == threading.get_ident() and self._writers.is_taken():
+                if self._writing_thread == threading.get_ident() and self._permits.empty():
                     raise StoreBusy(
-                        f"this thread is already writing to {self.dialect.where}, as when a signal handler writes;"
+                        f"this thread is already writing to {dialect.where}, as when a signal handler writes;"
                         f" nothing was written: set a flag in the handler, and write when it has returned"
                     )
-                with self._writers.wait(self.dialect.patience):
+                with self._wait_for_permit(dialect.patience):
                     sent = True
                     return self._write(work, begin=begin)
             except Empty:
                 raise StoreBusy(
-                    f"other threads wrote to {self.dialect.where} for more than {self.dialect.patience:g} s;"
+                    f"other threads wrote to {dialect.where} for more than {dialect.patience:g} s;"
                     f" nothing was written: try again"
                 ) from None
             except (SQLAlchemyError, UnicodeDecodeError) as error:
                 if isinstance(error, DBAPIError):
-                    conflict = self.dialect.is_conflict(error)
-                    most = MAX_TRIES if self.dialect.may_retry(error) else MAX_TRIES_AFTER_CONFLICT if conflict else 1
+                    conflict = dialect.is_conflict(error)
+                    most = MAX_TRIES if dialect.may_retry(error) else MAX_TRIES_AFTER_CONFLICT if conflict else 1
                     if tries < most:
                         self._serialized = self._serialized or conflict
                         continue
                 raise self._fault(error, unsure=sent and writes) from error
             finally:
                 self._leave(user)
+
+    def _wait_for_permit(self, seconds: float) -> AbstractContextManager[object]:
+        """Admit one writer at a time: to enter waits, and raises ``Empty`` after *seconds*.
+
+        Only C code runs between taking and recording the permit: in Python, an interrupt in between would lose it
+        forever. For the same reason there is no generator and no condition here.
+        """
+        enter, leave = partial(self._permits.get, True, seconds), self._permits.put  # put ignores __exit__'s arguments
+        permit = type("Permit", (), {"__enter__": staticmethod(enter), "__exit__": staticmethod(leave)})
+        return permit()  # type: ignore[no-any-return]
 
     def _run_on(self, connection: Connection, work: Callable[[Connection], Result], *, begin: bool) -> Result:
         try:
@@ -267,7 +241,7 @@ class Connections:
             raise
 
     def _write(self, work: Callable[[Connection], Result], *, begin: bool) -> Result:
-        """Return the result of *work* on the single writing connection; the caller holds the queue's permit."""
+        """Return the result of *work* on the single writing connection; the caller holds the permit."""
         self._writing_thread = threading.get_ident()
         try:  # in a function of its own: an interrupt at the line of a "try" inside a "with" skips its "finally"
             self.dialect.require_same()
@@ -336,8 +310,6 @@ class Connections:
         if self._release_log is not None:
             _log_releases.add(self._release_log)
 
-    # --- closing and forking ---
-
     def _enter(self, user: _User) -> None:
         with self._lock:
             if self._paused:
@@ -357,7 +329,7 @@ class Connections:
         # SQLite, that would release the parent's locks.
         with self._lock:
             self._idle.wait_for(lambda: not self._users, timeout=self.dialect.patience)
-        with suppress(Empty), self._writers.wait(0):
+        with suppress(Empty), self._wait_for_permit(0):
             self._drop_writer()
         if not self._has_written:
             self.keep_log()

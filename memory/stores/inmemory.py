@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
@@ -15,35 +14,11 @@ from ..rounds import create_unchecked
 from .base import Store
 from .retention import delete_files
 
-
-class _Lease(NamedTuple):
-    holder: str
-    until: float
-
-
 #: An entry: id, kind, stamp, round, version, body. If the body is None, the values of its record's fields follow.
 #: A plain tuple, because there are so many: the garbage collector visits one object, or none if the tuple holds only
 #: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
-_HEAD = 6
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
-
-
-def _entry_of(line: _Line, number: int) -> Entry:
-    entry_id, kind, created_at, round_, version, body = line[:_HEAD]
-    record = None
-    if body is None:
-        record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], line[_HEAD:], strict=True)))
-    return Entry(
-        kind,
-        record=record,
-        body=body,
-        id=entry_id,
-        created_at=created_at,
-        number=number,
-        round=round_,
-        version=version,
-    )
 
 
 class InMemoryStore(Store):
@@ -59,83 +34,81 @@ class InMemoryStore(Store):
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._leases: dict[tuple[str, str], _Lease] = {}  # a forked child has its own copy of the sessions
+        #: Holder, and when it expires. A forked child has its own copy of the sessions.
+        self._leases: dict[tuple[str, str], tuple[str, float]] = {}
         self._lock = threading.RLock()  # guards _leases, and _sessions and its lists against writers; readers need none
-        self._changing = False
+        self._appending = False
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Hold the lock. Raises ``StoreBusy`` in a signal handler that interrupted a write of the same thread."""
+    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
-            if self._changing:
+            if self._appending:
                 raise StoreBusy(
                     "this thread is in the middle of writing to the store, as where a signal's handler writes; nothing"
                     " was written: set a flag in the handler, and write when it has returned"
                 )
-            self._changing = True
+            self._appending = True
             try:
-                yield
+                log = self._sessions.setdefault(session, [])
+                if len(log) != after:
+                    stored = log[after : after + len(entries)]
+                    if len(log) > after and [line[0] for line in stored] == [entry.id for entry in entries]:
+                        return after + len(entries)
+                    raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
+                if log and entries and entries[0].follows not in ("", log[-1][0]):
+                    raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
+                lines: list[_Line] = []
+                for entry in entries:
+                    record, fields = entry._record, _FIELDS.get(entry.kind)
+                    head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
+                    if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
+                        lines.append((*head, entry.body))
+                    else:
+                        lines.append((*head, None, *map(record.__dict__.__getitem__, fields)))
+                log += lines  # in one step: readers see all of them or none
+                return after + len(entries)
             finally:
-                self._changing = False
-
-    def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        with self._writing():
-            log = self._sessions.setdefault(session, [])
-            if len(log) != after:
-                stored = log[after : after + len(entries)]
-                if len(log) > after and [line[0] for line in stored] == [entry.id for entry in entries]:
-                    return after + len(entries)
-                raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
-            if log and entries and entries[0].follows not in ("", log[-1][0]):
-                raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
-            lines: list[_Line] = []
-            for entry in entries:
-                record, fields = entry._record, _FIELDS.get(entry.kind)
-                head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
-                if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
-                    lines.append((*head, entry.body))
-                else:
-                    lines.append((*head, None, *map(record.__dict__.__getitem__, fields)))
-            log += lines  # in one step: readers see all of them or none
-            return after + len(entries)
+                self._appending = False
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
-        stop = len(log) if limit is None else min(len(log), after + limit)
-        return map(_entry_of, log[after:stop], range(after + 1, stop + 1))
+        lines = log[after:] if limit is None else log[after : after + limit]
+        for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1):
+            record = None
+            if body is None:
+                record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
+            where = {"number": number, "round": round_, "version": version}
+            yield Entry(kind, record=record, body=body, id=id_, created_at=created_at, **where)
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
             return sorted(name for name, log in self._sessions.items() if log)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
-        with self._writing():
+        with self._lock:
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
-            entry_id, kind, created_at, round_ = log[number - 1][:4]
-            kind, body = (kind, body) if body else ("redacted", "{}")
-            log[number - 1] = (entry_id, kind, created_at, round_, BODY_VERSION, body)
+            id_, kind, created_at, round_, *_ = log[number - 1]
+            log[number - 1] = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
 
     def purge(self, session: str) -> None:
         delete_files(self, session)
-        with self._writing():
+        with self._lock:
             self._sessions.pop(session, None)
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         now = self._clock()
         with self._lock:
-            lease = self._leases.get((session, name))
-            if not take_over and lease and lease.holder != holder and lease.until > now:
-                return lease.until - now
-            self._leases[session, name] = _Lease(holder, now + seconds)
+            owner, until = self._leases.get((session, name), (holder, now))
+            if not take_over and owner != holder and until > now:
+                return until - now
+            self._leases[session, name] = holder, now + seconds
             return 0.0
 
     def release(self, session: str, name: str, holder: str) -> None:
         with self._lock:
-            lease = self._leases.get((session, name))
-            if lease and lease.holder == holder:
-                del self._leases[session, name]
+            if self._leases.get((session, name), ("", 0.0))[0] == holder:
+                self._leases.pop((session, name), None)
 
     def close(self) -> None:
         """Do nothing: no resources are open."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
@@ -60,7 +59,7 @@ class Postgres(Dialect):
     durable an append is.
     """
 
-    one_writer = in_file = False
+    in_file = False
     begin = "BEGIN"
     now = "extract(epoch FROM clock_timestamp())"
     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -81,22 +80,11 @@ class Postgres(Dialect):
         host = self._url.host or self._url.query.get("host") or "this machine"
         self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
 
-    def driver_sql(self, statement: str) -> str:
-        return re.sub(r":(\w+)", r"%(\1)s", statement)
-
-    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
+    def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
         try:
-            return connection.exec_driver_sql(statement, dict(row)).rowcount
+            return connection.execute(statement, row).rowcount
         except IntegrityError:
             return 0
-
-    def insert_all(
-        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
-    ) -> None:
-        # One statement: with many, psycopg writes to stderr if the connection breaks among them.
-        row = f"({', '.join(['%s'] * len(columns))})"
-        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * len(rows))}"  # noqa: S608
-        connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
 
     def engine(self) -> Engine:
         defaults: dict[str, Any] = {

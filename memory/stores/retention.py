@@ -15,7 +15,6 @@ from .base import Store, adapt_store
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
-_EVENTS = kinds_of(EventRecorded)
 _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
 #: Our files: a name, the hash of the content and an extension; and their temporary files.
 _OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
@@ -42,26 +41,22 @@ def expire(
     return purged
 
 
-def folders_of(store: Store, session: str) -> tuple[str, ...]:
-    """Return the folders with files of *session*, from its log, without those of a session it was copied from."""
+def delete_files(store: Store, session: str) -> int:
+    """Delete the files of *session* and return their number; not those of a session it was copied from. Every store's
+    ``purge`` should begin with this.
+
+    Raises ``StoreError`` if a file cannot be deleted.
+    """
     folders: dict[str, None] = {}
-    for entry in adapt_store(store).read_kinds(session, _EVENTS):
+    for entry in adapt_store(store).read_kinds(session, kinds_of(EventRecorded)):
         with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
             record = entry.record
             if isinstance(record, EventRecorded) and record.name == FILES_KEPT:
                 folder = record.facts.get("folder")
                 if record.facts.get("session") == session and isinstance(folder, str) and os.path.isabs(folder):
                     folders[folder] = None
-    return tuple(folders)
-
-
-def delete_files(store: Store, session: str) -> int:
-    """Delete the files of *session* and return their number. Every store's ``purge`` should begin with this.
-
-    Raises ``StoreError`` if a file cannot be deleted.
-    """
     removed = 0
-    for folder in folders_of(store, session):
+    for folder in folders:
         try:
             removed += remove_files(folder)
         except OSError as error:

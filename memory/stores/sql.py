@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Select, Text, TextClause, bindparam, column, select, table, text
+from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, select, table, text
+from sqlalchemy.engine import ScalarResult
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
-from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escaped, key_of, unescaped
+from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escape, key_of, unescape
 from .connections import SELECT_VERSION, Connections, Dialect
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
@@ -25,15 +26,15 @@ PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
 # One statement, so that an append of one entry takes one round trip. It inserts only if the log ends just before, with
 # the entry that the writer knows. The primary key refuses one of two concurrent inserts.
-_APPEND = """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
+_APPEND = text(
+    """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
     SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
     WHERE s.key = :key
     AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before
     AND (:follows = '' OR :follows = (
         SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
     ))"""
-# For all entries of an append after the first, which reserves their place.
-_COLUMNS = ("session", "number", "id", "kind", "round", "round_key", "version", "created_at", "body")
+)
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -66,11 +67,18 @@ _KEEP_CHECKPOINT = text(
     """UPDATE compactor_sessions SET checkpoint_number = :number, checkpoint = :body
     WHERE key = :key AND checkpoint_number <= :number"""
 )
+_SEIZE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expires)
+    VALUES (:session, :name, :holder, {now} + :seconds)
+    ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires"""
+_TAKE_LEASE = f"{_SEIZE_LEASE} WHERE l.holder = excluded.holder OR l.expires <= {{now}}"
+_LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
 _PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 
+_INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
+_entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 _sessions = table("compactor_sessions", column("id"), column("key"))
 
 
@@ -85,16 +93,8 @@ class SqlStore(Store):
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._connections = Connections(dialect)
-        self._append = dialect.driver_sql(_APPEND)
-        now = dialect.now
-        insert_lease = f"""INSERT INTO compactor_leases AS l (session, name, holder, expires)
-            VALUES (:session, :name, :holder, {now} + :seconds)
-            ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires"""  # noqa: S608
-        self._seize_lease = text(insert_lease)
-        self._take_lease = text(f"{insert_lease} WHERE l.holder = excluded.holder OR l.expires <= {now}")
-        self._lease_left = text(
-            f"SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"  # noqa: S608
-        )
+        leases = (text(one.format(now=dialect.now)) for one in (_SEIZE_LEASE, _TAKE_LEASE, _LEASE_LEFT))
+        self._seize_lease, self._take_lease, self._lease_left = leases
 
     def __repr__(self) -> str:
         return f"<SqlStore on {self._dialect.where}>"
@@ -137,25 +137,25 @@ class SqlStore(Store):
     def close(self) -> None:
         self._connections.close()
 
-    # --- the log ---
-
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = key_of(session)
 
-        def insert(connection: Connection) -> None:
+        def add(connection: Connection) -> None:
             if after == 0:
-                connection.execute(_ADD_SESSION, {"key": key, "name": escaped(session)})
-            if not self._dialect.insert(connection, self._append, _row(key, after + 1, entries[0])):
+                connection.execute(_ADD_SESSION, {"key": key, "name": escape(session)})
+            first = entries[0]
+            end = {"key": key, "before": after, "follows": escape(first.follows)}
+            if not self._dialect.insert(connection, _APPEND, _row(after + 1, first) | end):
                 raise Conflict("the log does not end there")
-            if len(entries) == 1:
-                return
-            number = connection.scalar(_session_id(key))
+            number = _find_session(connection, key) if len(entries) > 1 else None
             start, size = 1, 100
-            while start < len(entries):  # page by page: there may be very many entries
+            while start < len(entries):  # page by page: there may be very many entries; the first reserved their place
                 page = entries[start : start + size]
-                rows = [_row("", place, entry) for place, entry in enumerate(page, after + start + 1)]
-                values = [[number, *(row[name] for name in _COLUMNS[1:])] for row in rows]
-                self._dialect.insert_all(connection, "compactor_entries", _COLUMNS, values)
+                rows = [_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)]
+                if self._dialect.in_file:
+                    connection.execute(insert(_entries), rows)
+                else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
+                    connection.execute(insert(_entries).values(rows))
                 start, size = start + len(page), _page_size_after(page)
 
         def read_ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
@@ -165,12 +165,12 @@ class SqlStore(Store):
         if entries:
             try:
                 # A repetition after a broken connection conflicts if the first attempt was stored; see below.
-                (self._connections.change if after == 0 or len(entries) > 1 else self._connections.write)(insert)
+                (self._connections.change if after == 0 or len(entries) > 1 else self._connections.write)(add)
                 return after + len(entries)
             except Conflict:
                 pass
         ids, end = self._read(read_ids_and_end)
-        if end >= after and ids == [escaped(entry.id) for entry in entries]:
+        if end >= after and ids == [escape(entry.id) for entry in entries]:
             return after + len(entries)
         if end == after:
             raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
@@ -195,7 +195,7 @@ class SqlStore(Store):
         return _chain(pages())
 
     def sessions(self) -> Sequence[str]:
-        return self._read(lambda connection: sorted(map(unescaped, connection.execute(_SESSIONS).scalars())))
+        return self._read(lambda connection: sorted(map(unescape, connection.execute(_SESSIONS).scalars())))
 
     def extent(self, session: str) -> Extent | None:
         return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)
@@ -207,7 +207,7 @@ class SqlStore(Store):
         def read(connection: Connection) -> dict[str, Extent]:
             rows = connection.execute(text(statement), where)
             return {
-                unescaped(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
+                unescape(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
                 for row in rows
             }
 
@@ -237,7 +237,7 @@ class SqlStore(Store):
 
         def erase(connection: Connection) -> bool:
             connection.execute(_PURGE_LEASES, {"key": key})
-            number = connection.scalar(_session_id(key).with_for_update())
+            number = _find_session(connection, key, lock=True)
             if number is None:
                 return False
             erased = erase_texts(connection, number)
@@ -249,19 +249,20 @@ class SqlStore(Store):
             self._merge_texts()
         self._connections.write(self._dialect.after_erasing)
 
-    # --- parts of the log ---
-
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         return self._read_selected(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
 
     def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
-        return self._read_selected(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escaped, kinds)]})
+        return self._read_selected(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escape, kinds)]})
 
     def _read_selected(self, key: str, select_numbers: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
         """Yield the entries that an index selects. Reads all numbers first: each page would scan the index again."""
-        numbers = self._read(
-            lambda connection: sorted(map(int, connection.execute(select_numbers, where | {"key": key}).scalars()))
-        )
+
+        def read_numbers(connection: Connection) -> list[int]:
+            numbers: ScalarResult[int] = connection.execute(select_numbers, where | {"key": key}).scalars()
+            return sorted(map(int, numbers))
+
+        numbers = self._read(read_numbers)
 
         def pages() -> Iterator[Sequence[Entry]]:
             start, size = 0, 100
@@ -297,7 +298,7 @@ class SqlStore(Store):
                     raise TypeError("a column of another type")
                 # Skips two calls in the usual case: this loop runs once for every event of a session.
                 if "\\" in (names := kind + id_) or not names.isascii():
-                    kind, id_ = unescaped(kind), unescaped(id_)
+                    kind, id_ = unescape(kind), unescape(id_)
                 at = datetime.fromisoformat(created_at)
                 entries.append(
                     Entry(kind, body=body, id=id_, created_at=at, number=number, round=round_, version=version)
@@ -320,8 +321,6 @@ class SqlStore(Store):
         self._connections.keep_log()
         return StoreDamaged(f"{message} ({self._dialect.where}); nothing was changed: restore a backup")
 
-    # --- leases ---
-
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder), "seconds": seconds}
 
@@ -337,19 +336,16 @@ class SqlStore(Store):
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
-    # --- texts ---
-
     def texts_reach(self, session: str) -> int:
         def read(connection: Connection) -> int:
-            number = connection.scalar(_session_id(key_of(session)))
+            number = _find_session(connection, key_of(session))
             return 0 if number is None else texts_reach(connection, number)
 
         return self._read(read)
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
-            # This lock allows appends, but blocks a purge.
-            number = connection.scalar(_session_id(key_of(session)).with_for_update(key_share=True))
+            number = _find_session(connection, key_of(session), lock=True, allow_appends=True)
             return number is not None and keep_texts(connection, number, first, last, texts)
 
         if self._require_sound(lambda: self._connections.change(keep, long=True)):
@@ -358,7 +354,7 @@ class SqlStore(Store):
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
         def find(connection: Connection) -> FoundTexts:
-            number = connection.scalar(_session_id(key_of(session)))
+            number = _find_session(connection, key_of(session))
             return FoundTexts((), 0, 0) if number is None else find_texts(connection, number, words, role)
 
         return self._read(find)
@@ -380,7 +376,7 @@ def _outdated(where: str, version: int, newest: int) -> StoreError:
     )
 
 
-def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
+def _row(number: int, entry: Entry) -> dict[str, Any]:
     at, round_key = entry.created_at, None
     if entry.kind == "round opened":
         try:
@@ -389,12 +385,9 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
         except ContextError:
             pass  # stored as it is for a newer version; this version could not show the round either
     return {
-        "key": key,
-        "before": number - 1,
-        "follows": escaped(entry.follows),
         "number": number,
-        "id": escaped(entry.id),
-        "kind": escaped(entry.kind),
+        "id": escape(entry.id),
+        "kind": escape(entry.kind),
         "round": entry.round,
         "round_key": round_key,
         "version": entry.version,
@@ -403,8 +396,11 @@ def _row(key: str, number: int, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _session_id(key: str) -> Select[int]:
-    return select(_sessions.c.id).where(_sessions.c.key == key)
+def _find_session(connection: Connection, key: str, *, lock: bool = False, allow_appends: bool = False) -> int | None:
+    """Return the session's number in the database. A *lock* blocks purges, and appends unless *allow_appends*."""
+    found = select(_sessions.c.id).where(_sessions.c.key == key)
+    number: int | None = connection.scalar(found.with_for_update(key_share=allow_appends) if lock else found)
+    return number
 
 
 def _page_size_after(page: Sequence[Entry]) -> int:

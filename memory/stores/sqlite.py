@@ -8,13 +8,13 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qsl
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, TextClause, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
@@ -24,24 +24,14 @@ from .connections import DEFAULT_PATIENCE, SELECT_VERSION, Dialect, parse_second
 #: Milliseconds that erasing waits for readers of the file; nobody can write meanwhile.
 MAX_ERASING_WAIT = 100
 
-_SYNCHRONOUS = ("normal", "full", "extra")
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 #: Messages of SQLite's own that quote nothing.
-_SAFE_MESSAGES = (
-    "database disk image is malformed",
-    "disk I/O error",
-    "file is not a database",
-    "unable to open database file",
-    "unsupported file format",
+_SAFE_MESSAGES = re.compile(
+    r"database disk image is malformed|disk I/O error|file is not a database|unable to open database file"
+    r"|unsupported file format|no such (?:table|column): [\w.]{1,100}"
 )
 #: Parts of messages about damage for which SQLite has no code.
-_DAMAGE_MESSAGES = (
-    "no such table",
-    "no such column",
-    "no column named",
-    "not decode to UTF-8",
-    "malformed",
-    "unsupported file format",
+_DAMAGE_MESSAGES = re.compile(
+    r"no such table|no such column|no column named|not decode to UTF-8|malformed|unsupported file format"
 )
 
 
@@ -68,7 +58,7 @@ class Sqlite(Dialect):
     ``?timeout=5`` sets the seconds to wait while another process writes.
     """
 
-    one_writer = in_file = True
+    in_file = True
     begin = "BEGIN IMMEDIATE"
     # julianday has fractions of a second in every version of SQLite; its epoch is noon, 4714 BC.
     now = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -85,47 +75,28 @@ class Sqlite(Dialect):
         self._opened: tuple[int, int] | None = None  # device and inode of the opened file
         self.patience, self._synchronous = DEFAULT_PATIENCE, "full"
         for name, value in parse_qsl(options, keep_blank_values=True):
-            match name:
-                case "synchronous":
-                    self._synchronous = value.lower()
-                    if self._synchronous not in _SYNCHRONOUS:
-                        raise StoreError("synchronous= is normal, full or extra")
-                case "timeout":
-                    self.patience = parse_seconds(name, value)
-                case _:
-                    raise StoreError(f"a SQLite URL has no option {name!r}; there are synchronous= and timeout=")
+            if name == "timeout":
+                self.patience = parse_seconds(name, value)
+            elif name != "synchronous":
+                raise StoreError(f"a SQLite URL has no option {name!r}; there are synchronous= and timeout=")
+            elif value.lower() not in ("normal", "full", "extra"):
+                raise StoreError("synchronous= is normal, full or extra")
+            else:
+                self._synchronous = value.lower()
 
-    def driver_sql(self, statement: str) -> str:
-        return statement
-
-    def insert(self, connection: Connection, statement: str, row: Mapping[str, Any]) -> int:
+    def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
         # Bypasses SQLAlchemy, which takes as long to build a result as SQLite takes to insert.
         driver: Any = connection.connection.driver_connection
         try:
-            return int(driver.execute(statement, row).rowcount)
+            return int(driver.execute(statement.text, row).rowcount)
         except sqlite3.Error as error:
-            raise DBAPIError(statement, None, error, hide_parameters=True) from error
-
-    def insert_all(
-        self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
-    ) -> None:
-        marks = ", ".join("?" * len(columns))
-        driver: Any = connection.connection.driver_connection
-        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
-        try:
-            driver.executemany(statement, rows)
-        except sqlite3.Error as error:
-            raise DBAPIError(statement, None, error, hide_parameters=True) from error
+            raise DBAPIError(statement.text, None, error, hide_parameters=True) from error
 
     def engine(self) -> Engine:
+        options = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
         engine = create_engine(
             URL.create("sqlite+pysqlite", database=str(self.path)),
-            connect_args={
-                "timeout": self.patience,
-                "isolation_level": None,
-                "check_same_thread": False,
-                "factory": _Connection,
-            },
+            connect_args={"timeout": self.patience, **options},
             poolclass=QueuePool,
             max_overflow=-1,
             hide_parameters=True,
@@ -134,13 +105,9 @@ class Sqlite(Dialect):
         return engine
 
     def _configure(self, connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA synchronous = {self._synchronous}")
-        cursor.execute("PRAGMA secure_delete = ON")  # overwrites redacted and purged text
-        cursor.execute("PRAGMA cell_size_check = ON")  # refuses a damaged page before the damage can spread
-        cursor.close()
-
-    # --- opening ---
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA secure_delete = ON")  # overwrites redacted and purged text
+        connection.execute("PRAGMA cell_size_check = ON")  # refuses a damaged page before the damage can spread
 
     def look(self) -> Sequence[object] | None:
         try:
@@ -155,38 +122,37 @@ class Sqlite(Dialect):
             before = self._stamps()
             with suppress(OSError):
                 try:
-                    return self._connect_and_read("mode=ro&immutable=1" if not _size(self._beside("-wal")) else None)
+                    if _size(self._beside("-wal")):
+                        return self._copy_and_read()
+                    return self._connect_and_read(self.path, "mode=ro&immutable=1")
                 except (sqlite3.Error, StoreError):
                     if self._stamps() == before:
                         raise
         try:
-            return self._connect_and_read("mode=ro")
+            return self._connect_and_read(self.path, "mode=ro")
         except sqlite3.Error as error:
             if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
             with suppress(OSError):  # reading may need a repair; a copy can be repaired as well
-                return self._connect_and_read(None)
+                return self._copy_and_read()
             raise
 
-    def _connect_and_read(self, options: str | None) -> Sequence[object] | None:
-        """Return the versions recorded in the tables. Opens the file with SQLite's *options*; None: opens a copy."""
-        with (
-            TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True)
-            if options is None
-            else nullcontext() as folder
-        ):
-            path = self.path
-            if folder is not None:
-                path = Path(folder, "copy.db")
-                for end in ("", "-wal", "-journal"):
-                    if self._beside(end).exists():
-                        shutil.copyfile(self._beside(end), f"{path}{end}")
-            uri = f"{path.as_uri()}?{options or 'mode=rw'}"
-            # Not with SQLAlchemy, which takes several times as long to connect and to query.
-            with closing(sqlite3.connect(uri, uri=True, timeout=self.patience, isolation_level=None)) as connection:
-                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-                self._require_own(tables)
-                return [version for (version,) in connection.execute(SELECT_VERSION)] if tables else None
+    def _copy_and_read(self) -> Sequence[object] | None:
+        with TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder, "copy.db")
+            for end in ("", "-wal", "-journal"):
+                if self._beside(end).exists():
+                    shutil.copyfile(self._beside(end), f"{path}{end}")
+            return self._connect_and_read(path, "mode=rw")
+
+    def _connect_and_read(self, path: Path, options: str) -> Sequence[object] | None:
+        """Return the versions recorded in the tables of the file or a copy, opened with SQLite's *options*."""
+        uri = f"{path.as_uri()}?{options}"
+        # Not with SQLAlchemy, which takes several times as long to connect and to query.
+        with closing(sqlite3.connect(uri, uri=True, timeout=self.patience, isolation_level=None)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            self._require_own(tables)
+            return [version for (version,) in connection.execute(SELECT_VERSION)] if tables else None
 
     def _require_own(self, tables: set[str]) -> None:
         if tables and "compactor_schema" not in tables:
@@ -235,14 +201,12 @@ class Sqlite(Dialect):
                 connection.exec_driver_sql("BEGIN EXCLUSIVE")
                 connection.rollback()
 
-    # --- files ---
-
     def _beside(self, end: str) -> Path:
         return Path(f"{self.path}{end}")
 
     def _stamps(self) -> list[tuple[int, int] | None]:
-        files = (self.path, *map(self._beside, ("-wal", "-shm", "-journal")))
-        return [(status.st_size, status.st_mtime_ns) if (status := _stat(file)) else None for file in files]
+        statuses = map(_stat, map(self._beside, ("", "-wal", "-shm", "-journal")))
+        return [(status.st_size, status.st_mtime_ns) if status else None for status in statuses]
 
     def keep_log(self) -> Callable[[], None] | None:
         if not _size(self._beside("-wal")):
@@ -294,8 +258,6 @@ class Sqlite(Dialect):
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}").all()
 
-    # --- errors ---
-
     def may_retry(self, error: DBAPIError) -> bool:
         # A connection made while the file was read-only stays read-only.
         return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
@@ -304,27 +266,31 @@ class Sqlite(Dialect):
         return _extended_code(error.orig) == sqlite3.SQLITE_BUSY_SNAPSHOT  # its snapshot is outdated
 
     def fault(self, error: DBAPIError) -> StoreError:
-        cause, code = error.orig, _code(error.orig)
+        cause, code, path = error.orig, _code(error.orig), self.path
         if code == sqlite3.SQLITE_FULL or _extended_code(cause) == sqlite3.SQLITE_IOERR_SHMSIZE:
-            return StoreFull(f"there is no room left for {self.path}; nothing was written: free some and try again")
+            return StoreFull(f"there is no room left for {path}; nothing was written: free some and try again")
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
             code == sqlite3.SQLITE_CANTOPEN and not self._is_writable()
         ):
             return StoreReadOnly(
-                f"{self.path} cannot be written to; allow writing to it, to {self.path.name}-wal and -shm beside it and"
-                f" to its folder, or name another"
+                f"{path} cannot be written to; allow writing to it, to {path.name}-wal and -shm beside it and to its"
+                f" folder, or name another"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreBusy(
-                f"another process kept {self.path} locked for more than {self.patience:g} s; nothing was written:"
+                f"another process kept {path} locked for more than {self.patience:g} s; nothing was written:"
                 f" try again, or wait for longer with ?timeout="
             )
-        if code in _DAMAGED or any(part in str(cause) for part in _DAMAGE_MESSAGES):
+        message = str(cause)
+        is_damage = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _DAMAGE_MESSAGES.search(message)
+        if not _SAFE_MESSAGES.fullmatch(message):  # it may quote what is in the file
+            message = getattr(cause, "sqlite_errorname", "") or type(cause).__name__
+        if is_damage:
             return StoreDamaged(
-                f"{self.path} cannot be read as a store ({_safe_message(cause)}); nothing was changed: restore a"
-                f" backup, or name another file"
+                f"{path} cannot be read as a store ({message}); nothing was changed: restore a backup, or name another"
+                f" file"
             )
-        return StoreError(f"SQLite could not read or write {self.path}: {_safe_message(cause)}")
+        return StoreError(f"SQLite could not read or write {path}: {message}")
 
     def _is_writable(self) -> bool:
         return os.access(self.path.parent, os.W_OK) and (not self.path.exists() or os.access(self.path, os.W_OK))
@@ -340,14 +306,6 @@ def _stat(path: Path) -> os.stat_result | None:
 def _size(path: Path) -> int:
     status = _stat(path)
     return status.st_size if status else 0
-
-
-def _safe_message(error: BaseException | None) -> str:
-    """Return SQLite's message if it quotes nothing of the file, otherwise the error's name."""
-    message = str(error)
-    if message in _SAFE_MESSAGES or re.fullmatch(r"no such (table|column): [\w.]{1,100}", message):
-        return message
-    return getattr(error, "sqlite_errorname", "") or type(error).__name__
 
 
 def _extended_code(error: BaseException | None) -> int:

@@ -8,35 +8,20 @@ texts, which is slower but gives the same results. Sessions are identified by th
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    TableClause,
-    and_,
-    column,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    table,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, insert, or_, select, table, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from ..entries import RoundFailed, kinds_of
-from .base import FoundText, FoundTexts, StoredText, escaped, key_of, storable, unescaped
+from .base import FoundText, FoundTexts, StoredText, escape, key_of, storable, unescape
 
 #: A text's id is its session's number times this, plus a counter, so each session is a range of SQLite's trigram index.
 TEXTS_A_SESSION = 2**32
 #: Maximum trigrams of a word that SQLite looks up; each match is verified against the text.
 MAX_TRIGRAMS = 24
-
 #: Maximum texts in memory during a search.
 PAGE = 100
 #: Pages of SQLite's index that one merge step writes: about a tenth of a second.
@@ -49,8 +34,9 @@ _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
 _FAILED = kinds_of(RoundFailed)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
+_TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
 
-_TABLES = (
+_CREATE_TABLES = (
     """CREATE TABLE compactor_texts (
         id BIGINT PRIMARY KEY,
         session BIGINT NOT NULL,
@@ -75,23 +61,58 @@ _TABLES = (
         PRIMARY KEY (session, name)
     )""",
 )
+# pg_trgm comes with PostgreSQL but may not be installed. Names are too long for PostgreSQL's index of places.
+_CREATE_ON_POSTGRES = (
+    "CREATE EXTENSION IF NOT EXISTS pg_trgm",
+    "CREATE INDEX compactor_trigrams ON compactor_texts USING gin (text gin_trgm_ops)",
+)
+_PLACES_ON_POSTGRES = "CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number)"
+# An FTS5 table, updated by triggers. It lists texts without positions, which takes a third of the space.
+_CREATE_ON_SQLITE = (
+    "CREATE VIRTUAL TABLE compactor_trigrams USING fts5(text, content='compactor_texts', content_rowid='id',"
+    " tokenize='trigram case_sensitive 1', detail=none, columnsize=0)",
+    "CREATE TRIGGER compactor_texts_kept AFTER INSERT ON compactor_texts BEGIN"
+    " INSERT INTO compactor_trigrams(rowid, text) VALUES (new.id, new.text); END",
+    "CREATE TRIGGER compactor_texts_deleted AFTER DELETE ON compactor_texts BEGIN"
+    " INSERT INTO compactor_trigrams(compactor_trigrams, rowid, text) VALUES ('delete', old.id, old.text); END",
+)
+# Covers the queries for totals, which then read no text.
+_PLACES_ON_SQLITE = (
+    "CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number, sender, receiver, length)"
+)
 
 #: In place of a name: all texts, and texts without sender and receiver. No escaped name is a single backslash.
 _ALL, _ANYBODY = "", "\\"
+#: Round, number, sender, receiver, length and text, as they are in the table.
+_Row = tuple[int, int, str, str, int, str]
 
 
 def create_texts(connection: Connection) -> None:
-    """Create the tables and the trigram index; part of a transaction."""
-    trigrams = _trigrams(connection)
-    for statement in (*_TABLES, *trigrams.tables):
-        connection.exec_driver_sql(statement.replace("id BIGINT PRIMARY KEY", trigrams.id))
-    trigrams.create(connection)
+    """Create the tables, and the trigram index if the database can; part of a transaction."""
+    on_postgres = _is_postgres(connection)
+    for statement in (*_CREATE_TABLES, _PLACES_ON_POSTGRES if on_postgres else _PLACES_ON_SQLITE):
+        connection.exec_driver_sql(
+            statement if on_postgres else statement.replace("id BIGINT PRIMARY KEY", "id INTEGER PRIMARY KEY")
+        )
+    if not on_postgres:
+        for statement in _CREATE_ON_SQLITE if _has_trigrams(connection) else ():
+            connection.exec_driver_sql(statement)
+        return
+    connection.exec_driver_sql("SAVEPOINT trigrams")
+    try:
+        for statement in _CREATE_ON_POSTGRES:
+            connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        # The extension is missing or not allowed: words are found without it.
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT trigrams")
+    connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
 
 
 def texts_reach(connection: Connection, session: int) -> int:
     """Return the number of the last indexed round; 0: none."""
-    reaches = _REACHES.c
-    return int(connection.scalar(select(reaches.reach).where(reaches.session == session)) or 0)
+    return int(connection.scalar(select(_REACHES.c.reach).where(_REACHES.c.session == session)) or 0)
 
 
 def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> bool:
@@ -101,14 +122,14 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
     that was purged in the meantime.
     """
     # Locks the session's row in the table until the transaction ends.
-    connection.execute(_upsert(connection)(_REACHES).values(session=session, reach=0).on_conflict_do_nothing())
+    connection.execute(_upsert(connection, _REACHES).values(session=session, reach=0).on_conflict_do_nothing())
     locked = select(_REACHES.c.reach).where(_REACHES.c.session == session).with_for_update()
     reach = int(connection.scalars(locked).one())
     if first > reach + 1:
         return False
-    _trigrams(connection).drop_unusable(connection)
+    _empty_unusable_index(connection)
     rows: list[_Row] = [
-        (one.round, one.number, escaped(one.send_from), escaped(one.send_to), len(one.text), storable(one.text))
+        (one.round, one.number, escape(one.send_from), escape(one.send_to), len(one.text), storable(one.text))
         for one in texts
     ]
     c, deleted = _TEXTS.c, 0
@@ -122,12 +143,9 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
             deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
             _count(connection, session, kept, -1)
     if rows:
-        first_id = session * TEXTS_A_SESSION
         newest = connection.scalar(select(func.max(c.id)).where(_is_of_session(c.id, session)))
-        values = [
-            dict(zip(_NAMES, (id_, session, *row), strict=True))
-            for id_, row in enumerate(rows, (first_id if newest is None else int(newest)) + 1)
-        ]
+        first_id = session * TEXTS_A_SESSION if newest is None else int(newest)
+        values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, first_id + 1)]
         connection.execute(insert(_TEXTS), values)
     _count(connection, session, rows, 1)
     if last > reach:
@@ -145,7 +163,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     seen: list[ColumnElement[bool]] = []
     names = [_ALL]
     if role:
-        name, names = escaped(role), [_ANYBODY, key_of(role)]
+        name, names = escape(role), [_ANYBODY, key_of(role)]
         seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == name, c.receiver == name))
     sums = select(func.sum(totals.texts), func.sum(totals.characters))
     total, characters = connection.execute(sums.where(totals.session == session, totals.name.in_(names))).one()
@@ -157,9 +175,9 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     if not words:
         return FoundTexts((), total, characters)
     words = [*map(storable, words)]
-    matching = _trigrams(connection).matching(connection, session, words)
+    matching = match_words(connection, session, words)
     query = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(failed), *seen)
-    if connection.dialect.name == "postgresql":
+    if _is_postgres(connection):
         connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
     with connection.execute(query, execution_options={"yield_per": PAGE}) as rows:
         # Counted in Python: with many words, a database takes three times as long.
@@ -170,40 +188,58 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
     return FoundTexts(found, total, characters)
 
 
+def match_words(connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions for texts of *session* that contain any of *words*."""
+    c = _TEXTS.c
+    if _is_postgres(connection):
+        literal = [re.sub("[!%_]", r"!\g<0>", word) for word in words]
+        return [c.session == session, or_(*(c.text.like(f"%{word}%", escape="!") for word in literal))]
+    has_any = or_(*(func.instr(c.text, word) > 0 for word in words))
+    if min(map(len, words)) < 3 or not (_has_index(connection) and _has_trigrams(connection)):
+        return [c.session == session, has_any]
+    asked = _TRIGRAMS.c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
+    # No condition on the session's column: SQLite would scan the session and look each text up in the matches.
+    return [c.id.in_(select(_TRIGRAMS.c.rowid).where(asked, _is_of_session(_TRIGRAMS.c.rowid, session))), has_any]
+
+
 def erase_texts(connection: Connection, session: int) -> bool:
     """Erase the texts of a session before the session itself; part of a transaction.
 
     Returns whether there were any; if so, run ``merge_texts``.
     """
-    _trigrams(connection).drop_unusable(connection)
+    _empty_unusable_index(connection)
     connection.execute(delete(_REACHES).where(_REACHES.c.session == session))
     connection.execute(delete(_TOTALS).where(_TOTALS.c.session == session))
     return connection.execute(delete(_TEXTS).where(_TEXTS.c.session == session)).rowcount > 0
 
 
 def merge_texts(connection: Connection, *, begin: bool) -> bool:
-    """Run one step of rewriting the index without deleted texts, and return whether more remain.
+    """Run one step of rewriting SQLite's index without deleted texts, and return whether more remain.
 
     *begin*: the first step. Each step is a transaction, so that others can write in between.
     """
-    return _trigrams(connection).merge(connection, begin=begin)
-
-
-#: Round, number, sender, receiver, length and text, as they are in the table.
-_Row = tuple[int, int, str, str, int, str]
+    if _is_postgres(connection) or not (_has_index(connection) and _has_trigrams(connection)):
+        return False
+    # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
+    changes = "SELECT total_changes()"
+    before = connection.exec_driver_sql(changes).scalar_one()
+    pages = -MAX_MERGED_PAGES if begin else MAX_MERGED_PAGES
+    merge = "INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('merge', ?)"
+    connection.exec_driver_sql(merge, (pages,))
+    return int(connection.exec_driver_sql(changes).scalar_one()) - int(before) > 1
 
 
 def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int) -> None:
     """Add *rows* to the totals, or subtract them; *sign* is 1 or -1."""
     sums: dict[str, tuple[int, int]] = {}
     for _, _, sender, receiver, length, _ in rows:
-        names = {key_of(name) for name in map(unescaped, (sender, receiver)) if name} or {_ANYBODY}
+        names = {key_of(name) for name in map(unescape, (sender, receiver)) if name} or {_ANYBODY}
         for name in (_ALL, *names):
             texts, characters = sums.get(name, (0, 0))
             sums[name] = (texts + sign, characters + sign * length)
     if not sums:
         return
-    c, added = _TOTALS.c, _upsert(connection)(_TOTALS)
+    c, added = _TOTALS.c, _upsert(connection, _TOTALS)
     sum_up = {c.texts: c.texts + added.excluded.texts, c.characters: c.characters + added.excluded.characters}
     connection.execute(
         added.on_conflict_do_update(index_elements=[c.session, c.name], set_=sum_up),
@@ -216,137 +252,40 @@ def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int
         connection.execute(delete(_TOTALS).where(c.session == session, c.texts == 0))
 
 
-# --- the trigram indexes of the two databases ---
+def _is_postgres(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"
 
 
-class _Trigrams(ABC):
-    """An index of the three-character sequences in all texts."""
+def _upsert(connection: Connection, into: Any) -> Any:
+    return postgresql.insert(into) if _is_postgres(connection) else sqlite.insert(into)
 
-    #: Defines the column for the number of a text.
-    id: str
-    #: Indexes that a store always has.
-    tables: Sequence[str]
 
-    @abstractmethod
-    def create(self, connection: Connection) -> None:
-        """Create the index if the database can."""
+def _has_index(connection: Connection) -> bool:
+    """Return whether the SQLite file has the trigram index and its triggers."""
+    found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = 'compactor_texts_kept'"
+    return connection.exec_driver_sql(found).first() is not None
 
-    @abstractmethod
-    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return the conditions for texts of *session* that contain any of *words*."""
 
-    def drop_unusable(self, connection: Connection) -> None:  # noqa: B027
-        """Drop an index that this database cannot maintain, before texts are written; part of a transaction."""
-
-    def merge(self, connection: Connection, *, begin: bool) -> bool:  # noqa: ARG002
-        """Remove some deleted texts from the index, and return whether more remain."""
+def _has_trigrams(connection: Connection) -> bool:
+    """Return whether this SQLite can have trigrams; the file may come from another."""
+    version = connection.exec_driver_sql("SELECT sqlite_version()").scalar_one()
+    if tuple(map(int, version.split(".")[:2])) < _FIRST_SQLITE_WITH_TRIGRAMS:
         return False
+    return "fts5" in connection.exec_driver_sql("PRAGMA module_list").scalars().all()
 
 
-class _SqliteTrigrams(_Trigrams):
-    """An FTS5 table, updated by triggers. It lists texts without positions, which takes a third of the space."""
-
-    id = "id INTEGER PRIMARY KEY"
-    # Covers the queries for totals, which then read no text.
-    tables = (
-        "CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number, sender, receiver, length)",
-    )
-    index = (
-        "CREATE VIRTUAL TABLE compactor_trigrams USING fts5(text, content='compactor_texts', content_rowid='id',"
-        " tokenize='trigram case_sensitive 1', detail=none, columnsize=0)",
-        "CREATE TRIGGER compactor_texts_kept AFTER INSERT ON compactor_texts BEGIN"
-        " INSERT INTO compactor_trigrams(rowid, text) VALUES (new.id, new.text); END",
-        "CREATE TRIGGER compactor_texts_deleted AFTER DELETE ON compactor_texts BEGIN"
-        " INSERT INTO compactor_trigrams(compactor_trigrams, rowid, text) VALUES ('delete', old.id, old.text); END",
-    )
-    _TRIGGERS = ("compactor_texts_kept", "compactor_texts_deleted")
-    _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
-
-    def create(self, connection: Connection) -> None:
-        if self._is_able(connection):
-            for statement in self.index:
-                connection.exec_driver_sql(statement)
-
-    def drop_unusable(self, connection: Connection) -> None:
-        if self._is_able(connection) or not self._exists(connection):
-            return
-        # A SQLite without FTS5 cannot drop the table, so empty it: texts erased from now on would stay in it.
-        for trigger in self._TRIGGERS:
-            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
-        for part in ("data", "idx"):
-            connection.exec_driver_sql(f"DELETE FROM compactor_trigrams_{part}")  # noqa: S608
-
-    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:
-        has_any = or_(*(func.instr(_TEXTS.c.text, word) > 0 for word in words))
-        if min(map(len, words)) >= 3 and self._is_usable(connection):
-            c = self._TRIGRAMS.c
-            asked = c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
-            # No condition on the session's column: SQLite would scan the session and look each text up in the matches.
-            return [_TEXTS.c.id.in_(select(c.rowid).where(asked, _is_of_session(c.rowid, session))), has_any]
-        return [_TEXTS.c.session == session, has_any]
-
-    def merge(self, connection: Connection, *, begin: bool) -> bool:
-        if not self._is_usable(connection):
-            return False
-        # Deleted texts are only marked until the whole index is rewritten; a negative number starts that.
-        changes = "SELECT total_changes()"
-        before = connection.exec_driver_sql(changes).scalar_one()
-        pages = -MAX_MERGED_PAGES if begin else MAX_MERGED_PAGES
-        merge = "INSERT INTO compactor_trigrams(compactor_trigrams, rank) VALUES ('merge', ?)"
-        connection.exec_driver_sql(merge, (pages,))
-        return int(connection.exec_driver_sql(changes).scalar_one()) - int(before) > 1
-
-    def _is_usable(self, connection: Connection) -> bool:
-        return self._exists(connection) and self._is_able(connection)
-
-    def _exists(self, connection: Connection) -> bool:
-        """Return whether the file has the index and its triggers."""
-        found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
-        return connection.exec_driver_sql(found, (self._TRIGGERS[0],)).first() is not None
-
-    def _is_able(self, connection: Connection) -> bool:
-        """Return whether this SQLite has trigrams; the file may come from another."""
-        version = connection.exec_driver_sql("SELECT sqlite_version()").scalar_one()
-        if tuple(map(int, version.split(".")[:2])) < _FIRST_SQLITE_WITH_TRIGRAMS:
-            return False
-        return "fts5" in connection.exec_driver_sql("PRAGMA module_list").scalars().all()
-
-
-class _PostgresTrigrams(_Trigrams):
-    """An index of pg_trgm, which comes with PostgreSQL but may not be installed."""
-
-    id = "id BIGINT PRIMARY KEY"
-    # Without names, which are too long for an index.
-    tables = ("CREATE INDEX compactor_texts_places ON compactor_texts (session, round, number)",)
-    index = (
-        "CREATE EXTENSION IF NOT EXISTS pg_trgm",
-        "CREATE INDEX compactor_trigrams ON compactor_texts USING gin (text gin_trgm_ops)",
-    )
-
-    def create(self, connection: Connection) -> None:
-        connection.exec_driver_sql("SAVEPOINT trigrams")
-        try:
-            for statement in self.index:
-                connection.exec_driver_sql(statement)
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise
-            # The extension is missing or not allowed: words are found without it.
-            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT trigrams")
-        connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
-
-    def matching(self, connection: Connection, session: int, words: Sequence[str]) -> list[ColumnElement[bool]]:  # noqa: ARG002
-        literal = [re.sub("[!%_]", r"!\g<0>", word) for word in words]
-        has_any = or_(*(_TEXTS.c.text.like(f"%{word}%", escape="!") for word in literal))
-        return [_TEXTS.c.session == session, has_any]
-
-
-def _upsert(connection: Connection) -> Callable[[TableClause], Any]:
-    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-
-
-def _trigrams(connection: Connection) -> _Trigrams:
-    return _PostgresTrigrams() if connection.dialect.name == "postgresql" else _SqliteTrigrams()
+def _empty_unusable_index(connection: Connection) -> None:
+    """Empty an index that this SQLite cannot maintain, before texts are written; part of a transaction. It cannot drop
+    the table either, and texts erased from now on would stay in it."""
+    if _is_postgres(connection) or _has_trigrams(connection) or not _has_index(connection):
+        return
+    for statement in (
+        "DROP TRIGGER IF EXISTS compactor_texts_kept",
+        "DROP TRIGGER IF EXISTS compactor_texts_deleted",
+        "DELETE FROM compactor_trigrams_data",
+        "DELETE FROM compactor_trigrams_idx",
+    ):
+        connection.exec_driver_sql(statement)
 
 
 def _phrases(word: str) -> str:

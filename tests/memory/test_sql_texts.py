@@ -79,7 +79,7 @@ def without_trigrams(patch: pytest.MonkeyPatch) -> None:
         return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
     on_connecting(patch, lambda connection: connection.set_authorizer(deny))
-    patch.setattr(sql_texts._SqliteTrigrams, "_is_able", lambda _self, _connection: False)
+    patch.setattr(sql_texts, "_has_trigrams", lambda _connection: False)
 
 
 @pytest.mark.parametrize("made_with", [True, False], ids=["made with", "made without"])
@@ -247,7 +247,7 @@ def test_postgresql_asks_its_trigrams(postgres_url: str) -> None:
     engine = create_engine(postgres_url)
     with engine.connect() as connection:
         connection.exec_driver_sql("SET enable_seqscan = off")
-        _, has_any = sql_texts._PostgresTrigrams().matching(connection, 1, ["swordfish"])
+        _, has_any = sql_texts.match_words(connection, 1, ["swordfish"])
         asked = select(sql_texts._TEXTS.c.id).where(has_any)
         compiled = str(asked.compile(engine, compile_kwargs={"literal_binds": True}))
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars())
