@@ -114,41 +114,30 @@ def auto_context(
 
     All other settings come from *config*. Raises ``ConfigError`` for invalid settings.
     """
-    for name, number, least in (
-        ("msg_threshold", msg_threshold, 1),
-        ("max_token", max_token, 1),
-        ("last_keep", last_keep, 0),
-        ("large_payload_threshold", large_payload_threshold, 0),
-        ("offload_single_preview", offload_single_preview, 0),
-        ("min_consecutive_tool_messages", min_consecutive_tool_messages, 0),
-    ):
-        whole_number(name, number, least)
+    whole_number("msg_threshold", msg_threshold, 1)
+    whole_number("max_token", max_token, 1)
+    whole_number("last_keep", last_keep)
+    whole_number("large_payload_threshold", large_payload_threshold)
+    whole_number("offload_single_preview", offload_single_preview)
+    whole_number("min_consecutive_tool_messages", min_consecutive_tool_messages)
     token_ratio = check_share("token_ratio", token_ratio)
     ratio = check_share("current_round_compression_ratio", current_round_compression_ratio, MIN_SAVING - 0.01)
     plan_tools = check_names("plan_tools", plan_tools)
     prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
+    tool_prompt = prompts.template("previous_round_tool_compress_prompt")
+    large_prompt = prompts.template("current_round_large_message_prompt") or "large_post"
+    current_prompt = prompts.template("current_round_compress_prompt")
     steps: tuple[Strategy, ...] = (
-        compress_tool_runs(
-            min_consecutive_tool_messages,
-            last_keep,
-            plan_tools=plan_tools,
-            **_as_option(prompts.template("previous_round_tool_compress_prompt")),
-        ),
+        compress_tool_runs(min_consecutive_tool_messages, last_keep, prompt=tool_prompt, plan_tools=plan_tools),
         _in_past(offload(keep_last=last_keep)),
         _in_past(offload()),
         compact_view,
-        offload(summarize=True, **_as_option(prompts.template("current_round_large_message_prompt"))),
-        compress_tool_runs(
-            scope="current",
-            ratio=ratio,
-            plan_tools=plan_tools,
-            **_as_option(prompts.template("current_round_compress_prompt")),
-        ),
+        offload(summarize=True, prompt=large_prompt),
+        compress_tool_runs(scope="current", ratio=ratio, prompt=current_prompt, plan_tools=plan_tools),
     )
-    settings = (
-        check_config(config).filled(retain_recent=RETAIN_RECENT).merged(max_tokens=max_token, token_ratio=token_ratio)
-    )
+    settings = check_config(config).filled(retain_recent=RETAIN_RECENT)
+    settings = settings.merged(max_tokens=max_token, token_ratio=token_ratio)
     if names := check_names("exempt_tools", exempt_tools):
         settings = settings.merged(exempt_tools=names)
     if (template := prompts.template("previous_round_summary_prompt")) is not None:
@@ -172,10 +161,6 @@ def _make_prompts(given: PromptConfig | Mapping[str, Any] | None) -> PromptConfi
     if unknown:
         raise ConfigError(*((f"custom_prompt.{name}", f"unknown; there are {', '.join(known)}") for name in unknown))
     return PromptConfig(**(given or {}))
-
-
-def _as_option(prompt: PromptTemplate | None) -> dict[str, Any]:
-    return {} if prompt is None else {"prompt": prompt}
 
 
 def _in_past(strategy: Strategy) -> Strategy:
