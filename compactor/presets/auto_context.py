@@ -79,9 +79,8 @@ class PromptConfig:
         """Return the prompt in field *name*. Raises ``PromptError`` if it cannot be used."""
         given = getattr(self, name)
         if given is not None and not isinstance(given, str | os.PathLike | PromptTemplate):
-            raise ConfigError(
-                (f"custom_prompt.{name}", f"must be a text, the name or path of a prompt, or a template, not {given!r}")
-            )
+            fault = f"must be a text, the name or path of a prompt, or a template, not {given!r}"
+            raise ConfigError((f"custom_prompt.{name}", fault))
         if not isinstance(given, str) or _NAME_OR_PATH.fullmatch(given):
             return load(given) if isinstance(given, str | os.PathLike) else given
         return PromptTemplate(name, given if "{content}" in given else f"{{content}}\n\n{given}")

@@ -82,9 +82,7 @@ def context_offload(
         preview_char_length,
     )
     if store_dir is not None and not check_text("chat_id", chat_id):
-        raise ConfigError(
-            ("chat_id", "store_dir needs one, so that no session reads another's files; memory.session_id will do")
-        )
+        raise ConfigError(("chat_id", "store_dir needs one for each session; memory.session_id will do"))
     given = check_config(config).merged(max_tokens=most)
     target = max(int(most * MAX_SUMMARY_SHARE), MIN_TARGET)
     if given.target_tokens is not None:

@@ -109,8 +109,7 @@ class AutoContextMemory:
     ) -> None:
         if not isinstance(memory, Memory) or not isinstance(role, str):
             raise TypeError(
-                "AutoContextMemory takes a Memory, then a role; settings are given by their names, as in auto_context,"
-                " and the model as summarizer="
+                "AutoContextMemory takes a Memory, then a role; give settings by name, a model as summarizer="
             )
         own = f"{memory.session_id}/offloads"
         if offloads is None:
@@ -128,9 +127,7 @@ class AutoContextMemory:
         elif compactor.role != role:
             raise ValueError(f"the compactor is that of {compactor.role!r}, not of {role!r}; give one of the same role")
         elif memory.provider(role) is not compactor:
-            raise ValueError(
-                "the compactor serves another memory; make it by ContextCompactor.for_role(memory, role, ...)"
-            )
+            raise ValueError("the compactor serves another memory; make it by ContextCompactor.for_role(memory, role)")
         self.memory = memory
         self.role = role
         self.compactor = compactor
@@ -328,9 +325,7 @@ class AutoContextMemory:
             messages: list[Message] = thaw(round_.extra[_MESSAGES])
             return messages
         if not _is_reference(ref_id):
-            raise UnknownReference(
-                f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log, like r12.p3"
-            )
+            raise UnknownReference(f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log (r12.p3)")
         rounds = self.memory.snapshot.rounds(self.role, include_failed=True)
         return messages_behind(rounds, ref_id, self.role, hide_failed=True)
 

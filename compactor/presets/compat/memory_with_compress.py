@@ -561,7 +561,7 @@ class MessageStorage:
         """Hide the shown messages at *indices*. The history only grows: there it raises ``NotImplementedError``."""
         if self._is_history:
             raise NotImplementedError(
-                "the history keeps what was said; hide it with delete(), or erase it with memory.redact(reference)"
+                "the history only grows; hide with memory_storage.delete(), erase with memory.redact()"
             )
         await self._owner.delete(indices)
 
@@ -628,9 +628,8 @@ def _check_counter(counter: object) -> None:
     if counter is None or callable(counter):
         return
     if isinstance(counter, Sequence) or not callable(getattr(counter, "count", None)):  # lists count as well
-        raise ConfigError(
-            ("token_counter", f"counts texts, or has count(messages); {type(counter).__name__} does neither")
-        )
+        fault = f"counts texts, or has count(messages); {type(counter).__name__} does neither"
+        raise ConfigError(("token_counter", fault))
 
 
 def _check_size(size: object) -> int:
@@ -653,9 +652,7 @@ async def _call_in_thread(func: Callable[..., Any], *args: Any) -> Any:
 def _check_answer(answer: object) -> list[Message]:
     """Return the messages of a *compress_func*. Raises ``CompressionFailed`` if they cannot replace others."""
     if not isinstance(answer, Sequence) or isinstance(answer, str | bytes) or not answer:
-        raise CompressionFailed(
-            f"compress_func returned {type(answer).__name__}; it must return a list of at least one message"
-        )
+        raise CompressionFailed(f"compress_func returned {type(answer).__name__}; it must return a list of messages")
     try:
         messages = format_msgs(answer)
     except NotAMessage as error:
@@ -771,10 +768,8 @@ def _parse_answer(answer: str, schema: type[BaseModel], is_strict: bool) -> str:
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
         wrong = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'answer'}: {fault['type']}" for fault in faults)
-        raise SummarizerError(
-            f"the answer does not fit {schema.__name__} ({wrong}): put {{schema_json}} into the prompt, or take a model"
-            " that keeps to a schema; nothing was changed"
-        ) from None
+        remedy = "put {schema_json} into the prompt, or take a model that keeps to a schema; nothing was changed"
+        raise SummarizerError(f"the answer does not fit {schema.__name__} ({wrong}): {remedy}") from None
 
 
 def _names_target(prompt: str | None) -> bool:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 from memory import Memory
@@ -145,16 +146,11 @@ def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
     return 0
 
 
-def _label_orphans(messages: Sequence[Message]) -> list[Message]:
-    """Return *messages*; a result without its call becomes a user message that says so, as providers refuse it."""
-    posts = [parse(message) for message in messages]
-    answers = {place for results in pair_results(posts, ASSISTANT).values() for place in results.values()}
-    return [
-        {"role": "user", "content": f"[Late result of a tool call]\n{posts[place].message}"}
-        if message["role"] == TOOL and place not in answers
-        else message
-        for place, message in enumerate(messages)
-    ]
+def _label_orphan(message: Message, group: set[int]) -> Message:
+    """Return *message*; a result without its call becomes a user message that says so, as providers refuse it."""
+    if message["role"] != TOOL or len(group) > 1:
+        return message
+    return {"role": "user", "content": f"[Late result of a tool call]\n{parse(message).message}"}
 
 
 # --- the log as messages ----------------------------------------------------------------------------------------------
@@ -196,9 +192,9 @@ class LogReader:
         for number in (0, *range(max(first, 1), len(self.rounds) + 1)):
             yield from ((number, post) for post in self.read_round(number))
 
-    def is_fixed(self, place: Place) -> bool:
-        """Return whether the message is pinned, or of the header."""
-        return place[0] == 0 or (self.rounds[place[0] - 1].id, place[1]) in self.rounds.pins
+    def is_fixed(self, item: Item) -> bool:
+        """Return whether it is a message of the header, or a pinned one."""
+        return isinstance(item, tuple) and (item[0] == 0 or (self.rounds[item[0] - 1].id, item[1]) in self.rounds.pins)
 
     def make_references(self, places: Iterable[Place]) -> tuple[str, ...]:
         """Return references for the log from the first to the last of *places*: one for all complete rounds, and one
@@ -260,11 +256,10 @@ class Window:
             items = (*items_in(self._state.shown), *new)
             found = [(item, message) for item in items if (message := self.read_item(item, log)) is not None]
             self.show([item for item, _ in found], log)
+            groups = group_messages(message for _, message in found)
             return [
-                WindowMessage(
-                    item, message, bool(self._list_sources(item)), isinstance(item, tuple) and log.is_fixed(item)
-                )
-                for (item, _), message in zip(found, _label_orphans([message for _, message in found]), strict=True)
+                WindowMessage(item, _label_orphan(message, group), bool(self._list_sources(item)), log.is_fixed(item))
+                for (item, message), group in zip(found, groups, strict=True)
             ]
 
     def read_item(self, item: Item, log: LogReader) -> Message | None:
@@ -353,7 +348,7 @@ class Window:
 
         Return False if *old* is no longer shown, or the log had a redaction after the first *redactions*.
         """
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].message, zip(messages[::-1], old[::-1])))  # noqa: B905
+        same = _count_equal(reversed(messages), (one.message for one in reversed(old)))
         replaced = [one.item for one in old]
         sources, beside = replaced[: len(old) - same], replaced[len(old) - same :]
         with self.lock:
@@ -436,10 +431,9 @@ class Window:
             with self.lock:  # its holders never wait for the log
                 if now.redactions != self.redactions:  # else an erased text would be written anew
                     self.read()
-                state, same = self._state, 0
+                state = self._state
                 new[:] = [one for id_, one in self._stand_ins.items() if id_ not in self._written]
-                while self._direct_written[: same + 1] == state.direct[: same + 1] and same < len(state.direct):
-                    same += 1
+                same = _count_equal(self._direct_written, state.direct)
                 yield copy_with(state, made=tuple(new), direct=state.direct[same:], direct_before=same)
             if event is not None:
                 facts = run_dump(partial(event.model_dump, mode="json"))
@@ -533,6 +527,11 @@ class Window:
                 yield self.add(message, originals, [history[number] for number in numbers])
 
 
+def _count_equal(one: Iterable[object], other: Iterable[object]) -> int:
+    """Return how many items at the beginnings are equal."""
+    return len(list(takewhile(bool, map(eq, one, other))))
+
+
 _MESSAGES = ("chat_history_storage", "memory_storage", "direct_updates")
 _REQUIRED = ("max_token", "chat_history_storage", "memory_storage")
 _KNOWN = (*_REQUIRED, "sources", "beside", "direct_updates")
@@ -545,10 +544,8 @@ def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
     missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _KNOWN]
     if strict and (missing or unknown):
-        raise StateError(
-            f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}; load what"
-            " state_dict() returned, or pass strict=False to take what there is"
-        )
+        fault = f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}"
+        raise StateError(f"{fault}; load what state_dict() returned, or pass strict=False to take what there is")
     saved = {key: state.get(key) for key in _KNOWN}
     limit = saved["max_token"]
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -557,9 +554,7 @@ def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         try:
             saved[key] = format_msgs(list(state[key])) if saved[key] is not None else None
         except TypeError as error:
-            raise StateError(
-                f"the state's {key} is no list of messages; load it as state_dict() returned it"
-            ) from error
+            raise StateError(f"the state's {key} is no list of messages; load what state_dict() returned") from error
     if saved["sources"] is None:
         saved["beside"] = None
     return saved
