@@ -23,7 +23,6 @@ from .events import (
     Discarded,
     Evaluated,
     Exhausted,
-    IndexingFailed,
     PlanFailed,
     Published,
     Reduced,
@@ -102,7 +101,7 @@ class Cycle:
                     _ = (
                         current.view.prefix_sums
                     )  # counts what is new, on this thread rather than where prompts are composed
-                due = current.weigh() if self.config.enabled else None
+                due = current.weigh() if self.deferral is not None and self.config.enabled else None
                 if prepared_at == current.base and current.deferred is None:  # or it would be made again and again
                     raise StaleCompaction("rounds_changed")
                 try:
@@ -165,14 +164,6 @@ class Cycle:
         current.publish(made, Origin(strategy=STRATEGY), None)
         return True
 
-    def index_texts(self) -> bool:
-        """Do one step of indexing old rounds for search; return whether there is more to do."""
-        try:
-            return self.journal.index_texts()
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: the next search does it)
-            self.emit(IndexingFailed(role=self.ledger.role, error=type(error).__name__))
-            return False
-
 
 class StrategyPass:
     """One pass of the strategies over one snapshot of the log, without a summary of a failed round.
@@ -184,6 +175,7 @@ class StrategyPass:
     def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
         self._cycle = cycle
         self._run = run
+        self._forbidden = run.forbidden if run is not None else _forbid_at_exit
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
@@ -232,8 +224,8 @@ class StrategyPass:
         weighed = deferral.weigh(self.view, self.base, self._state.prepared, needed=needed) if deferral else None
         if weighed is None:
             return None
-        deferred, decision = weighed
-        self._see(self.view, deferred)
+        self._see(self.view, weighed[0])
+        decision = weighed[1]
         if self._run is not None:
             self._run.recheck_in = decision.recheck_in
         return decision if decision.show else None
@@ -245,7 +237,7 @@ class StrategyPass:
             skip = Skip.DISABLED
         elif view.total == 0:
             skip = Skip.EMPTY
-        elif not forced and self.is_reverted():
+        elif not forced and self._state.revert_round_id is not None and self.is_reverted():
             skip = Skip.REVERTED
         else:
             verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
@@ -279,7 +271,8 @@ class StrategyPass:
         """
         cycle = self._cycle
         self._work = work = self._begin(verdict, run)
-        self._publish_prepared(work)
+        if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
+            self._publish_prepared(work)
         for strategy in cycle.strategies:
             if self._changed and not run.forced:
                 verdict = cycle.trigger.verdict(self.ahead)
@@ -291,13 +284,8 @@ class StrategyPass:
             try:
                 for overlay in strategy(self.ahead):
                     self._take(overlay, work)
-            except StaleCompaction:
-                raise
-            except (LeasedElsewhere, LimitReached) as later:
-                self._skip(Skip.LEASED if isinstance(later, LeasedElsewhere) else Skip.LIMITED, run, later.seconds)
-                raise
             except Exception as error:  # noqa: BLE001
-                self._note_failure(error, work)
+                self._note_failure(error, work, run)
         else:
             if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
                 self.publish_deferred()
@@ -308,8 +296,13 @@ class StrategyPass:
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
             _ = self.view.prefix_sums  # lets go of what is covered now, rather than at the next look
 
-    def _note_failure(self, error: Exception, work: Work) -> None:
-        """Tell and remember that a strategy failed; raise the *error* if there is no other strategy."""
+    def _note_failure(self, error: Exception, work: Work, run: Run) -> None:
+        """Tell and remember that a strategy failed; raise the *error* if no other strategy can do better."""
+        if isinstance(error, StaleCompaction):
+            raise error
+        if isinstance(error, (LeasedElsewhere, LimitReached)):
+            self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, run, error.seconds)
+            raise error
         rejected = error if isinstance(error, SummaryRejected) else None
         if rejected is not None and is_too_little(rejected, deterministic=work.deterministic):
             self._has_too_little = True  # no failure: time does not change that, and the next round may
@@ -384,7 +377,8 @@ class StrategyPass:
 
     def _take(self, made: Overlay, work: Work) -> None:
         """Publish or defer the overlay that a strategy gave."""
-        self._catch_up()
+        if self.deferred is not None:
+            self._catch_up(self.deferred)
         if isinstance(made, Reduction):
             self._reduce(made, work)
             return
@@ -407,17 +401,16 @@ class StrategyPass:
             self.publish(made, work.origin, work)
             work.begin(work.strategy)
 
-    def _catch_up(self) -> None:
-        """Go on from the deferred compaction if it is shown by now, because a prompt could not wait."""
-        if self.deferred is None:
-            return
+    def _catch_up(self, deferred: CompactedMessage) -> None:
+        """Go on from the *deferred* compaction if it is shown by now, because a prompt could not wait."""
         generation, current, *_ = self._cycle.journal.read()
-        if current is not None and current.generation == generation != self.base and is_same(current, self.deferred):
-            self._go_on_from(current, self.deferred.end_index)
+        if current is not None and current.generation == generation != self.base and is_same(current, deferred):
+            self._go_on_from(current, deferred.end_index)
 
     def _defer(self, made: CompactedMessage, work: Work) -> None:
         """Keep *made* to be shown later, and let strategies go on from its end."""
-        self._require_permission()
+        if reason := self._forbidden():
+            raise StaleCompaction(reason)
         journal, view = self._cycle.journal, self.view
         ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
         state = journal.read()
@@ -430,7 +423,8 @@ class StrategyPass:
         self.has_prepared = self._changed = True
 
     def _reduce(self, made: Reduction, work: Work) -> None:
-        self._require_permission()
+        if reason := self._forbidden():
+            raise StaleCompaction(reason)
         view, cycle, made = self.view, self._cycle, copy_with(made, generation=self.base)
         reductions, reason = None, "overlaid"
         try:
@@ -484,14 +478,12 @@ class StrategyPass:
 
     def _publish_prepared(self, work: Work) -> None:
         """Publish of the answers that were paid for and never published the one that reaches furthest, if it may still
-        be shown. With deferral, that has been weighed.
+        be shown.
 
         Only if the journal keeps answers: any other knows nothing of rounds, and nobody promises that they stay what
         they were. There an answer is found again by its request.
         """
-        if self._cycle.deferral is not None or work.journal is None:
-            return
-        if not self._state.prepared or not self._cycle.journal.keeps_answers:
+        if work.journal is None or not self._cycle.journal.keeps_answers:
             return
         try:
             self._publish_furthest(self._state.prepared, None)
@@ -511,7 +503,8 @@ class StrategyPass:
 
     def publish(self, made: CompactedMessage, origin: Origin, work: Work | None) -> None:
         """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle, or offline."""
-        self._require_permission()
+        if reason := self._forbidden():
+            raise StaleCompaction(reason)
         view, cycle = self.view, self._cycle
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         after = view.tokens_in_front(made)
@@ -556,18 +549,16 @@ class StrategyPass:
         self._go_on_from(published, made.end_index)
         self.published = self.view.compaction
 
-    def _require_permission(self) -> None:
-        """Raise ``StaleCompaction`` if nothing may be published any more."""
-        exiting = "interpreter_exit" if interpreter_is_exiting() else None
-        if reason := self._run.forbidden() if self._run is not None else exiting:
-            raise StaleCompaction(reason)
-
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self._see(replace(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
         self.base, self._changed = published.generation, True
         if self._work is not None:
             self._work.base, self._work.covered, self._work.prepared = self.base, end, ()
+
+
+def _forbid_at_exit() -> str | None:
+    return "interpreter_exit" if interpreter_is_exiting() else None
 
 
 def _read_round(view: View, place: int) -> RoundRead:

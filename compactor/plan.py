@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -55,22 +55,21 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the plan as text, at most ``MAX_CHARACTERS``, open subtasks first."""
+        names: dict[str, list[str]] = {state: [] for state in get_args(SubtaskState)}
+        for name, state in self.subtasks:
+            names[state].append(name)
         head = [f"Plan: {_line(self.name, _MAX_NAME)}"] if self.name.strip() else []
         if self.description.strip():
             head.append(_clip(self.description.strip(), _MAX_DESCRIPTION))
-        finished = [*self._finished_line("Done", "done"), *self._finished_line("Abandoned", "abandoned")]
-        lines = [f"- [in progress] {_line(name, _MAX_SUBTASK)}" for name in self._of("in_progress")]
-        lines += [f"- [pending] {_line(name, _MAX_SUBTASK)}" for name in self._of("pending")]
+        doing = [f"- [in progress] {_line(name, _MAX_SUBTASK)}" for name in names["in_progress"]]
+        pending = [f"- [pending] {_line(name, _MAX_SUBTASK)}" for name in names["pending"]]
+        finished = [
+            _line(f"{state.capitalize()} ({len(names[state])}): {'; '.join(names[state])}", _MAX_FINISHED)
+            for state in ("done", "abandoned")
+            if names[state]
+        ]
         room = MAX_CHARACTERS - sum(len(line) + 1 for line in (*head, *finished))
-        return "\n".join([*head, *_lines_that_fit(lines, room), *finished])
-
-    def _of(self, state: SubtaskState) -> list[str]:
-        return [name for name, its_state in self.subtasks if its_state == state]
-
-    def _finished_line(self, heading: str, state: SubtaskState) -> Iterator[str]:
-        names = self._of(state)
-        if names:
-            yield _line(f"{heading} ({len(names)}): {'; '.join(names)}", _MAX_FINISHED)
+        return "\n".join([*head, *_fit([*doing, *pending], room), *finished])
 
 
 def plan_text(value: object) -> str | None:
@@ -99,19 +98,15 @@ def _subtask(item: Any) -> tuple[str, SubtaskState]:
     return str(name), _SPELLINGS.get(spelled, "pending")
 
 
-def _lines_that_fit(lines: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the first *lines* that fit in *room* characters, and a line with the number of the rest."""
-    room -= len(_more_line(len(lines)))
+def _fit(lines: list[str], room: int) -> list[str]:
+    """Return the first *lines* that fit in *room* characters, and a line with the number of the rest."""
+    more = "- and {} more that are open"
+    room -= len(more.format(len(lines)))
     for place, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:
-            yield _more_line(len(lines) - place)
-            return
-        yield line
-
-
-def _more_line(count: int) -> str:
-    return f"- and {count} more that are open"
+            return [*lines[:place], more.format(len(lines) - place)]
+    return lines
 
 
 def _line(text: str, limit: int) -> str:

@@ -24,7 +24,7 @@ from memory.overlays import CompactedMessage
 from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from .events import Discarded, EventLog, Failed, Skip, Skipped, Stopped
+from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
 from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bounded, interpreter_is_exiting, run_isolated
 
@@ -277,7 +277,8 @@ class Runner:
         return published
 
     def compact_now(self, timeout: float | None) -> CompactedMessage | None:
-        self._refuse_inside("compact_now")
+        if self._events.inside:
+            raise _waits_for_itself("compact_now")
         waiter: Future[CompactedMessage | None] = Future()
         with self._lock:
             self._waiters.append(waiter)
@@ -302,7 +303,8 @@ class Runner:
         raise CompactionFailed(told) from error
 
     def wait_idle(self, timeout: float | None) -> bool:
-        self._refuse_inside("wait_idle")
+        if self._events.inside:
+            raise _waits_for_itself("wait_idle")
         ticket = self._ticket
         with self._wake:
             self._wake.wait_for(
@@ -310,10 +312,6 @@ class Runner:
                 bounded(timeout),
             )
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
-
-    def _refuse_inside(self, name: str) -> None:
-        if self._events.inside:
-            raise RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
 
     # A run, from its beginning to its end.
 
@@ -502,9 +500,11 @@ class Runner:
                 if not self._indexing:
                     return
                 self._index_due = False
+            resumed = False
             try:
-                resumed = False
-                resumed = self._cycle.index_texts()
+                resumed = self._cycle.journal.index_texts()
+            except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: the next search does it)
+                self._emit(IndexingFailed(role=self._role, error=type(error).__name__))
             finally:
                 with self._lock:
                     self._indexing = resumed
@@ -618,3 +618,7 @@ class Runner:
         if self._ticket is not None:
             self._ticket.leave()
         self._emit(Stopped(role=self._role, reason=reason))
+
+
+def _waits_for_itself(name: str) -> RuntimeError:
+    return RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")
