@@ -32,9 +32,9 @@ from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import NoteEdit, apply_edits
 from compactor.strategies.notes import find_headings, normalize_heading, read_notes, render_notes
 from compactor.summarizers import ExtractiveSummarizer
-from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action, structures
-from compactor.summarizers.cues import words_in
-from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
+from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
+from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit, words_in
+from compactor.summarizers.results import structures
 from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, quote, shorten_name, steps

@@ -133,7 +133,7 @@ def test_the_installed_packages_are_those_of_the_wheel(installed: Installed, tmp
 def test_the_installed_library_reads_its_data(installed: Installed, tmp_path: Path) -> None:
     """Shipped prompts are found, tokens are counted and cues read, where there is nothing but the wheel."""
     code = (
-        "import prompts, compactor; from compactor.summarizers.instructions import is_prohibition;"
+        "import prompts, compactor; from compactor.summarizers.cues import is_prohibition;"
         "print(len(prompts.shipped()), compactor.count_tokens('hello world'), is_prohibition('Never pay.'))"
     )
     assert installed.run(installed.python, "-c", code, folder=tmp_path).stdout.split() == ["7", "2", "True"]

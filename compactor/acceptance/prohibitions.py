@@ -16,7 +16,7 @@ from memory.references import beginning
 from memory.rounds import USER, Round, cached_property
 
 from ..summarizers.base import Summary
-from ..summarizers.instructions import is_prohibition, may_prohibit
+from ..summarizers.cues import is_prohibition, may_prohibit
 from ..summarizers.statements import Section, sentences
 from ..tokens import TokenCounter
 from .content import Terms, find_identifiers

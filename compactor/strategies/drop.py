@@ -16,7 +16,7 @@ from memory.rounds import Attachment, Post, Round
 from ..config import whole_number
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, kind_named
 from ..prompt.shorten import is_kind, is_result, omission_note
-from ..summarizers.actions import has_failed
+from ..summarizers.results import has_failed
 from ..tokens import count_message
 from ..view import View
 from .incremental import attachments_line

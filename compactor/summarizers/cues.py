@@ -1,16 +1,22 @@
-"""Cues: phrases that classify a sentence, in any language, in time linear in its length.
+"""Find a user's standing instructions: rules, prohibitions, preferences, limits, deadlines.
 
-The tables of phrases are data; ``cues.yaml`` documents their syntax. At each gap, a phrase looks at most ``MAX_GAP``
-words ahead, so no text makes the search slow.
+The search goes by cues, which are phrases, and can err. ``cues.yaml`` holds one table per language and documents their
+syntax. At each gap, a phrase looks at most ``MAX_GAP`` words ahead, so the search takes linear time.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from importlib.resources import files
+from itertools import chain
+from operator import call
+from typing import Any
+
+import yaml
 
 #: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"
@@ -21,8 +27,79 @@ MAX_SENTENCE = 4_000
 #: Maximum words in the lookup cache; above it, the cache is cleared.
 MAX_KNOWN = 50_000
 
-#: Gaps in a phrase: other words of the same clause, or also of later clauses.
-_GAP, _LATER = "...", "...."
+_FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
+_ANY_KIND, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
+
+_POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
+#: Signs that fill code and are rare in other lines.
+_CODE_SIGNS = frozenset("(){}[]=<>;_/\\$#|+*&%^~`@")
+_CODE = re.compile(
+    r"(?:#|//|/\*|\*/|<[/!a-z]|@\w|\$ |>>>|\{|\}|(?:def|class|import|from|return|const|let|var|function|async|elif"
+    r"|else|try|raise|throw|except|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:]))"
+)
+
+
+#: Splitting a text into sentences may cut a longer word.
+_LONGEST_WORD = 80
+
+
+@cache
+def load_table(name: str) -> Mapping[str, Any]:
+    """Return the phrases in a YAML file of this package."""
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    table: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
+    return table
+
+
+@cache
+def _cues() -> Cues:
+    return Cues(load_table("cues.yaml"), (_FORBIDS, _RULES, _WISHES))
+
+
+def instruction_strength(sentence: str) -> float:
+    """Return 1 if *sentence* reads as a rule or prohibition, 0.6 for a wish or a limit, 0 for anything else.
+
+    A question counts only if it is polite ("could you never ..."). A line of code never counts.
+    """
+    kinds = _find_kinds(sentence, _ANY_KIND)
+    return 1.0 if _FORBIDS in kinds or _RULES in kinds else 0.6 if _WISHES in kinds else 0.0
+
+
+def is_prohibition(sentence: str) -> bool:
+    """Return whether *sentence* forbids something, or asks not to do it without the user.
+
+    A refusal such as "I don't want any insurance" counts. A question counts only if it is polite ("could you never
+    ...").
+    """
+    return _FORBIDS in _find_kinds(sentence, _ONLY_FORBIDS)
+
+
+def may_prohibit(text: str) -> bool:
+    """Return whether *text* may contain a prohibition; False is certain.
+
+    One scan usually returns False and costs less than splitting *text* into sentences.
+    """
+    # Splitting unescapes JSON and cuts overlong words, so a sentence may then have other words than this scan.
+    if "{" in text or "[" in text or len(max(text.split(), key=len, default="")) >= _LONGEST_WORD:
+        return True
+    return _cues().may_stand_in(text, _ONLY_FORBIDS)
+
+
+def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
+    if sentence.rstrip().endswith(("?", "？", "؟")) and not _POLITE.match(sentence):
+        return frozenset()
+    kinds = _cues().kinds_in(sentence, wanted)
+    return frozenset() if kinds and _is_code(sentence) else kinds
+
+
+def _is_code(line: str) -> bool:
+    """Return whether *line* reads as code rather than as a sentence about code."""
+    line = line.strip()
+    signs = sum(map(_CODE_SIGNS.__contains__, line))
+    if line.endswith(("{", ";", "};", ");")) or (signs and _CODE.match(line.lower())):
+        return signs >= 1
+    return signs * 8 > len(line)
+
 
 #: Scripts without spaces: each letter counts as a word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -58,121 +135,49 @@ BREAK = ","
 
 
 def words_in(text: str) -> list[str]:
-    """Return the words of *text* in lower case and uniform spelling, with ``BREAK`` at the end of each clause."""
+    """Return the words of *text* in lower case and uniform spelling, with ``BREAK`` at the end of each clause.
+
+    English contractions are split: "don't" becomes "do not".
+    """
     if text.isascii():
-        return _ASCII_WORD.findall(_apart(text.lower()).translate(_ASCII_SAME))
-    return _WORD.findall(_apart(unicodedata.normalize("NFC", text).translate(_SAME).lower()))
-
-
-def _apart(text: str) -> str:
-    """Return *text* with English contractions split: "don't" becomes "do not"."""
-    return text.replace("n't", " not").replace("cannot", "can not")
-
-
-class _Word(NamedTuple):
-    """The alternatives for one word of a phrase."""
-
-    exact: frozenset[str]
-    beginnings: tuple[str, ...] = ()
-    endings: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
-    #: Pairs of a beginning and its ending.
-    frames: tuple[tuple[str, str], ...] = ()
-    #: True for any word at all.
-    free: bool = False
-    #: True if only ``exact`` words match.
-    plain: bool = True
-    #: With ``free``: any word except these.
-    none_of: _Word | None = None
-
-    @classmethod
-    def read(cls, written: Iterable[str]) -> _Word:
-        """Parse the alternatives *written* for one word."""
-        exact, beginnings, endings, parts, frames, free = [], [], [], [], [], False
-        for one in written:
-            bare = one.strip("*")
-            if not bare:
-                free = True
-            elif "*" in bare:
-                beginning, _, ending = bare.partition("*")
-                frames.append((beginning, ending))
-            elif one.startswith("*") and one.endswith("*"):
-                parts.append(bare)
-            elif one.endswith("*"):
-                beginnings.append(bare)
-            elif one.startswith("*"):
-                endings.append(bare)
-            else:
-                exact.append(one)
-        wild = bool(beginnings or endings or parts or frames or free)
-        return cls(frozenset(exact), tuple(beginnings), tuple(endings), tuple(parts), tuple(frames), free, not wild)
-
-    def is_one(self, word: str) -> bool:
-        if word in self.exact:
-            return True
-        if self.plain or word == BREAK:
-            return False
-        if self.none_of is not None:
-            return not self.none_of.is_one(word)
-        return (
-            self.free
-            or word.startswith(self.beginnings)
-            or (word.endswith(self.endings) and word not in self.endings)
-            or any(part in word for part in self.parts)
-            or any(word.startswith(begun) and word.endswith(ended) for begun, ended in self.frames)
-        )
+        word, text = _ASCII_WORD, text.translate(_ASCII_SAME)
+    else:
+        word, text = _WORD, unicodedata.normalize("NFC", text).translate(_SAME)
+    return word.findall(text.lower().replace("n't", " not").replace("cannot", "can not"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Phrase:
     kind: str
-    #: Runs of consecutive words; other words may come between two runs.
-    runs: tuple[tuple[_Word, ...], ...]
+    #: Runs of consecutive words, each a test; other words may come between two runs.
+    runs: tuple[tuple[Callable[[str], object], ...], ...]
     #: For each run: True if it may be in a later clause than the run before it.
     later: tuple[bool, ...]
     #: Required position: ``^`` start of the sentence, ``,`` start of a clause, empty anywhere.
     begins: str
     ends: bool
-    #: The sentence must contain one of these words: the phrase alone might belong to another language.
+    #: The sentence must contain one of these words or letters: the phrase alone might belong to another language.
     marks: frozenset[str]
+    #: The sentence must contain a word of each of these.
+    needed: tuple[frozenset[str], ...]
     #: Index in the first run of the word used for lookup.
     anchor: int
 
-    @property
-    def length(self) -> int:
-        return sum(map(len, self.runs))
-
-    def may_stand_among(self, words: Set[str]) -> bool:
-        """Return whether *words* contains all its exact words; False rules the phrase out."""
-        return not any(word.plain and word.exact.isdisjoint(words) for run in self.runs for word in run)
-
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
-        """Return the end of the phrase if it matches at *start*, else -1. *anywhere* ignores its required end."""
-        place = start
-        for number, (run, later) in enumerate(zip(self.runs, self.later, strict=True)):
-            found = self._find(words, place, run, searching=number > 0, later=later)
-            if found < 0:
-                return -1
-            place = found + len(run)
+        """Return the end of the phrase if it matches at *start*, else 0. *anywhere* ignores its required end."""
+        place, left = start, 0.0
+        for run, later in zip(self.runs, self.later, strict=True):
+            while not all(map(call, run, words[place : place + len(run)])):
+                left -= 1 if len(words[place]) > 1 else MAX_GAP / MAX_LETTERS
+                if left < 0 or (words[place] == BREAK and not later):
+                    return 0
+                place += 1
+            place, left = place + len(run), MAX_GAP
+            if place > len(words):
+                return 0
         if self.ends and not anywhere and any(word != BREAK for word in words[place : place + 4]):
-            return -1
+            return 0
         return place
-
-    def _find(self, words: Sequence[str], place: int, run: tuple[_Word, ...], *, searching: bool, later: bool) -> int:
-        first, *others = run
-        left: float = MAX_GAP
-        for start in range(place, len(words) - len(others)):
-            word = words[start]
-            if first.is_one(word):
-                for at, other in enumerate(others, start + 1):
-                    if not other.is_one(words[at]):
-                        break
-                else:
-                    return start
-            left -= 1 if len(word) > 1 else MAX_GAP / MAX_LETTERS
-            if not searching or left < 0 or (word == BREAK and not later):
-                break
-        return -1
 
 
 class Cues:
@@ -182,20 +187,20 @@ class Cues:
         """Take one table per language: the phrases of each of *kinds*, and also ``begin``, ``marks`` and the word lists
         that phrases refer to."""
         self._exact: dict[str, list[_Phrase]] = {}
-        self._wild: list[_Phrase] = []
+        self._wild: list[tuple[re.Pattern[str], _Phrase]] = []
         self._openers: set[str] = set()
         for table in tables.values():
-            self._openers.update(word for said in table.get("begin", ()) for word in words_in(said))
-            marks = frozenset(word for said in table.get("marks", ()) for word in words_in(said))
+            self._openers.update(chain.from_iterable(map(words_in, table.get("begin", ()))))
+            marks = frozenset(chain.from_iterable(map(words_in, table.get("marks", ()))))
             for kind in (EXCEPT, *kinds):
                 for written in table.get(kind, ()):
-                    for phrase in _read(kind, written, table, marks):
-                        self._file(phrase)
-        anchors = [phrase.runs[0][phrase.anchor] for phrase in self._wild]
-        #: A word without any of these beginnings, endings or parts matches no wildcard anchor.
-        self._beginnings = tuple({one for word in anchors for one in (*word.exact, *word.beginnings, *_begun(word))})
-        self._endings = tuple({ending for word in anchors for ending in word.endings})
-        self._parts = tuple({part for word in anchors for part in word.parts})
+                    for phrase, anchor in _parse(kind, written, table, marks):
+                        if isinstance(anchor, re.Pattern):
+                            self._wild.append((anchor, phrase))
+                        else:
+                            for word in anchor:
+                                self._exact.setdefault(word, []).append(phrase)
+        self._any_wild = re.compile("|".join({anchor.pattern for anchor, _ in self._wild}) or "(?!)")
         self._known: dict[str, tuple[_Phrase, ...]] = {}
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
@@ -204,14 +209,11 @@ class Cues:
         Returns no kinds at all if no phrase of a *wanted* kind matches.
         """
         words = words_in(sentence[:MAX_SENTENCE])
-        filed = self._phrases_at(words)
-        if not any(phrase.kind in wanted and self._ends(words, at, phrase) for at, found in filed for phrase in found):
+        if not any(self._find(words, wanted)):
             return frozenset()
         found = [
-            (-phrase.length, phrase.kind != EXCEPT, at - phrase.anchor, end, phrase.kind)
-            for at, phrases in filed
-            for phrase in phrases
-            if (end := self._ends(words, at, phrase))
+            (-sum(map(len, phrase.runs)), phrase.kind != EXCEPT, start, end, phrase.kind)
+            for phrase, start, end in self._find(words)
         ]
         taken = bytearray(len(words))
         kinds = set()
@@ -223,39 +225,41 @@ class Cues:
 
     def may_stand_in(self, text: str, wanted: frozenset[str]) -> bool:
         """Return whether a sentence of *text* may contain a phrase of a *wanted* kind; False is certain."""
-        words = words_in(text)
-        return any(
-            phrase.kind in wanted and self._ends(words, at, phrase, anywhere=True)
-            for at, found in self._phrases_at(words)
-            for phrase in found
-        )
+        return any(self._find(words_in(text), wanted, anywhere=True))
 
-    def _phrases_at(self, words: Sequence[str]) -> list[tuple[int, list[_Phrase]]]:
-        """Return (index of a word, phrases with that word as anchor that may match)."""
+    def _find(
+        self, words: Sequence[str], wanted: frozenset[str] | None = None, *, anywhere: bool = False
+    ) -> Iterator[tuple[_Phrase, int, int]]:
+        """Yield the phrases of *wanted* kinds in *words*, with their first word and end.
+
+        *anywhere* ignores their required position in a sentence or clause.
+        """
         different = set(words)
+        letters = different.union(*different)
         known = self._known
         if len(known) > MAX_KNOWN:
             known = self._known = {}  # a new dict: another thread may still read the old one
         for word in different.difference(known):
-            known[word] = self._found_by(word)
-        shown = _Shown(different)
+            wild = self._wild if self._any_wild.fullmatch(word) else ()
+            known[word] = (*self._exact.get(word, ()), *(phrase for anchor, phrase in wild if anchor.fullmatch(word)))
         fit = {
-            word: [one for one in found if shown.is_any_of(one.marks) and one.may_stand_among(different)]
+            word: [
+                phrase
+                for phrase in known[word]
+                if (wanted is None or phrase.kind in wanted)
+                and (not phrase.marks or not phrase.marks.isdisjoint(letters))
+                and not any(map(different.isdisjoint, phrase.needed))
+            ]
             for word in different
-            if (found := known[word])
+            if known[word]
         }
-        return [(at, here) for at, word in enumerate(words) if (here := fit.get(word))]
-
-    def _ends(self, words: Sequence[str], at: int, phrase: _Phrase, *, anywhere: bool = False) -> int:
-        """Return the end of *phrase* if it matches with its anchor word *at*, else 0.
-
-        *anywhere* ignores its required position in a sentence or clause.
-        """
-        start = at - phrase.anchor
-        if start < 0 or not (anywhere or not phrase.begins or self._may_begin(words, start, phrase.begins)):
-            return 0
-        end = phrase.end_at(words, start, anywhere=anywhere)
-        return max(end, 0)
+        for at, word in enumerate(words):
+            for phrase in fit.get(word, ()):
+                start = at - phrase.anchor
+                if start < 0 or not (anywhere or self._may_begin(words, start, phrase.begins)):
+                    continue
+                if end := phrase.end_at(words, start, anywhere=anywhere):
+                    yield phrase, start, end
 
     def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
         if not where or start == 0 or (where == "," and words[start - 1] == BREAK):
@@ -269,111 +273,90 @@ class Cues:
                 return False
         return before < 0
 
-    def _found_by(self, word: str) -> tuple[_Phrase, ...]:
-        """Return the phrases with *word* as a possible anchor."""
-        exact = self._exact.get(word, ())
-        may_be = word.startswith(self._beginnings) or word.endswith(self._endings)
-        if not may_be and not any(part in word for part in self._parts):
-            return tuple(exact)
-        return (*exact, *(phrase for phrase in self._wild if phrase.runs[0][phrase.anchor].is_one(word)))
 
-    def _file(self, phrase: _Phrase) -> None:
-        anchor = phrase.runs[0][phrase.anchor]
-        if not anchor.plain:
-            self._wild.append(phrase)
-        else:
-            for word in anchor.exact:
-                self._exact.setdefault(word, []).append(phrase)
+#: The alternatives for one word of a phrase: exact words, or a pattern.
+_Word = frozenset[str] | re.Pattern[str]
+#: Pattern of any word at all.
+_ANY = "[^,]+"
 
 
-def _begun(word: _Word) -> Iterator[str]:
-    return (beginning for beginning, _ in word.frames)
-
-
-class _Shown:
-    """The language marks found among *words*: whole words or single letters."""
-
-    def __init__(self, words: Set[str]) -> None:
-        self._words = words
-        self._found: dict[frozenset[str], bool] = {}
-
-    def is_any_of(self, marks: frozenset[str]) -> bool:
-        """Return whether one of *marks* was found, or *marks* is empty."""
-        if not marks:
-            return True
-        found = self._found.get(marks)
-        if found is None:
-            found = self._found[marks] = not marks.isdisjoint(self._words) or not marks.isdisjoint("".join(self._words))
-        return found
-
-
-def _read(kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]) -> Iterator[_Phrase]:
-    """Yield the phrases that *written* describes. Raises ``ValueError`` for an invalid cue."""
-    sure = written.startswith("?")
+def _parse(
+    kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]
+) -> Iterator[tuple[_Phrase, _Word]]:
+    """Yield the phrases that *written* describes, with their anchors. Raises ``ValueError`` for an invalid cue."""
     begins = next((sign for sign in "^," if written.lstrip("? ").startswith(sign)), "")
     body = written.lstrip("?^, ")
-    ends = body.endswith("$")
-    for said in _expanded(body.rstrip("$ ").split()):
-        runs = tuple(tuple(_words(run, table)) for run in _runs(said))
-        later = (False, *(part == _LATER for part in said if part in (_GAP, _LATER)))
+    for parts in _choose_optional(body.rstrip("$ ").split()):
+        runs: list[list[_Word]] = [[]]
+        later = [False]
+        for part in parts:
+            if part in {"...", "...."}:
+                runs.append([])
+                later.append(part == "....")
+            else:
+                runs[-1] += _parse_words(part, table)
         if not all(runs):
             raise ValueError(f"the cue {written!r} has no words, or begins or ends with dots")
-        anchor = max(range(len(runs[0])), key=lambda at: _specific(runs[0][at]))
-        if not any(_specific(runs[0][anchor])):
+        anchor = max(range(len(runs[0])), key=lambda at: _specificity(runs[0][at]))
+        if not any(_specificity(runs[0][anchor])):
             raise ValueError(f"the cue {written!r} begins with any words at all; say which")
-        yield _Phrase(kind, runs, later, begins, ends, marks if sure else frozenset(), anchor)
+        tests = tuple(tuple(_test(word) for word in run) for run in runs)
+        needed = tuple(word for run in runs for word in run if isinstance(word, frozenset))
+        only_marked = marks if written.startswith("?") else frozenset()
+        yield (
+            _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor),
+            runs[0][anchor],
+        )
 
 
-def _expanded(parts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield *parts* with and without each part in round brackets."""
+def _test(word: _Word) -> Callable[[str], object]:
+    return word.fullmatch if isinstance(word, re.Pattern) else word.__contains__
+
+
+def _choose_optional(parts: Sequence[str]) -> list[list[str]]:
+    """Return *parts* with and without each part in round brackets."""
     ways: list[list[str]] = [[]]
     for part in parts:
-        bare = part[1:-1] if part.startswith("(") and part.endswith(")") else ""
-        ways = [[*way, bare or part] for way in ways] + ([list(way) for way in ways] if bare else [])
-    yield from ways
+        optional = part.startswith("(") and part.endswith(")") and len(part) > 2
+        ways = [[*way, part[1:-1] if optional else part] for way in ways] + (ways if optional else [])
+    return ways
 
 
-def _runs(parts: Sequence[str]) -> Iterator[list[str]]:
-    run: list[str] = []
-    for part in parts:
-        if part in (_GAP, _LATER):
-            yield run
-            run = []
+def _parse_words(part: str, table: Mapping[str, Sequence[str]]) -> list[_Word]:
+    if part == "/":
+        return [frozenset((BREAK,))]
+    if not part.startswith(("!", "<")) and "|" not in part and "*" not in part:
+        return [frozenset((word,)) for word in words_in(part)]
+    names = part.removeprefix("!").split("|")
+    listed = chain.from_iterable(table[name.strip("<>")] if name.startswith("<") else (name,) for name in names)
+    word = _read_alternatives(chain.from_iterable(one.split("|") for one in listed))
+    if part.startswith("!"):
+        inner = word.pattern if isinstance(word, re.Pattern) else "|".join(map(re.escape, word))
+        return [re.compile(rf"(?!(?:{inner})\Z){_ANY}")]
+    return [word]
+
+
+def _read_alternatives(alternatives: Iterable[str]) -> _Word:
+    exact: set[str] = set()
+    patterns: list[str] = []
+    endings: list[str] = []
+    for one in alternatives:
+        first, *others = ("".join(words_in(piece)) for piece in one.split("*"))
+        if not (first or any(others)):
+            return re.compile(_ANY)
+        if not others:
+            exact.add(first)
+        elif first or len(others) > 1:  # the beginning and the ending may overlap
+            patterns.append(f"(?={re.escape(first)})[^,]*" + "[^,]*".join(map(re.escape, others)))
         else:
-            run.append(part)
-    yield run
+            endings.append(re.escape(others[0]))
+    if endings:
+        patterns.append(f"(?!(?:{'|'.join(endings)})\\Z)[^,]*(?:{'|'.join(endings)})")
+    return re.compile("|".join([*map(re.escape, exact), *patterns])) if patterns else frozenset(exact)
 
 
-def _words(run: Iterable[str], table: Mapping[str, Sequence[str]]) -> Iterator[_Word]:
-    for part in run:
-        if part.startswith("!"):
-            none_of = _Word.read(one for word in part[1:].split("|") for one in _of_list(word, table))
-            yield _Word(frozenset(), free=True, plain=False, none_of=none_of)
-        elif part.startswith("<"):
-            yield _Word.read(one for word in part.split("|") for one in _of_list(word, table))
-        elif part == "/":
-            yield _Word(frozenset((BREAK,)))
-        elif "|" in part or "*" in part:
-            yield _Word.read(_alternatives(part))
-        else:
-            for word in words_in(part):
-                yield _Word(frozenset((word,)))
-
-
-def _of_list(word: str, table: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the alternatives for *word*, or the entries of the list that it names."""
-    for one in table[word.strip("<>")] if word.startswith("<") else (word,):
-        yield from _alternatives(one)
-
-
-def _alternatives(part: str) -> Iterator[str]:
-    for one in part.split("|"):
-        bare = "*".join("".join(words_in(piece)) for piece in one.strip("*").split("*"))
-        yield f"{'*' * one.startswith('*')}{bare}{'*' * (one.endswith('*') and len(one) > 1)}" if bare else "*"
-
-
-def _specific(word: _Word) -> tuple[int, int]:
+def _specificity(word: _Word) -> tuple[int, int]:
     """Return how well *word* serves as an anchor: best if it is exact and long."""
-    if word.free or BREAK in word.exact:
-        return (0, 0)
-    return (2, min(map(len, word.exact))) if word.plain else (1, 0)
+    if isinstance(word, re.Pattern):
+        return (0, 0) if word.pattern.endswith(_ANY) else (1, 0)
+    return (0, 0) if BREAK in word else (2, min(map(len, word)))

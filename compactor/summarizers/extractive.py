@@ -48,7 +48,7 @@ from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
-from .instructions import instruction_strength
+from .cues import instruction_strength
 from .statements import (
     END,
     GAP,

@@ -19,8 +19,8 @@ from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 from ..acceptance.content import CJK, is_code
 from ..prompt.groups import is_summary
-from .actions import field_lines, structures
-from .instructions import instruction_strength, is_prohibition
+from .cues import instruction_strength, is_prohibition
+from .results import field_lines, structures
 
 #: Minimum characters left of a shortened clause; otherwise it stays whole.
 MIN_REST = 12

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.actions import field_lines, structures
+from compactor.summarizers.results import field_lines, structures
 
 
 def lines_of(text: str) -> list[str]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compactor.summarizers.instructions import instruction_strength, is_prohibition
+from compactor.summarizers.cues import instruction_strength, is_prohibition
 
 
 @pytest.mark.parametrize(

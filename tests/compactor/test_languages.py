@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.acceptance.prohibitions import find_prohibitions
-from compactor.summarizers.cues import EXCEPT, MAX_SENTENCE, Cues, words_in
-from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
+from compactor.summarizers.cues import (
+    EXCEPT,
+    MAX_SENTENCE,
+    Cues,
+    instruction_strength,
+    is_prohibition,
+    may_prohibit,
+    words_in,
+)
 from memory import Round
 
 #: By language: sentences that give a standing instruction and ordinary ones; those "unseen" were not looked at while the

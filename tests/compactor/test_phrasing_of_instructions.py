@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compactor.summarizers.instructions import instruction_strength, is_prohibition, may_prohibit
+from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit
 
 FORBIDDING = (
     'Sign letters with "Odile", never with my full name.',

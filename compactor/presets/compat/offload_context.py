@@ -36,7 +36,7 @@ from ...summarize import Work
 from ...summarizers import ExtractiveSummarizer
 from ...summarizers.answers import as_summarizer
 from ...summarizers.base import Summarizer, SummaryRequest
-from ...summarizers.instructions import is_prohibition
+from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
 from ..options import check_function, check_text

@@ -19,7 +19,7 @@ from compactor.acceptance.prohibitions import (
     find_prohibitions,
     restore_sentences,
 )
-from compactor.summarizers.instructions import is_prohibition, may_prohibit
+from compactor.summarizers.cues import is_prohibition, may_prohibit
 from compactor.summarizers.statements import sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
