@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from prompts import ABOVE, contract
 
@@ -21,52 +21,16 @@ from .prices import Prices
 HALF_LIFE = 32
 #: Maximum rounds that are read, even if the model was called in none of them.
 MAX_ROUNDS = 4 * HALF_LIFE
+#: Assumed calls of the agent's model during a compaction, until measured.
+FIRST_LATENCY = 1.0
+#: Share of the model's window for prompts without a known budget; the rest is for the answer.
+USABLE = 0.9
+#: Assumed tokens of the first summary without a target.
+USUAL_SUMMARY = 1_000
+#: The reasons to be due.
+HOLDING: tuple[Why, ...] = ("grown", "budget", "chosen")
 
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The prompt in front of, within, and behind the rounds that a compaction would newly cover, in tokens."""
-
-    #: System messages and tools.
-    system: int
-    #: The current compaction; 0 if there is none.
-    summary: int
-    grown: int
-    retained: int
-    #: Growth of the tail with each call of the role's model; newer calls weigh more.
-    per_call: float
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of the whole prompt."""
-        return self.system + self.summary + self.grown + self.retained
-
-
-def growth_of(view: View, end: int) -> Growth:
-    """Return the growth of *view* for a compaction up to *end*. Reads only the open round and a few closed ones."""
-    in_open_rounds = view.tokens_behind(view.closed)
-    return Growth(
-        system=PROMPT_TOKENS + view.header_tokens,
-        summary=view.compaction_tokens,
-        grown=view.closed_tokens(view.end, end),
-        retained=view.closed_tokens(end, view.closed) + in_open_rounds,
-        per_call=_per_call(view, in_open_rounds),
-    )
-
-
-def _per_call(view: View, in_open_rounds: int) -> float:
-    seen, sums = view.calls_behind(max(view.closed, view.end)), view.prefix_sums
-    # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
-    tokens, calls = float(in_open_rounds if seen else 0), float(seen)
-    accounts, first = sums.accounts, sums.start
-    for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
-        account, weight = accounts[place - first], 0.5 ** (seen / HALF_LIFE)
-        tokens += weight * account.tokens
-        calls += weight * account.calls
-        seen += account.calls
-        if seen > 4 * HALF_LIFE:
-            break
-    return tokens / calls if calls else tokens + in_open_rounds  # the first call will read everything
+CallsLeft = float | Callable[[View], "float | None"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,40 +86,29 @@ def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style =
     )
 
 
-#: Assumed calls of the agent's model during a compaction, until measured.
-FIRST_LATENCY = 1.0
-#: Share of the model's window for prompts without a known budget; the rest is for the answer.
-USABLE = 0.9
-#: Assumed tokens of the first summary without a target.
-USUAL_SUMMARY = 1_000
-#: The reasons to be due.
-HOLDING: tuple[Why, ...] = ("grown", "budget", "chosen")
+def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
+    """Return the tokens that a compaction up to *end* would newly cover, and the sizes of the prompt around them.
 
-CallsLeft = float | Callable[[View], "float | None"] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The validated arguments of ``cost_optimal``."""
-
-    prices: Prices
-    least: int
-    budget: int | None
-    style: Style
-    delta_tokens: int | None
-    latency_calls: float | None
-    calls_left: CallsLeft
-
-    def __post_init__(self) -> None:
-        whole_number("least", self.least)
-        for name, tokens in (("budget", self.budget), ("delta_tokens", self.delta_tokens)):
-            if tokens is not None:
-                whole_number(name, tokens, 1)
-        if self.style not in ("separate", "continue"):
-            raise ValueError(f"style is 'separate' or 'continue', not {self.style!r}")
-        for name, calls in (("latency_calls", self.latency_calls), ("calls_left", self.calls_left)):
-            if calls is not None and not callable(calls):
-                number(name, calls)
+    Reads only the open round and a few closed ones.
+    """
+    in_open_rounds, sums = view.tokens_behind(view.closed), view.prefix_sums
+    seen = view.calls_behind(max(view.closed, view.end))
+    # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
+    tokens, calls = float(in_open_rounds if seen else 0), float(seen)
+    for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
+        account, weight = sums.accounts[place - sums.start], 0.5 ** (seen / HALF_LIFE)
+        tokens += weight * account.tokens
+        calls += weight * account.calls
+        seen += account.calls
+        if seen > 4 * HALF_LIFE:
+            break
+    sizes = Sizes(
+        per_call=tokens / calls if calls else tokens + in_open_rounds,  # the first call will read everything
+        system=PROMPT_TOKENS + view.header_tokens,
+        summary=view.compaction_tokens,
+        retained=view.closed_tokens(end, view.closed) + in_open_rounds,
+    )
+    return view.closed_tokens(view.end, end), sizes
 
 
 def cost_optimal(
@@ -187,72 +140,98 @@ def cost_optimal(
 
     If the compactor's configuration sets a ``threshold`` or ``max_tokens``, the trigger is due there as well.
     """
+    whole_number("least", least)
+    for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
+        if tokens is not None:
+            whole_number(name, tokens, 1)
+    if style not in ("separate", "continue"):
+        raise ValueError(f"style is 'separate' or 'continue', not {style!r}")
+    for name, calls in (("latency_calls", latency_calls), ("calls_left", calls_left)):
+        if calls is not None and not callable(calls):
+            number(name, calls)
     if not isinstance(prices, Prices):
         prices = Prices.of_model(prices) if prices is not None else Prices()
-    terms = Terms(
-        prices=prices,
-        least=least,
-        budget=budget,
-        style=style,
-        delta_tokens=delta_tokens,
-        latency_calls=latency_calls,
-        calls_left=calls_left,
-    )
-    return CostOptimal(terms)
+    return CostOptimal(prices, least, budget, style, delta_tokens, latency_calls, calls_left)
 
 
 class CostOptimal(Trigger):
     """The trigger of ``cost_optimal``. It measures latency, so each compactor has its own (``within``)."""
 
-    def __init__(self, terms: Terms, config: CompactorConfig | None = None, chosen: Trigger | None = None) -> None:
-        super().__init__(self._weigh, f"cost_optimal(least={terms.least}, style={terms.style!r})")
-        self.terms = terms
-        self._config = config if config is not None else CompactorConfig()
+    def __init__(
+        self,
+        prices: Prices,
+        least: int,
+        budget: int | None,
+        style: Style,
+        delta_tokens: int | None,
+        latency_calls: float | None,
+        calls_left: CallsLeft,
+    ) -> None:
+        super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})")
+        self.prices = prices
+        #: Maximum prompt tokens, if given.
+        self.budget = budget
+        self._least, self._style, self._delta_tokens = least, style, delta_tokens
+        self._given_latency, self._calls_left = latency_calls, calls_left
+        self._config = CompactorConfig()
         #: The trigger that the configuration sets, if any.
-        self._chosen = chosen
-        self._asked: _Asked | None = None
+        self._chosen: Trigger | None = None
+        self._instruction_tokens: int | None = None
+        #: Measured calls of the model during a compaction.
         self._latency: float | None = None
-        self._instruction: int | None = None
-
-    @property
-    def prices(self) -> Prices:
-        """The prices it uses."""
-        return self.terms.prices
-
-    @property
-    def budget(self) -> int | None:
-        """Maximum prompt tokens, if given."""
-        return self.terms.budget
+        #: The last due compaction: its end, the number of calls after that end at the time, and the rounds at the time.
+        #: The pass that makes the compaction keeps these rounds, so it sees no later calls.
+        self._asked: tuple[str, int, object] | None = None
 
     def within(self, config: CompactorConfig) -> CostOptimal:
-        return CostOptimal(self.terms, config, _chosen_in(config))
+        trigger = copy.copy(self)
+        trigger.verdict = trigger._weigh
+        trigger._config, trigger._chosen = config, _chosen_in(config)
+        trigger._instruction_tokens = trigger._latency = trigger._asked = None
+        return trigger
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""
-        return self._sizes(view, growth_of(view, view.due_end(self._config)))
+        return self._estimate(view, measure_growth(view, view.due_end(self._config))[1])
+
+    def _estimate(self, view: View, measured: Sizes) -> Sizes:
+        if self._instruction_tokens is None:
+            instructions = [self._config.prompt.content]
+            instructions += [contract("changes").content] if self._delta_tokens is not None else []
+            instructions += [ABOVE] if self._style == "continue" else []
+            self._instruction_tokens = sum(map(view.ledger.count, instructions))
+        return replace(
+            measured,
+            summary=measured.summary if view.compaction else self._config.target_tokens or USUAL_SUMMARY,
+            retained=measured.retained + self._latency_calls * measured.per_call,
+            instruction=self._instruction_tokens,
+            delta=self._delta_tokens,
+        )
 
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)
-        growth, style = growth_of(view, view.due_end(self._config)), self.terms.style
-        sizes, prices = self._sizes(view, growth), self.prices.with_cold(view.usage.cold)
-        best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
-        tokens, ceiling = math.ceil(growth.tokens * view.usage.correction), self._ceiling(view, sizes)
-        left = self._calls_left(view)
-        saved = prices.cached_input * (growth.grown + growth.summary - sizes.summary)
+        grown, measured = measure_growth(view, view.due_end(self._config))
+        sizes, prices = self._estimate(view, measured), self.prices.with_cold(view.usage.cold)
+        best, price = best_interval(prices, sizes, self._style), price_of_compaction(prices, sizes, self._style)
+        tokens, ceiling = view.corrected_tokens, self._ceiling(view, sizes)
+        left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
+        saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
-        reason, mark = self._decided(view, growth.grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
+        reason, mark = self._decide(view, grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
         if reason in HOLDING:
-            self._note_asked(view, mark)
+            end = view.due_end(self._config, mark)
+            if end > view.end:
+                self._asked = (view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
         cost_evaluation = CostEvaluated(
             is_due=reason in HOLDING,
             reason=reason,
-            grown=growth.grown,
+            grown=grown,
             best=best if best < math.inf else None,
-            floor=self.terms.least,
+            floor=self._least,
             ceiling=ceiling,
             tokens=tokens,
             per_call=sizes.per_call,
-            system=growth.system,
+            system=round(sizes.system),
             summary=round(sizes.summary),
             retained=round(sizes.retained),
             latency_calls=self._latency_calls,
@@ -262,7 +241,7 @@ class CostOptimal(Trigger):
         )
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation)
 
-    def _decided(
+    def _decide(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
         """Return why it is due or not, and ``Verdict.mark``; *passed* is the ceiling if the prompt has reached it."""
@@ -273,67 +252,31 @@ class CostOptimal(Trigger):
             return "chosen", chosen.mark
         if not grown:
             return "nothing_to_cover", None
-        if grown < max(best, self.terms.least):
+        if grown < max(best, self._least):
             return "growing", None
         return ("grown" if repaid else "ends_soon"), None
 
-    def _sizes(self, view: View, growth: Growth) -> Sizes:
-        return Sizes(
-            per_call=growth.per_call,
-            system=growth.system,
-            summary=growth.summary if view.compaction else self._config.target_tokens or USUAL_SUMMARY,
-            retained=growth.retained + self._latency_calls * growth.per_call,
-            instruction=self._instruction_tokens(view),
-            delta=self.terms.delta_tokens,
-        )
-
     def _ceiling(self, view: View, sizes: Sizes) -> int:
         """Return the number of prompt tokens at which a compaction must begin to be ready in time."""
-        budget = self.terms.budget or self._config.max_tokens or int(USABLE * view.window)
+        budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
         return max(budget - math.ceil(meanwhile), budget // 2)
 
-    def _calls_left(self, view: View) -> float | None:
-        left = self.terms.calls_left
-        return left(view) if callable(left) else left
-
-    def _instruction_tokens(self, view: View) -> int:
-        if self._instruction is None:
-            asked = [self._config.prompt.content]
-            asked += [contract("changes").content] if self.terms.delta_tokens is not None else []
-            asked += [ABOVE] if self.terms.style == "continue" else []
-            self._instruction = sum(map(view.ledger.count, asked))
-        return self._instruction
-
-    # -- calls of the model during a compaction -----------------------------------------------------------------------
-
     @property
     def _latency_calls(self) -> float:
-        if self.terms.latency_calls is not None:
-            return self.terms.latency_calls
+        """Calls of the model during a compaction."""
+        if self._given_latency is not None:
+            return self._given_latency
         return self._latency if self._latency is not None else FIRST_LATENCY
 
-    def _note_asked(self, view: View, mark: int | None) -> None:
-        end = view.due_end(self._config, mark)
-        if end > view.end:
-            self._asked = _Asked(view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
-
     def _measure_latency(self, view: View) -> None:
-        made, asked = view.compaction, self._asked
-        if asked is None or made is None or made.end_round_id != asked.end_round_id or view.rounds is asked.rounds:
+        if self._asked is None or view.compaction is None:
             return
-        went_by = max(view.calls_behind(view.end) - asked.calls, 0)
-        self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
-        self._asked = None
-
-
-class _Asked(NamedTuple):
-    """The last due compaction: its end, and the number of calls after that end at the time."""
-
-    end_round_id: str
-    calls: int
-    #: The rounds at the time. The pass that makes the compaction keeps them, so it sees no later calls.
-    rounds: object
+        end_round_id, calls, rounds = self._asked
+        if view.compaction.end_round_id == end_round_id and view.rounds is not rounds:
+            went_by = max(view.calls_behind(view.end) - calls, 0)
+            self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
+            self._asked = None
 
 
 def _chosen_in(config: CompactorConfig) -> Trigger | None:

@@ -78,17 +78,18 @@ class Limits:
         self.max_spend_per_hour = max_spend_per_hour
         self.prices = prices if prices is not None else Prices()
         self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._hour = _Hour(math.inf if max_spend_per_hour is None else max_spend_per_hour)
+        #: Expiry time and amount of each sum, in order of time.
+        self._spent: deque[tuple[float, float]] = deque()
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
         """Reset the state in a forked child: permits and tickets stay with the parent; past spend counts for both."""
-        self._lock = threading.RLock()  # guards all below it, _hour, and the mutable state of permits and tickets
+        self._lock = threading.RLock()  # guards all below it, _spent, and the mutable state of permits and tickets
         self._in_use: set[Permit] = set()
         self._queue: OrderedDict[Ticket, float] = OrderedDict()  # the estimated cost of each
         self._looks_at = math.inf  # when a timer checks the first in the queue
-        self._hour.reserved = 0.0
+        self._reserved = 0.0
 
     @property
     def unit(self) -> str:
@@ -99,7 +100,7 @@ class Limits:
         """Return the current usage of the limits."""
         now = self._clock.monotonic()
         with self._lock:
-            return LimitsStatus(len(self._in_use), len(self._queue), self._hour.spent(now), self._hour.reserved)
+            return LimitsStatus(len(self._in_use), len(self._queue), self._sum_spent(now), self._reserved)
 
     def cost(self, usage: Mapping[str, int]) -> float:
         """Return the cost of a call with *usage*, in ``unit``."""
@@ -108,8 +109,6 @@ class Limits:
         tokens = prices.summarizer_input * (read - cached + prices.cached_input * cached)
         tokens += prices.summarizer_output * usage.get("output_tokens", 0)
         return tokens if prices.per_token is None else tokens * prices.per_token
-
-    # -- the queue; methods that need the lock held say so ----------------------------------------------------------
 
     def _admit_waiting(self) -> None:
         """Grant permits in queue order while there is room; set a timer if room depends on time alone."""
@@ -129,12 +128,12 @@ class Limits:
             if not self._queue or self._is_full():
                 return None
             ticket, cost = next(iter(self._queue.items()))
-            seconds = self._hour.room_in(cost, now)
+            seconds = self._room_in(cost, now)
             if seconds == 0:
                 del self._queue[ticket]
                 ticket.waiting, ticket.granted = False, Permit(self, cost, ticket)
                 self._in_use.add(ticket.granted)
-                self._hour.reserved += cost
+                self._reserved += cost
                 return ticket
             if seconds is None or self._looks_at <= now + seconds:  # the end of a call makes room, or a timer is set
                 return None
@@ -165,9 +164,9 @@ class Limits:
         """End the use of *permit* and release its reservation. Called with the lock held."""
         if permit in self._in_use:
             self._in_use.discard(permit)
-            self._hour.reserved, permit.reserved = self._hour.reserved - permit.reserved, 0.0
+            self._reserved, permit.reserved = self._reserved - permit.reserved, 0.0
             if not self._in_use:
-                self._hour.reserved = 0.0  # clears rounding errors
+                self._reserved = 0.0  # clears rounding errors
 
     def _is_full(self) -> bool:
         return self.max_concurrency is not None and len(self._in_use) >= self.max_concurrency
@@ -178,7 +177,33 @@ class Limits:
         None if only the end of a call makes room. Called with the lock held.
         """
         first = next(iter(self._queue.values()), 0.0)
-        return self._hour.room_in(max(cost, first), now) or None
+        return self._room_in(max(cost, first), now) or None
+
+    def _room_in(self, cost: float, now: float) -> float | None:
+        """Return the seconds until there is room for *cost*; None if only the end of a call makes room."""
+        if cost <= 0 or self.max_spend_per_hour is None:
+            return 0.0
+        limit = self.max_spend_per_hour * (1 + 1e-9)  # sums of floats are not exact
+        over = self._sum_spent(now) + self._reserved + cost - limit
+        if over <= 0:
+            return 0.0
+        for until, spent in self._spent:
+            over -= spent
+            if over <= 0:
+                return until - now
+        return None
+
+    def _sum_spent(self, now: float) -> float:
+        """Return the spend in the hour before *now*, and drop expired sums."""
+        while self._spent and self._spent[0][0] <= now:
+            self._spent.popleft()
+        return math.fsum(spent for _, spent in self._spent)
+
+    def _add_spent(self, cost: float, now: float) -> None:
+        if cost > 0 and self.max_spend_per_hour is not None:
+            until = (now // SPEND_INTERVAL + 1) * SPEND_INTERVAL + HOUR
+            before = self._spent.pop()[1] if self._spent and self._spent[-1][0] == until else 0.0
+            self._spent.append((until, before + cost))
 
 
 def _time_made_room(limits: weakref.ref[Limits]) -> None:
@@ -187,42 +212,6 @@ def _time_made_room(limits: weakref.ref[Limits]) -> None:
         with held._lock:
             held._looks_at = math.inf
         held._admit_waiting()
-
-
-class _Hour:
-    """The spend of the last hour. The lock of ``Limits`` guards it."""
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit * (1 + 1e-9)  # sums of floats are not exact
-        #: Expiry time and amount of each sum, in order of time.
-        self._spent: deque[tuple[float, float]] = deque()
-        self.reserved = 0.0
-
-    def spent(self, now: float) -> float:
-        """Return the spend in the hour before *now*, and drop expired sums."""
-        while self._spent and self._spent[0][0] <= now:
-            self._spent.popleft()
-        return math.fsum(spent for _, spent in self._spent)
-
-    def add(self, cost: float, now: float) -> None:
-        if cost <= 0 or self._limit == math.inf:
-            return
-        until = (now // SPEND_INTERVAL + 1) * SPEND_INTERVAL + HOUR
-        before = self._spent.pop()[1] if self._spent and self._spent[-1][0] == until else 0.0
-        self._spent.append((until, before + cost))
-
-    def room_in(self, cost: float, now: float) -> float | None:
-        """Return the seconds until there is room for *cost*; None if only the end of a call makes room."""
-        if cost <= 0:
-            return 0.0
-        over = self.spent(now) + self.reserved + cost - self._limit
-        if over <= 0:
-            return 0.0
-        for until, spent in self._spent:
-            over -= spent
-            if over <= 0:
-                return until - now
-        return None
 
 
 class Permit:
@@ -253,7 +242,7 @@ class Permit:
         now = limits._clock.monotonic()
         with limits._lock:
             inside, more = self in limits._in_use, cost - self.reserved
-            seconds = limits._hour.room_in(more, now)
+            seconds = limits._room_in(more, now)
             if seconds != 0 or not (inside or (not limits._queue and not limits._is_full())):
                 # A cycle that reserved too little goes to the front, else the next would pass it. A cycle that has made
                 # a call already queues at the end.
@@ -263,7 +252,7 @@ class Permit:
                     limits._enqueue(self.ticket, cost, first=True)
                 raise limit
             limits._in_use.add(self)
-            limits._hour.reserved += more
+            limits._reserved += more
             self.reserved = cost
         if more < 0:
             limits._admit_waiting()
@@ -284,8 +273,8 @@ class Permit:
             with limits._lock:
                 counts = self in limits._in_use  # False in a forked child: the permit is the parent's
                 if counts:
-                    limits._hour.reserved, self.reserved = limits._hour.reserved - self.reserved, 0.0
-                    limits._hour.add(cost, now)
+                    limits._reserved, self.reserved = limits._reserved - self.reserved, 0.0
+                    limits._add_spent(cost, now)
             if counts:
                 limits._admit_waiting()
         return answer

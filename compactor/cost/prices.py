@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from memory.arguments import require
 
@@ -54,44 +54,32 @@ class Prices:
         ``ConfigError`` if the package is not installed or does not know the model, or if the model's input is free.
         """
         require("model", model, str, "the name of a model, as its provider writes it")
-        agent = _dollars(model)
-        asked = agent if summarizer is None else _dollars(summarizer)
-        if not agent.input:
+        read, cached, written, output = _dollars_of(model)
+        summarizer_read, _, _, summarizer_output = _dollars_of(summarizer if summarizer is not None else model)
+        if not read:
             raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
         return cls(
-            cached_input=agent.cached / agent.input,
-            cache_write=agent.written / agent.input,
-            output=agent.output / agent.input,
-            summarizer_input=asked.input / agent.input,
-            summarizer_output=asked.output / agent.input,
-            per_token=agent.input,
+            cached_input=cached / read,
+            cache_write=written / read,
+            output=output / read,
+            summarizer_input=summarizer_read / read,
+            summarizer_output=summarizer_output / read,
+            per_token=read,
         )
 
     def with_cold(self, share: float) -> Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
-        return (
-            self
-            if not share
-            else replace(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
-        )
-
-
-class _Dollars(NamedTuple):
-    """The price of a token in dollars."""
-
-    input: float
-    cached: float
-    written: float
-    output: float
+        return replace(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 
 #: Number of tokens priced at once, few enough for the lowest price tier.
 _SAMPLE = 1_000
 
 
-def _dollars(model: str) -> _Dollars:
+def _dollars_of(model: str) -> tuple[float, float, float, float]:
+    """Return the dollars of a token of *model*: input, cached input, input written to the cache, and output."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError as exc:
@@ -99,15 +87,15 @@ def _dollars(model: str) -> _Dollars:
             ("model", "prices by name need a package: pip install 'context-compactor[prices]', or give Prices(...)")
         ) from exc
 
-    def priced(**counts: int) -> float:
+    def price(**counts: int) -> float:
         return float(calc_price(Usage(**counts), model_ref=model).total_price) / _SAMPLE
 
     try:
-        return _Dollars(
-            priced(input_tokens=_SAMPLE),
-            priced(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
-            priced(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE),
-            priced(output_tokens=_SAMPLE),
+        return (
+            price(input_tokens=_SAMPLE),
+            price(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
+            price(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE),
+            price(output_tokens=_SAMPLE),
         )
     except LookupError as exc:
         raise ConfigError(

@@ -23,7 +23,7 @@ from compactor import (
     over_messages,
 )
 from compactor.cost import CostOptimal, best_interval, price_of_compaction
-from compactor.cost.cost_optimal import HALF_LIFE, growth_of
+from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
 from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.prompt.accounting import Ledger
 from compactor.publication import prices_in
@@ -60,6 +60,10 @@ def view_of(memory: Memory, end: int = 0, **more: Any) -> View:
         last = rounds[end - 1].id
         summary = CompactedMessage(start_index=1, end_index=end, end_round_id=last, summary=words(400))
     return View(rounds, summary, Ledger("assistant", count), **more)
+
+
+def growth_of(view: View, end: int) -> Sizes:
+    return measure_growth(view, end)[1]
 
 
 def trigger(config: CompactorConfig = CONFIG, **terms: Any) -> CostOptimal:
