@@ -22,9 +22,10 @@ def require_siblings(*names: str) -> None:
         found = _file_of(name)
         if found is not None and found.parent == home / name:
             continue
+        where = found or "something without a file"
         message = (
-            f"{found or 'something without a file'} hides the package {name!r} of context-compactor, which lies in"
-            f" {home / name}; rename that file, or start Python where it is not on the module search path (python -P)"
+            f"{where} hides the package {name!r} of context-compactor, which lies in {home / name}; rename that file,"
+            " or start Python where it is not on the module search path (python -P)"
         )
         if Path(sys.argv[0] if sys.argv else "").stem == "compactor":
             print(f"compactor: {message}", file=sys.stderr)  # noqa: T201  (the command's own error)
@@ -35,9 +36,6 @@ def require_siblings(*names: str) -> None:
 
 def _file_of(name: str) -> Path | None:
     module = sys.modules.get(name)
-    if module is not None:
-        file = getattr(module, "__file__", None)
-    else:
-        spec = importlib.util.find_spec(name)
-        file = spec.origin if spec is not None else None
+    spec = importlib.util.find_spec(name) if module is None else None
+    file = getattr(module, "__file__", None) if spec is None else spec.origin
     return Path(file).resolve() if file else None

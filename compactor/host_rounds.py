@@ -28,8 +28,8 @@ def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
         return rounds.for_role(role)
     if isinstance(rounds, tuple) and len(rounds) == 2 and isinstance(rounds[0], (Rounds, list, tuple)):
         raise NotARound(
-            "rounds_getter gave rounds and a compaction, as get_role_rounds does: give it"
-            " memory.rounds_getter(role), or a function that returns get_role_rounds(role)[0]"
+            "rounds_getter gave rounds and a compaction, as get_role_rounds does: give it memory.rounds_getter(role),"
+            " or a function that returns get_role_rounds(role)[0]"
         )
     if isinstance(rounds, (str, bytes, Mapping)) or not isinstance(rounds, Iterable):
         raise NotARound(f"rounds_getter gave a {type(rounds).__name__}: have it return the rounds, in a list")
@@ -60,9 +60,8 @@ class HostRounds(Sequence[Round]):
         self.role = role
         #: Equal to nothing else: another host's rounds may change at any time.
         self.epoch = object()
-        self.settled = next(
-            (place for place, item in enumerate(self._rounds) if _state(item, place) == "created"), len(self._rounds)
-        )
+        states = map(_state, self._rounds, range(len(self._rounds)))
+        self.settled = next((place for place, state in enumerate(states) if state == "created"), len(self._rounds))
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -75,7 +74,7 @@ class HostRounds(Sequence[Round]):
         if isinstance(index, slice):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         place = range(len(self))[index]
-        return filter_posts(self.role, _round(self._rounds[place], place))
+        return filter_posts(self.role, _make_round(self._rounds[place], place))
 
     def end_of(self, round_id: str) -> int | None:
         """Return the number of rounds up to and including *round_id*; None if it is not there."""
@@ -117,44 +116,47 @@ def _state(item: Any, place: int) -> RoundState:
     if _field(item, "state") is None:
         return "finished"
     word = _word(item, "state")
-    state = _STATES.get(word)
-    if state is None:  # an open round would be taken for a closed one
-        raise NotARound(
-            f"state of round {place + 1} is {word!r:.40}; give created, finished or failed, or leave it out where the"
-            " round is closed"
-        )
-    return state
+    if word not in _STATES:  # an open round would be taken for a closed one
+        remedy = "give created, finished or failed, or leave it out where the round is closed"
+        raise NotARound(f"state of round {place + 1} is {word!r:.40}; {remedy}")
+    return _STATES[word]
 
 
 def _round_id(item: Any, place: int) -> str:
     return str(_field(item, "id") or f"#{place + 1}")
 
 
-def _round(item: Any, place: int) -> Round:
+def _make_round(item: Any, place: int) -> Round:
     if isinstance(item, Round):
         return item
     name = f"round {place + 1}"
     _require(item, name, "user_query", "post_list")
-    posts = tuple(_post(post, number, place) for number, post in enumerate(_listed(item, "post_list", name), 1))
+    posts = (
+        _make_post(post, number, f"post {number} of {name}") for number, post in _enumerate(item, "post_list", name)
+    )
     return Round(
         id=_round_id(item, place),
         user_query=_text(item, "user_query"),
         state=_state(item, place),
-        post_list=posts,
+        post_list=tuple(posts),
         number=place + 1,
     )
 
 
-def _post(item: Any, number: int, place: int) -> Post:
+def _make_post(item: Any, number: int, name: str) -> Post:
     if isinstance(item, Post):
         return item
-    name = f"post {number} of round {place + 1}"
     _require(item, name, "send_from", "send_to", "message")
-    attachments = (
-        _attachment(one, at, f"attachment {at} of {name}")
-        for at, one in enumerate(_listed(item, "attachment_list", name), 1)
-    )
-    calls = (_call(one, f"tool call {at} of {name}") for at, one in enumerate(_listed(item, "tool_calls", name), 1))
+    attachments, calls = [], []
+    for at, one in _enumerate(item, "attachment_list", name):
+        _require(one, f"attachment {at} of {name}", "content")
+        attachments.append(Attachment(id=f"a{at}", type=_word(one, "type"), content=_text(one, "content")))
+    for at, one in _enumerate(item, "tool_calls", name):
+        # OpenAI's calls have name and arguments in a function; the arguments of AgentScope and Anthropic are an input.
+        asked = _field(one, "function") or one
+        _require(asked, f"tool call {at} of {name}", "name")
+        arguments = _text(asked, "arguments") or _text(asked, "input")
+        calls.append(ToolCall(id=_text(one, "id"), name=_text(asked, "name"), arguments=arguments))
     return Post(
         id=str(_field(item, "id") or f"p{number}"),
         send_from=_word(item, "send_from"),
@@ -178,27 +180,13 @@ def _require(item: Any, name: str, *fields: str) -> None:
             )
 
 
-def _listed(item: Any, field: str, name: str) -> Iterable[Any]:
-    """Return the list in *field* of *item*, or an empty one. Raises ``NotARound`` if it is no list."""
-    found = _field(item, field) or ()
-    if isinstance(found, (Iterator, str, bytes, Mapping)) or not isinstance(found, Iterable):
-        why = ", which is empty when it is read again" if isinstance(found, Iterator) else ""
-        raise NotARound(f"{field} of {name} is no list but a {type(found).__name__}{why}; give a list or a tuple")
-    return found
-
-
-def _attachment(item: Any, number: int, name: str) -> Attachment:
-    _require(item, name, "content")
-    return Attachment(id=f"a{number}", type=_word(item, "type"), content=_text(item, "content"))
-
-
-def _call(item: Any, name: str) -> ToolCall:
-    """Return a tool call, a mapping or an object, with its name and arguments on it or, as OpenAI's, in a function;
-    AgentScope's and Anthropic's arguments are an ``input``."""
-    asked = _field(item, "function") or item
-    _require(asked, name, "name")
-    arguments = _text(asked, "arguments") or _text(asked, "input")
-    return ToolCall(id=_text(item, "id"), name=_text(asked, "name"), arguments=arguments)
+def _enumerate(item: Any, field: str, name: str) -> Iterable[tuple[int, Any]]:
+    """Return the items in a list in *field*, counted from 1. Raises ``NotARound`` if it is no list."""
+    items = _field(item, field) or ()
+    if isinstance(items, (Iterator, str, bytes, Mapping)) or not isinstance(items, Iterable):
+        why = ", which is empty when it is read again" if isinstance(items, Iterator) else ""
+        raise NotARound(f"{field} of {name} is no list but a {type(items).__name__}{why}; give a list or a tuple")
+    return enumerate(items, 1)
 
 
 def _field(item: Any, name: str) -> Any:

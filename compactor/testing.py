@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
-from memory.rounds import Post
+from memory.rounds import Round
 from memory.stores.contract import (
     DurableStoreContract,
     ErasingStoreContract,
@@ -61,12 +61,7 @@ _NAMED = " Named: "
 
 def summarize_by_terms(request: SummaryRequest) -> str:
     """Return a short summary that passes the checks: a few terms of the previous summary and of the new rounds."""
-    said = [
-        text
-        for round_ in request.rounds
-        for text in (round_.user_query, *(part for post in round_.post_list for part in _texts(post)))
-        if text
-    ]
+    said = [text for round_ in request.rounds for text in _texts(round_) if text]
     before = request.previous.summary if request.previous else ""
     known = [*find_telling_terms(before.partition(_NAMED)[2] or before)]
     most = min(_MAX_NEW_TERMS, max(2, sum(map(len, said)) // _CHARACTERS_PER_TERM))
@@ -75,10 +70,12 @@ def summarize_by_terms(request: SummaryRequest) -> str:
     return f"Summary of rounds 1-{request.end_index}." + (f"{_NAMED}{', '.join(terms)}." if terms else "")
 
 
-def _texts(post: Post) -> Iterator[str]:
-    yield post.message
-    yield from (attachment.content for attachment in post.attachment_list)
-    yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
+def _texts(round_: Round) -> Iterator[str]:
+    yield round_.user_query
+    for post in round_.post_list:
+        yield post.message
+        yield from (attachment.content for attachment in post.attachment_list)
+        yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
 
 
 Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
