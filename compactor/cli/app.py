@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -26,21 +26,33 @@ from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_
 
 DEFAULT_MODEL = "gpt-5-mini"
 
+
+def _number(text: str, least: int = 0, most: int | None = None, unit: str = "N") -> Any:
+    return typer.Option(min=least, max=most, metavar=unit, help=text)
+
+
+def _seconds(text: str) -> Any:
+    return _number(text, 0, 60, "SECONDS")
+
+
+def _text(unit: str, text: str) -> Any:
+    return typer.Option(metavar=unit, help=text, show_default=False)
+
+
 By = Literal["extractive", "openai"]
+Preset = Literal["auto_context", "selective", "memory_with_compress", "context_offload"]
 LogEvents = Annotated[
     Literal["json", "console"] | None,
     typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
 ]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]"),
-]
-Budget = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Maximum prompt tokens.")]
-Threshold = Annotated[int, typer.Option(min=0, metavar="N", help="Compact when more than N rounds are not compacted.")]
-Retain = Annotated[int, typer.Option(min=0, metavar="N", help="Number of newest rounds to leave as they are.")]
+BaseUrl = Annotated[str | None, _text("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
+Budget = Annotated[int, _number("Maximum prompt tokens.", 1, unit="TOKENS")]
+Threshold = Annotated[int, _number("Compact when more than N rounds are not compacted.")]
+Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")]
 PromptOption = Annotated[
     str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
 ]
+_DEFAULT_ROUNDS = f"[default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]"
 
 app = typer.Typer(
     name="compactor",
@@ -72,28 +84,10 @@ def demo(
     pressure: Annotated[
         bool, typer.Option("--pressure", help="Play one agent with huge results and all strategies instead.")
     ] = False,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            metavar="N",
-            help=f"Number of rounds.  [default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]",
-        ),
-    ] = None,
-    pace: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=60, metavar="SECONDS", help="Length of a round.  [default: 0.3 on a terminal, else 0.05]"
-        ),
-    ] = None,
+    rounds: Annotated[int | None, _number(f"Number of rounds.  {_DEFAULT_ROUNDS}", 1, 10_000)] = None,
+    pace: Annotated[float | None, _seconds("Length of a round.  [default: 0.3 on a terminal, else 0.05]")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="The same as --pace 0.")] = False,
-    latency: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=60, metavar="SECONDS", help="Time added to each summary.  [default: 2.5 x pace, up to 1]"
-        ),
-    ] = None,
+    latency: Annotated[float | None, _seconds("Time added to each summary.  [default: 2.5 x pace, up to 1]")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up figures.")] = 0,
     as_json: AsJson = False,
     log: LogEvents = None,
@@ -134,16 +128,11 @@ def replay(
     ] = True,
     summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = "extractive",
     model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]",
-            show_default=False,
-        ),
+        str, _text("NAME", f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]")
     ] = "",
     base_url: BaseUrl = None,
     preset: Annotated[
-        Literal["auto_context", "selective", "memory_with_compress", "context_offload"] | None,
+        Preset | None,
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: PromptOption = "assistant",
@@ -170,9 +159,8 @@ def replay(
         for name in ("prompt", "threshold", "retain"):  # a preset has its own; a default is not the user's choice
             source = context.get_parameter_source(name)
             if source is not None and not source.name.startswith("DEFAULT"):
-                raise CannotRun(
-                    f"--{name} is for the default strategies, and --preset has its own; leave one of them out"
-                )
+                why = "is for the default strategies, and --preset has its own"
+                raise CannotRun(f"--{name} {why}; leave one of them out")
     conversations = replays.read_transcript(file)
     if not each:
         conversations = [replays.join_conversations(conversations)]
@@ -194,16 +182,14 @@ def replay(
 def chat(
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="System message.", show_default=False)] = "",
+    system: Annotated[str, _text("TEXT", "System message.")] = "",
     summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = "openai",
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
     store: Store = None,
-    session: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Session in the store, resumed if it exists.")
-    ] = None,
+    session: Annotated[str | None, _text("NAME", "Session in the store, resumed if it exists.")] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and watch its compaction as it happens.
