@@ -140,13 +140,13 @@ class CompactorConfig(BaseModel):
                 super().__init__(**given)
                 super().__setattr__("_prompt", load(self.prompt_template_path))
             except ValidationError as exc:
-                raise ConfigError(*(_problem(details) for details in exc.errors())) from None
+                raise ConfigError(*(_describe_problem(details) for details in exc.errors())) from None
             except PromptError as exc:
                 raise ConfigError(("prompt_template_path", str(exc))) from exc
 
         def __setattr__(self, name: str, value: object) -> None:
             if not name.startswith("_"):
-                raise AttributeError(f"a configuration does not change; make another one: config.merged({name}=...)")
+                raise AttributeError(f"a configuration does not change; make another one: config.copy_with({name}=...)")
             super().__setattr__(name, value)
 
     @field_validator("backoff_max")
@@ -162,23 +162,23 @@ class CompactorConfig(BaseModel):
         """The template at ``prompt_template_path``, as it was when the configuration was made."""
         return self._prompt
 
-    def merged(self, **changes: Any) -> CompactorConfig:
+    def copy_with(self, **changes: Any) -> CompactorConfig:
         """Return a copy with *changes*, validated like a new configuration."""
-        made = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | changes))
-        return made if "prompt_template_path" in changes else made.asking(self.prompt)
+        config = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | changes))
+        return config if "prompt_template_path" in changes else config.with_prompt(self.prompt)
 
-    def filled(self, **defaults: Any) -> CompactorConfig:
+    def with_defaults(self, **defaults: Any) -> CompactorConfig:
         """Return a copy with *defaults* for the fields that were not set."""
-        return self.merged(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
+        return self.copy_with(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
 
-    def asking(self, prompt: PromptTemplate) -> CompactorConfig:
+    def with_prompt(self, prompt: PromptTemplate) -> CompactorConfig:
         """Return a copy with *prompt* as its prompt, which need not be a file."""
         config = self.model_copy()
         config._prompt = prompt
         return config
 
 
-def _problem(details: Any) -> tuple[str, str]:
+def _describe_problem(details: Any) -> tuple[str, str]:
     """Return the name of the field that pydantic refused, and the fault in our words."""
     name = ".".join(map(str, details["loc"]))
     if details["type"] == "extra_forbidden":  # the value may be a secret, set here by mistake
@@ -282,7 +282,7 @@ class Settings:
         if (own := dict(self._by_role).get(name)) is not None:
             return own
         if name in shipped() and "prompt_template_path" not in self.base.model_fields_set:
-            return self.base.merged(prompt_template_path=name)
+            return self.base.copy_with(prompt_template_path=name)
         return self.base
 
 

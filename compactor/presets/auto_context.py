@@ -135,12 +135,12 @@ def auto_context(
         offload(summarize=True, prompt=large_prompt),
         compress_tool_runs(scope="current", ratio=ratio, prompt=current_prompt, plan_tools=plan_tools),
     )
-    settings = check_config(config).filled(retain_recent=RETAIN_RECENT)
-    settings = settings.merged(max_tokens=max_token, token_ratio=token_ratio)
+    settings = check_config(config).with_defaults(retain_recent=RETAIN_RECENT)
+    settings = settings.copy_with(max_tokens=max_token, token_ratio=token_ratio)
     if names := check_names("exempt_tools", exempt_tools):
-        settings = settings.merged(exempt_tools=names)
+        settings = settings.copy_with(exempt_tools=names)
     if (template := prompts.template("previous_round_summary_prompt")) is not None:
-        settings = settings.asking(template)
+        settings = settings.with_prompt(template)
     optional: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
         "config": settings,

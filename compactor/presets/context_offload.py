@@ -83,7 +83,7 @@ def context_offload(
     )
     if store_dir is not None and not check_text("chat_id", chat_id):
         raise ConfigError(("chat_id", "store_dir needs one for each session; memory.session_id will do"))
-    given = check_config(config).merged(max_tokens=most)
+    given = check_config(config).copy_with(max_tokens=most)
     target = max(int(most * MAX_SUMMARY_SHARE), MIN_TARGET)
     if given.target_tokens is not None:
         target = min(given.target_tokens, target)
@@ -109,7 +109,7 @@ def context_offload(
     compress: tuple[Strategy, ...] = (compact_view, compress_tool_runs(keep_last=keep, scope="current", reread=False))
     strategies = {"compact": compact, "compress": compress, "auto": compact + compress}
     return {
-        "config": given.merged(**changes),
+        "config": given.copy_with(**changes),
         "trigger": _make_trigger(most, compact_ratio_threshold if context_manage_mode == "auto" else 1),
         "strategies": strategies[context_manage_mode],
         **({} if summarizer is None else {"summarizer": summarizer}),

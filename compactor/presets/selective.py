@@ -70,7 +70,7 @@ def selective(
     whole_number("cooldown_failures", cooldown_failures, 1)
     if not number("cooldown_seconds", cooldown_seconds):
         raise ConfigError(("cooldown_seconds", "must be over 0"))
-    given = check_config(config).filled(retain_recent=keep_rounds)
+    given = check_config(config).with_defaults(retain_recent=keep_rounds)
     model = check_text("model", model) or given.model
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
@@ -78,7 +78,7 @@ def selective(
     mark = max(1, int(window * threshold_ratio))
     drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _merge_rules(rules))
     return {
-        "config": given.merged(
+        "config": given.copy_with(
             model=model,
             retain_at_least=keep_rounds,
             max_tokens=window,

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 #: Each refused answer counts by itself.
-ONE_ATTEMPT = CONFIG.merged(summary_attempts=1)
+ONE_ATTEMPT = CONFIG.copy_with(summary_attempts=1)
 
 
 def echoing(request: SummaryRequest) -> str:

@@ -142,7 +142,7 @@ def test_a_failing_summary_is_tried_again_at_the_same_place_every_time() -> None
             ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!" * 9}) for _ in range(30)
         )
     )
-    (first, _), (second, _) = (Replay(QUICK.merged(max_tokens=300), 300).run(("marks", said)) for _ in "12")
+    (first, _), (second, _) = (Replay(QUICK.copy_with(max_tokens=300), 300).run(("marks", said)) for _ in "12")
     assert first["failures"] > 20
     assert first["compactions"] > 0
     assert first["covered_rounds"] > 20

@@ -104,7 +104,7 @@ def test_the_first_time_the_notes_are_written_in_full() -> None:
 
 def test_then_only_changes_are_asked_for() -> None:
     """Of the numbered notes, because of the new rounds alone; the contract follows the role's prompt."""
-    scene = Scene(config=CONFIG.merged(target_tokens=60)).add(9)
+    scene = Scene(config=CONFIG.copy_with(target_tokens=60)).add(9)
     first, request = scene.summarizer.requests
     assert (request.kind, request.previous, request.start_index, request.end_index) == (
         "changes",
@@ -175,7 +175,7 @@ def test_without_new_rounds_nothing_is_asked() -> None:
 
 def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:
     """The same question behind the beginning of its prompt, where that shows what is new."""
-    scene = Scene(config=CONFIG.merged(model="m-1")).add(5)
+    scene = Scene(config=CONFIG.copy_with(model="m-1")).add(5)
     assert scene.summarizer.requests[0].continued is None, "there was no prompt"
     for _ in range(4):
         add_round(scene.memory)
@@ -194,7 +194,7 @@ def test_what_an_agent_was_asked_last_is_gone_on_from() -> None:
 
 def test_notes_that_the_agents_prompt_does_not_number_are_sent() -> None:
     """A summary that was made otherwise: a model could not name what it has to change."""
-    config = CONFIG.merged(model="m-1")
+    config = CONFIG.copy_with(model="m-1")
     plain = Scene(["The user asks for prices."], config, strategies=(compact_rounds,)).add(5)
     plain.compactor.stop()
     for _ in range(4):
@@ -409,7 +409,7 @@ def lengthy(request: SummaryRequest) -> str:
 
 def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() -> None:
     """As a part of the compaction that is due next; asked for in less, so that there is room for changes again."""
-    scene = Scene(config=CONFIG.merged(target_tokens=120), summarizer=ScriptedSummarizer(default=lengthy)).add(25)
+    scene = Scene(config=CONFIG.copy_with(target_tokens=120), summarizer=ScriptedSummarizer(default=lengthy)).add(25)
     assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
     major = scene.summarizer.requests[3]
     assert [round_.number for round_ in major.rounds] == list(range(1, 17))
@@ -421,7 +421,7 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() 
 
 def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() -> None:
     """And the new rounds; no request is longer than it may be."""
-    config = CONFIG.merged(target_tokens=120, summarizer_input_tokens=900)
+    config = CONFIG.copy_with(target_tokens=120, summarizer_input_tokens=900)
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
     assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
     major = scene.summarizer.requests[3]
@@ -439,7 +439,7 @@ def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
     answers = ScriptedSummarizer(
         default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 14
     )
-    scene = Scene(config=CONFIG.merged(target_tokens=60), summarizer=answers).add(25)
+    scene = Scene(config=CONFIG.copy_with(target_tokens=60), summarizer=answers).add(25)
     assert scene.made.extra[WRITTEN] > 60
     assert scene.kinds == ["rounds"] + ["changes"] * 5
 
@@ -452,7 +452,7 @@ def test_where_no_length_is_wished_for_notes_take_a_share_of_a_request() -> None
             return lengthy(request)
         return "## Done\n- Looked at: " + ", ".join(f"item-{number}" for number in range(4, request.end_index + 1, 4))
 
-    config = CONFIG.merged(target_tokens=None, summarizer_input_tokens=1_500)
+    config = CONFIG.copy_with(target_tokens=None, summarizer_input_tokens=1_500)
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=keeping)).add(61)
     assert [event.major for event in scene.published].count(True) >= 1
     assert scene.summarizer.requests[0].target_tokens is None
@@ -466,7 +466,7 @@ def test_whoever_takes_no_changes_writes_all_each_time() -> None:
         takes_changes = False
 
     writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
-    scene = Scene(config=CONFIG.merged(target_tokens=30), summarizer=writer).add(13)
+    scene = Scene(config=CONFIG.copy_with(target_tokens=30), summarizer=writer).add(13)
     assert scene.kinds == ["rounds"] * 3
     assert all("at most 30 tokens" in text_of(request) for request in writer.requests)
     assert [event.major for event in scene.published] == [False, True, True]
@@ -492,7 +492,7 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
         memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
         memory.finish_round(round_)
 
-    config = CONFIG.merged(summarizer_input_tokens=2_000)
+    config = CONFIG.copy_with(summarizer_input_tokens=2_000)
     scene = Scene(
         [FIRST, "add [Done]: One fact holds.", "add [Done]: Two facts hold.", "add [Done]: Three facts hold."], config
     ).add(5)
@@ -607,7 +607,7 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
 def test_changes_go_on_from_notes_that_are_held() -> None:
     """Nobody sees those yet; when they are shown, all that was asked for is in them."""
     memory = Memory("session", clock=FakeClock().now)
-    scene = Scene(publish="deferred", config=CONFIG.merged(max_tokens=100_000), memory=memory).add(13)
+    scene = Scene(publish="deferred", config=CONFIG.copy_with(max_tokens=100_000), memory=memory).add(13)
     assert scene.kinds == ["rounds", "changes", "changes"]
     assert len(scene.published) < len(scene.kinds)
     assert texts(scene.summarizer.requests[2].notes)[-1] == "Item-8 was priced."
@@ -623,7 +623,7 @@ def test_changes_go_on_from_notes_that_are_held() -> None:
 def test_the_same_question_is_answered_by_what_was_answered_before() -> None:
     """A step on the way, which is not published, is read by the same reading."""
     store = FullStore()
-    config = CONFIG.merged(summarizer_input_tokens=2_000)
+    config = CONFIG.copy_with(summarizer_input_tokens=2_000)
     said = " ".join(f"fact{number} holds" for number in range(700))
 
     def long_round(memory: Memory) -> None:

@@ -101,7 +101,7 @@ def test_compact_now_raises_what_went_wrong_and_why() -> None:
     """The published one still stands; the cause is there for who wants it."""
     error = ConnectionError("SECRET")
     summarizer = ScriptedSummarizer([error, ""])
-    config = CONFIG.merged(summary_attempts=1)
+    config = CONFIG.copy_with(summary_attempts=1)
     compactor = ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer)
     with pytest.raises(CompactionFailed, match=r"no compaction: ConnectionError; what was published before") as caught:
         compactor.compact_now(SOON)

@@ -477,7 +477,7 @@ def test_without_a_target_the_prompt_names_none() -> None:
 
 def test_requests_are_plain_chat_messages() -> None:
     """JSON, for any endpoint."""
-    (request,) = compacted(memory_of(3), EVERYTHING.merged(target_tokens=20)).requests
+    (request,) = compacted(memory_of(3), EVERYTHING.copy_with(target_tokens=20)).requests
     (message,) = json.loads(json.dumps(request.messages))
     assert message == {"role": "user", "content": text_of(request)}
     assert request.target_tokens == 20

@@ -85,7 +85,7 @@ def good_summary(request: SummaryRequest) -> str:
 class Compaction(RuleBasedStateMachine):
     @initialize(rounds=st.integers(0, 9), retain=st.integers(0, 2), start=st.sampled_from([True, True, True, False]))
     def begin(self, rounds: int, retain: int, start: bool) -> None:
-        self.config = CONFIG.merged(retain_recent=retain)
+        self.config = CONFIG.copy_with(retain_recent=retain)
         self.memory = Memory("s")
         self.executor, self.clock = ManualExecutor(), FakeClock()
         self.states: list[str] = []  # of each round, in the order of the log

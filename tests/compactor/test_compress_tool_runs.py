@@ -198,7 +198,7 @@ def test_an_offloaded_post_that_fits_no_request_is_read_as_it_is_shown() -> None
     round_ = memory.conversation.rounds[0]
     offloaded = Reduction.over(round_, [round_.post_list[1]], "offloaded", "preview [reload r1.p2]")
     memory.journal(ROLE).reduce(offloaded, base=0)
-    _, requests = apply(memory, compress_tool_runs(), config=CONFIG.merged(summarizer_input_tokens=2_000))
+    _, requests = apply(memory, compress_tool_runs(), config=CONFIG.copy_with(summarizer_input_tokens=2_000))
     assert sum("preview [reload r1.p2]" in quoted(request) for request in requests) == 1
     assert len(requests) == 1
 

@@ -70,7 +70,7 @@ def test_the_target_is_a_share_of_what_is_summarised() -> None:
 def test_a_target_is_never_too_small_to_say_anything_nor_larger_than_requests_allow() -> None:
     """A floor, a share of a request, and half of the mark that the prompt has passed."""
     memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(90, 4, text=words(300)), answer())
-    _, requests = apply(memory, compress_tool_runs(ratio=0.09), config=CONFIG.merged(summarizer_input_tokens=4_000))
+    _, requests = apply(memory, compress_tool_runs(ratio=0.09), config=CONFIG.copy_with(summarizer_input_tokens=4_000))
     assert requests[0].target_tokens == MIN_TARGET
     assert {request.target_tokens for request in requests[1:]} == {1_000}
     memory = memory_of(user(), *pairs(20, text=words(300)), answer())
@@ -95,7 +95,7 @@ def test_a_run_that_no_request_holds_is_folded_in_steps() -> None:
         return Summary(f"Step {next(answers)}: f was called.", usage, "model-1")
 
     (reduction,), requests = apply(
-        memory, compress_tool_runs(), summarizer, CONFIG.merged(summarizer_input_tokens=1_500)
+        memory, compress_tool_runs(), summarizer, CONFIG.copy_with(summarizer_input_tokens=1_500)
     )
     assert len(requests) > 4
     assert reduction.usage == {key: value * len(requests) for key, value in usage.items()}

@@ -248,24 +248,29 @@ def test_a_configuration_is_a_value() -> None:
         config.threshold = 5  # type: ignore[misc]
 
 
-def test_merged_makes_a_new_one_and_checks_it() -> None:
+def test_copy_with_makes_a_new_one_and_checks_it() -> None:
     """What was not changed stays; what was is as good as new."""
     config = CompactorConfig(threshold=4, retain_recent=1)
-    changed = config.merged(threshold=7, prompt_template_path="planner")
+    changed = config.copy_with(threshold=7, prompt_template_path="planner")
     assert (changed.threshold, changed.retain_recent, changed.prompt) == (7, 1, load("planner"))
     assert (config.threshold, config.prompt) == (4, load())
     with pytest.raises(ConfigError, match="threshold"):
-        config.merged(threshold=-1)
+        config.copy_with(threshold=-1)
 
 
-def test_filled_sets_what_nobody_has_set() -> None:
+def test_with_defaults_sets_what_nobody_has_set() -> None:
     """Not even to its default; the prompt stays, also one that is no file, and nonsense is refused."""
     mine = PromptTemplate("mine", "{content}\n\nSum it up.")
-    config = CompactorConfig(retain_recent=3).merged(threshold=7).asking(mine).filled(retain_recent=0, threshold=1)
+    config = (
+        CompactorConfig(retain_recent=3)
+        .copy_with(threshold=7)
+        .with_prompt(mine)
+        .with_defaults(retain_recent=0, threshold=1)
+    )
     assert (config.retain_recent, config.threshold, config.prompt) == (3, 7, mine)
-    assert CompactorConfig().filled(retain_recent=0).filled(retain_recent=1).retain_recent == 0
+    assert CompactorConfig().with_defaults(retain_recent=0).with_defaults(retain_recent=1).retain_recent == 0
     with pytest.raises(ConfigError, match="target_tokens"):
-        config.filled(target_tokens=-1)
+        config.with_defaults(target_tokens=-1)
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, "1", None])
@@ -397,7 +402,7 @@ def test_prompt_paths_are_relative_to_the_files_folder_first(folder: Path, monke
     )
     assert settings({"compaction.prompt_template_path": "mine.yaml"}).base.prompt.content.startswith(folder.name)
     monkeypatch.chdir("/")
-    assert made.base.merged(threshold=2).prompt == made.base.prompt
+    assert made.base.copy_with(threshold=2).prompt == made.base.prompt
 
 
 def test_settings_are_a_value() -> None:
@@ -740,6 +745,6 @@ def test_any_object_makes_settings_or_a_config_error(data: dict[str, Any], lenie
 def test_a_prompt_need_not_be_a_file() -> None:
     """It stays when something else is changed, goes when another is named, and leaves the first configuration alone."""
     first, mine = CompactorConfig(prompt_template_path="planner"), PromptTemplate("mine", "{content}\n\nSum it up.")
-    config = first.asking(mine)
-    assert config.merged(threshold=3).prompt is mine
-    assert config.merged(prompt_template_path="planner").prompt.name == first.prompt.name == "planner"
+    config = first.with_prompt(mine)
+    assert config.copy_with(threshold=3).prompt is mine
+    assert config.copy_with(prompt_template_path="planner").prompt.name == first.prompt.name == "planner"

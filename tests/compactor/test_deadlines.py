@@ -42,7 +42,7 @@ def test_a_call_is_given_up_at_its_deadline_and_what_it_answers_is_discarded() -
         FakeClock(),
         Heard(),
     )
-    config = CONFIG.merged(call_timeout=30.0)
+    config = CONFIG.copy_with(call_timeout=30.0)
     with ContextCompactor.for_role(memory, ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         with summarizer:
             assert summarizer.started.wait(SOON)
@@ -169,7 +169,7 @@ def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
 def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     """Each holds a thread: a model that never answers does not take ever more of them."""
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
-    config = CONFIG.merged(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
+    config = CONFIG.copy_with(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
     most = MAX_ABANDONED
     with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for attempt in range(1, most + 1):

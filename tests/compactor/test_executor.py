@@ -124,7 +124,7 @@ def test_a_call_that_hangs_is_given_up_though_it_keeps_its_slot(pool: ThreadPool
 def test_a_hanging_call_of_one_does_not_hold_up_the_deadlines_of_others() -> None:
     """One timer thread serves them all."""
     clock = SystemClock()
-    config = CONFIG.merged(call_timeout=0.02)
+    config = CONFIG.copy_with(call_timeout=0.02)
     with ThreadPoolExecutor(3) as executor:
         calls, heard = [Calls() for _ in range(3)], Heard()
         compactors = [

@@ -86,7 +86,7 @@ def test_compaction_recovers_by_itself_when_the_server_does(
     """Nothing of what went wrong is shown; after the back-off it is asked again, with no new round."""
     memory, clock, heard = memory_of(10), FakeClock(), Heard()
     server.answers(trouble, trouble)
-    config = CONFIG.merged(summary_attempts=1)
+    config = CONFIG.copy_with(summary_attempts=1)
     with ContextCompactor.for_role(memory, ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for failures in (1, 2):
             failed = heard.until(Failed, failures)

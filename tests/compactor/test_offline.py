@@ -309,7 +309,7 @@ def test_every_strategy_that_covers_rounds_goes_on_from_the_models_text(strategy
 
 def test_rounds_that_take_several_requests_replace_it_once_all_are_in() -> None:
     """No answer that covers less than what is shown takes its place."""
-    config = CONFIG.merged(summarizer_input_tokens=900, target_tokens=300)
+    config = CONFIG.copy_with(summarizer_input_tokens=900, target_tokens=300)
     it = Outage(memory_of(10), config)
     text = it.summary
     it.fall(60)
@@ -383,7 +383,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
             return ""
 
         called = threading.Semaphore(0)
-        config = CONFIG.merged(circuit_breaker_failures=2)
+        config = CONFIG.copy_with(circuit_breaker_failures=2)
         compactor = ContextCompactor.for_role(
             memory, ROLE, config, ask, executor=pool, clock=clock, rng=lambda: 1.0, on_event=heard
         )
@@ -402,7 +402,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
 @settings(deadline=None, max_examples=40)
 def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:
     """The model's part is its own text, what follows it is extracted from the rounds since, and the tail is exact."""
-    it = Outage(memory_of(5), CONFIG.merged(circuit_breaker_failures=2))
+    it = Outage(memory_of(5), CONFIG.copy_with(circuit_breaker_failures=2))
     for event in events:
         if event == "add":
             for _ in range(3):

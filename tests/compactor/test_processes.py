@@ -74,7 +74,7 @@ def test_it_exits_with_many_compactors_in_all_states() -> None:
     code = """
         def failing(request):
             raise OSError
-        quick = CONFIG.merged(call_timeout=0.01)
+        quick = CONFIG.copy_with(call_timeout=0.01)
         for summarizer, config in [(hanging, CONFIG), (failing, CONFIG), (hanging, quick), (None, CONFIG)] * 5:
             ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, on_event=heard).start()
         heard.until(Failed, 10)
@@ -174,7 +174,7 @@ def test_a_back_off_works_in_a_forked_child() -> None:
             if fails:
                 raise fails.pop()
             return PRICES
-        quick = CONFIG.merged(backoff_initial=0.001)
+        quick = CONFIG.copy_with(backoff_initial=0.001)
         slow = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer, on_event=heard)
         slow.start()
         heard.until(Failed)

@@ -167,7 +167,7 @@ def test_a_configuration_that_is_written_to_says_how_to_make_another(field: str)
     with pytest.raises(AttributeError, match=r"merged\("):
         setattr(config, field, 5)
     assert (config.threshold, config.prompt.name) == (7, "default")
-    assert config.merged(threshold=5).threshold == 5
+    assert config.copy_with(threshold=5).threshold == 5
 
 
 @pytest.mark.parametrize("names", [[5], 5, ["load", None], "load,dump"])

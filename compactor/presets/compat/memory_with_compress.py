@@ -803,9 +803,11 @@ def memory_with_compress(
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_list_tail(view)))
-    given = check_config(config).filled(retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET)))
+    given = check_config(config).with_defaults(
+        retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET))
+    )
     return {
-        "config": given.merged(max_tokens=max_token, token_ratio=1.0),
+        "config": given.copy_with(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,
         "strategies": (compact_rounds, compress_tool_runs(scope="current")),
         **({} if summarizer is None else {"summarizer": asked}),

@@ -506,7 +506,10 @@ def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
     """Its own configuration, whichever way the trigger was combined."""
     for one in (cost_optimal(least=100_000), cost_optimal(least=100_000) | over_messages(10_000)):
         memory = chat(9, 50)
-        config, summarizer = CONFIG.merged(threshold=7), ScriptedSummarizer(default=words(20).replace("word", "term"))
+        config, summarizer = (
+            CONFIG.copy_with(threshold=7),
+            ScriptedSummarizer(default=words(20).replace("word", "term")),
+        )
         with compactor_of(memory, summarizer, trigger=one, config=config) as compactor:
             assert compactor.wait_idle(10)
             made = compactor.get_compaction()

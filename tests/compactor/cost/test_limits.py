@@ -608,7 +608,7 @@ def test_who_is_called_and_asks_for_more_than_before_is_not_passed() -> None:
 def spending(estimate: int, limit: int, answers: list[Any], count: int = 1, **more: Any) -> Scene:
     """Compactors whose calls are estimated at *estimate* tokens."""
     clock = FakeClock()
-    config = CONFIG.merged(target_tokens=estimate, **more)
+    config = CONFIG.copy_with(target_tokens=estimate, **more)
     summarizer = ScriptedSummarizer(answers, default=answering(estimate))
     return Scene(Limits(None, limit, BY_ANSWER, clock), clock, [summarizer] * count, config=config)
 

@@ -247,7 +247,7 @@ def test_a_summary_is_a_part_of_the_limit() -> None:
 def test_the_rest_comes_from_a_config() -> None:
     """The preset's own parameters win; the tokenizer and the prompt come from the configuration."""
     mine = PromptTemplate("mine", "{content}\n\nSum it up.")
-    given = CompactorConfig(model="gpt-4", retain_recent=4, call_timeout=7, max_tokens=5).asking(mine)
+    given = CompactorConfig(model="gpt-4", retain_recent=4, call_timeout=7, max_tokens=5).with_prompt(mine)
     config = context_offload(config=given)["config"]
     assert (config.model, config.retain_recent, config.call_timeout, config.prompt) == ("gpt-4", 4, 7, mine)
     assert config.max_tokens == 20_000
