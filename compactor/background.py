@@ -109,60 +109,53 @@ class ContextCompactor:
         if limits is not None:
             require("limits", limits, Limits, "what Limits(...) gives")
         whole_number("history", history)
-        self.config = config if config is not None else CompactorConfig()
+        config = config if config is not None else CompactorConfig()
+        clock = clock if clock is not None else SYSTEM_CLOCK
+        # A Memory returns rounds at once; another host's getter may block.
+        rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
+        chosen = summarizer if summarizer is not None else llm_api
+        self.config = config
         self.role = role
-        #: The session that it reads, once it is known.
-        self._session = rounds_getter.memory.session_id if isinstance(rounds_getter, RoundsGetter) else None
         #: Returns the rounds, as it was passed.
         self.rounds_getter = rounds_getter
-        chosen = summarizer if summarizer is not None else llm_api
         #: The summarizer as it was passed; the offline one if none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
-        self._plan, self._trigger, self._executor, self._limits, self._rng = plan, trigger, executor, limits, rng
-        self._strategies = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
-        self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._count = counter if counter is not None else counter_for(self.config.model)
-        self._publication: Publication | None = None
-        if publish != "immediately":
-            budgets = [most for most in (self.config.max_tokens, budget_in(trigger)) if most is not None]
-            self._publication = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
-        self._header_tokens, self._ledger, self._has_own_journal = header_tokens, ledger, journal is None
-        self._events = EventLog(self._clock, history)
-        self._forget_failures: Callable[[], None] | None = None
+        #: The session that it reads, once it is known.
+        self._session = rounds_now.memory.session_id if rounds_now is not None else None
+        self._count = counter if counter is not None else counter_for(config.model)
+        self._events = EventLog(clock, history)
         if on_event is not None:
             self._events.add_hook(on_event)
-        self._assemble(journal)
-
-    def _assemble(self, journal: Journal | None) -> None:
-        """Make the parts that depend on the role, and on where its compactions are published."""
-        role, getter, clock = self.role, self.rounds_getter, self._clock
-        # A Memory returns rounds at once; another host's getter may block.
-        rounds_now = getter if isinstance(getter, RoundsGetter) else None
+        emit = self._events.emit
+        self._has_own_journal = journal is None
         if journal is None:
-            journal = LocalJournal(lambda: rounds_for(getter(), role), clock.now)
-        self._journal = JournalWriter(journal, role, self._events.emit, rounds_now)
-        if self._forget_failures is not None:
-            self._forget_failures()
-        self._forget_failures = self._events.add_hook(self._journal.record_failure, RECORDED)
+            journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
+        self._journal = JournalWriter(journal, role, emit, rounds_now)
+        self._events.add_hook(self._journal.record_failure, RECORDED)
+        deferral: Deferral | None = None
+        if publish != "immediately":
+            budgets = [most for most in (config.max_tokens, budget_in(trigger)) if most is not None]
+            policy = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
+            deferral = Deferral(policy, clock.now, emit) if policy is not None else None
+        chain = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
-            made = [(one, getattr(one, "for_memory", None)) for one in self._strategies]
-            self._strategies = tuple([one if make is None else make(rounds_now.memory) for one, make in made])
-        cycle = Cycle(
-            config=self.config,
-            rounds_getter=getter,
+            made = [(one, getattr(one, "for_memory", None)) for one in chain]
+            chain = tuple([one if make is None else make(rounds_now.memory) for one, make in made])
+        self._cycle = Cycle(
+            config=config,
+            rounds_getter=rounds_getter,
             journal=self._journal,
-            trigger=when(self._trigger).within(self.config) if self._trigger else default_trigger(self.config),
-            strategies=self._strategies,
-            ledger=self._ledger if self._ledger is not None else Ledger(role, self._count),
-            emit=self._events.emit,
+            trigger=when(trigger).within(config) if trigger else default_trigger(config),
+            strategies=chain,
+            ledger=ledger if ledger is not None else Ledger(role, self._count),
+            emit=emit,
             monotonic=clock.monotonic,
-            header_tokens=self._header_tokens,
-            plan=self._plan,
-            deferral=Deferral(self._publication, clock.now, self._events.emit) if self._publication else None,
+            deferral=deferral,
+            header_tokens=header_tokens,
+            plan=plan,
         )
-        ask = as_summarizer(self.summarizer)
-        self._runner = Runner(cycle, ask, self._events, clock, self._rng, self._executor, self._limits)
+        self._runner = Runner(self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits)
 
     def bind(self, memory: Memory, role: str) -> None:
         """Serve *role* of *memory*: ``register_compaction_provider`` calls this.
@@ -171,8 +164,6 @@ class ContextCompactor:
         publishes in *memory*'s log from now on. Raises ``ValueError`` where it serves another role or session, and
         ``RuntimeError`` where it already works for no role.
         """
-        if (self.role, self._session, self._has_own_journal) == (role, memory.session_id, False):
-            return
         if self.role not in ("", role):
             remedy = f"register it for that role, or make another one for {role!r}"
             raise ValueError(f"this compactor is {self.role!r}'s; {remedy}")
@@ -186,14 +177,15 @@ class ContextCompactor:
             if self.role == role:
                 return  # what it has published stays where it is
             raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
-        self.role, self._has_own_journal, self._session = role, False, memory.session_id
-        self._ledger = ledger_of(memory, role, self._count)
-        self._header_tokens = partial(_count_header, memory, role, self._count)
-        self._assemble(memory.journal(role))
+        self.role = self._runner.role = role
+        self._has_own_journal, self._session = False, memory.session_id
+        self._cycle.ledger = ledger_of(memory, role, self._count)
+        self._cycle.header_tokens = partial(_count_header, memory, role, self._count)
+        self._journal.use(memory.journal(role), role)
 
     def current_plan(self) -> object:
         """Return the agent's plan as it stands; None if there is none."""
-        return self._plan() if self._plan is not None else None
+        return self._cycle.plan() if self._cycle.plan is not None else None
 
     @property
     def llm_api(self) -> object:

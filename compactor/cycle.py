@@ -58,7 +58,7 @@ def name_of(strategy: Strategy) -> str:
     return str(getattr(strategy, "__name__", type(strategy).__name__))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Cycle:
     """What the cycles of one compactor share; ``run`` runs one."""
 

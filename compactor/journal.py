@@ -167,23 +167,13 @@ class JournalWriter:
         emit: Callable[[Event], object],
         rounds_now: Callable[[], Rounds] | None = None,
     ) -> None:
-        #: The journal if it is local: then the caller withdraws what covers failed rounds.
-        self.local = journal if isinstance(journal, LocalJournal) else None
-        # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
-        self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
-        if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
-            journal = _HostJournal(journal)
-        self._journal = journal
-        self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
-        # These raise the journal's errors.
-        self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
-        self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
-        self._role = role
         self._emit = emit
+        self._rounds_now = rounds_now
         #: Answers that the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
         #: How often each failure was seen since the last publication.
         self._times: dict[tuple[str, ...], int] = {}
+        self.use(journal, role)
         self._after_fork()
         renew_after_fork(self)
 
@@ -191,6 +181,21 @@ class JournalWriter:
         self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
         self._leased = False  # the parent's is not ours
         self._failing: dict[str, str] = {}  # what fails now, and the class of the error
+
+    def use(self, journal: Journal, role: str) -> None:
+        """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
+        self._role = role
+        #: The journal if it is local: then the caller withdraws what covers failed rounds.
+        self.local = journal if isinstance(journal, LocalJournal) else None
+        # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
+        self._is_a_memorys = isinstance(journal, RoleJournal)
+        if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
+            journal = _HostJournal(journal)
+        self._journal = journal
+        self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
+        # These raise the journal's errors.
+        self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
+        self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
 
     def read(self) -> JournalState:
         """Return the present state, with the answers made from its generation wherever they are kept."""
@@ -203,7 +208,7 @@ class JournalWriter:
 
     def current(self) -> CompactedMessage | None:
         """Return the published compaction with present indices, if they are known; never blocks."""
-        if self._rounds_now is None:
+        if self._rounds_now is None or self._is_a_memorys:
             return self._journal.read().current
         if self.local is not None:
             self.local.withdraw_lost(self._rounds_now())

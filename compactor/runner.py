@@ -158,7 +158,7 @@ class Runner:
     ) -> None:
         self._cycle = cycle
         self._config = cycle.config
-        self._role = cycle.ledger.role
+        self.role = cycle.ledger.role
         self._summarizer = summarizer
         self._events = events
         self._emit = events.emit
@@ -166,7 +166,6 @@ class Runner:
         self._rng = rng
         self._executor = executor
         self._limits = limits
-        self._thread_name = f"compactor-{self._role or 'role'}"
         self._after_fork()
         renew_after_fork(self)
 
@@ -225,9 +224,7 @@ class Runner:
             run = self._claim()
         if not enabled:
             self._skip_reason, generation = Skip.DISABLED, self._cycle.journal.read().generation
-            self._emit(
-                Skipped(role=self._role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0)
-            )
+            self._emit(Skipped(role=self.role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0))
         self._dispatch(run)
         return True
 
@@ -341,7 +338,7 @@ class Runner:
                 return
             worker = self._executor
             if worker is None:
-                worker = self._thread = self._thread or DaemonExecutor(1, self._thread_name)
+                worker = self._thread = self._thread or self._make_thread()
         try:
             submitted = worker.submit(partial(self._work, partial(self._run_cycle, run)))
         except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
@@ -352,6 +349,9 @@ class Runner:
             return
         if isinstance(submitted, Future) and worker is self._executor:
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
+
+    def _make_thread(self) -> DaemonExecutor:
+        return DaemonExecutor(1, f"compactor-{self.role or 'role'}")
 
     def _work(self, job: Job) -> None:
         """Run *job* on a worker, as the compactor's own code: to wait for the compactor in there would never end."""
@@ -385,7 +385,7 @@ class Runner:
         if self._close(run):
             self._end(run, result, error)
         else:
-            self._emit(Discarded(role=self._role, generation=self._cycle.journal.read().generation, reason="late"))
+            self._emit(Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late"))
         if self._index_due:
             self._index_texts()
 
@@ -454,14 +454,14 @@ class Runner:
             return
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
-            self._emit(Discarded(role=self._role, generation=generation, reason=error.reason))
+            self._emit(Discarded(role=self.role, generation=generation, reason=error.reason))
         if not outcome.is_failure:
             return
         self.failures += 1
         delay = backoff_seconds(self._config, self.failures, self._rng(), getattr(error, "retry_after", None))
         self._emit(
             Failed(
-                role=self._role,
+                role=self.role,
                 generation=generation,
                 error=error.check if isinstance(error, SummaryRejected) else type(error).__name__,
                 failures=self.failures,
@@ -504,7 +504,7 @@ class Runner:
             try:
                 resumed = self._cycle.journal.index_texts()
             except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: the next search does it)
-                self._emit(IndexingFailed(role=self._role, error=type(error).__name__))
+                self._emit(IndexingFailed(role=self.role, error=type(error).__name__))
             finally:
                 with self._lock:
                     self._indexing = resumed
@@ -574,7 +574,7 @@ class Runner:
             if call not in self._calls or not self._close(run):  # it has ended just now
                 return
             outlived = self._thread
-            thread = self._thread = DaemonExecutor(1, self._thread_name) if outlived is not None else None
+            thread = self._thread = self._make_thread() if outlived is not None else None
         timeout = CompactionTimeout(
             f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
         )
@@ -617,7 +617,7 @@ class Runner:
         """Leave the queue, and tell why the compactor stopped by itself."""
         if self._ticket is not None:
             self._ticket.leave()
-        self._emit(Stopped(role=self._role, reason=reason))
+        self._emit(Stopped(role=self.role, reason=reason))
 
 
 def _waits_for_itself(name: str) -> RuntimeError:
