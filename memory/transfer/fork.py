@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from ..entries import (
@@ -12,8 +12,6 @@ from ..entries import (
     Entry,
     PostAdded,
     PostRedacted,
-    ReductionPublished,
-    ReductionWithdrawn,
     RoundFailed,
     RoundOpened,
     UsageRecorded,
@@ -22,10 +20,9 @@ from ..entries import (
 from ..errors import SessionPurged, UnknownRound
 from ..journal import withdrawals
 from ..log.round_store import PURGED
-from ..log.state import Snapshot
-from ..overlays import Reduction, hides_words, merge_reductions, newest_asked, without_posts, without_span
+from ..overlays import hides_words, newest_asked
 from ..rounds import copy_with, new_id
-from ..stores import Store
+from ..stores import InMemoryStore, Store
 from .state_dict import append_new, refuse_present, round_id_of
 
 if TYPE_CHECKING:
@@ -57,22 +54,27 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     log = list(memory._store.read(memory.session_id, 0, now.number))
     if len(log) != now.number or log[-1].id != now.last:
         raise SessionPurged(PURGED.format(now.number))
-    entries, made_at = list(_until(log, at_round)), memory._clock()
-    over = list(_over_newest_query(now, at_round, entries))
-    entries += [Entry.of(one, created_at=made_at, round=now.number_of(one.round_id)) for one in over]
+    entries, made_at, draft = list(_copy_entries(log, at_round)), memory._clock(), InMemoryStore()
+    draft.append(session, entries, 0)
+    copied = type(memory)(session, store=draft).snapshot
+    for role in copied.reductions:  # the newest query of the fork is another one, which may be hidden
+        asked = newest_asked(reversed(copied.rounds(role)))
+        if asked is not None:
+            hiding = (one for one in copied.reductions_on(role, asked.id) if hides_words(one, asked))
+            entries += [Entry.of(one, created_at=made_at, round=asked.number) for one in withdrawals(role, hiding)]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
     fork._taken_over = (memory._own_round, *memory._taken_over)  # the next round finishes them, as in the original
     return fork
 
 
-def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
+def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
     """Yield copies of the entries about rounds up to *at_round*, with the overlays on them.
 
     Entries without a round are copied if they were written before the next round was opened.
     """
     numbers: dict[str, int] = {}
-    standing: dict[str, list[int]] = {}  # by role: the last rounds of its compactions that are not reverted
+    ends_by_role: dict[str, list[int]] = {}  # the last rounds of its compactions that are not reverted
     failed: set[str] = set()
     for entry in log:
         if entry.kind in _POSTS and entry.round > at_round:
@@ -85,16 +87,16 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
         fails = isinstance(record, RoundFailed) and about not in failed
         if fails or isinstance(record, PostRedacted):
             failed |= {about or ""} if fails else set()
-            for role, ends in standing.items():
-                standing[role] = [end for end in ends if end < place]
+            for role, ends in ends_by_role.items():
+                ends_by_role[role] = [end for end in ends if end < place]
         match record:
             case CompactionPrepared():
                 stays = False
             case CompactionPublished(role=role, compaction=compaction):
-                standing.setdefault(role, []).append(compaction.end_number or 0)
-                stays = standing[role][-1] <= at_round
+                ends_by_role.setdefault(role, []).append(compaction.end_number or 0)
+                stays = ends_by_role[role][-1] <= at_round
             case CompactionReverted(role=role):
-                stays = bool(standing.get(role)) and standing[role].pop() <= at_round
+                stays = bool(ends_by_role.get(role)) and ends_by_role[role].pop() <= at_round
             case UsageRecorded() if len(numbers) > at_round:
                 # The correction of our counts is worth keeping; the length of a later prompt means nothing here.
                 yield Entry.of(copy_with(record, current=False), created_at=entry.created_at)
@@ -105,27 +107,3 @@ def _until(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             copy = entry.with_number(0)
             copy.id, copy.round = new_id(), place
             yield copy
-
-
-def _over_newest_query(now: Snapshot, at_round: int, log: Sequence[Entry]) -> Iterator[ReductionWithdrawn]:
-    """Yield withdrawals of the reductions that hide the user's query which is the newest one in the fork."""
-    for role in now.reductions:
-        asked = newest_asked(one for one in reversed(now.rounds(role)) if one.number <= at_round)
-        if asked is not None:
-            yield from withdrawals(role, (one for one in _live(log, role, asked.number) if hides_words(one, asked)))
-
-
-def _live(log: Iterable[Entry], role: str, number: int) -> tuple[Reduction, ...]:
-    """Return *role*'s live reductions of round *number* after *log*."""
-    live: tuple[Reduction, ...] = ()
-    for entry in log:
-        if entry.round != number:
-            continue
-        match entry.record:
-            case ReductionPublished(role=whose, reduction=new) if whose == role:
-                live = merge_reductions(live, new) or live
-            case ReductionWithdrawn(role=whose, first_number=first, last_number=last) if whose == role:
-                live = without_span(live, first, last)
-            case PostRedacted(numbers=erased):
-                live = without_posts(live, erased)
-    return live

@@ -24,8 +24,7 @@ from ..entries import (
 )
 from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreDamaged, StoreError
 from ..log.round_store import PURGED
-from ..overlays import CompactedMessage, Reduction
-from ..rounds import Post, Record, freeze
+from ..rounds import Record, freeze
 from ..stores import InMemoryStore, Store
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ STATE_FORMAT = "context-compactor state"
 STATE_VERSION = 1
 
 _PRESENT = (
-    "there is a session {!r} in this store already, and it was left as it is: give another name, or purge that session"
-    " first"
+    "there is a session {!r} in this store already, left as it is: give another name, or purge that session first"
 )
 #: A body nests a little deeper than its record's values may.
 _BODY_DEPTH = -16
@@ -54,10 +52,9 @@ def state_of(memory: Memory) -> dict[str, Any]:
     Raises ``StoreError`` if the log cannot be read.
     """
     now = memory.snapshot
-    number = now.number
-    entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, number)] if number else []
-    if len(entries) != number or (entries and entries[-1]["id"] != now.last):
-        raise SessionPurged(PURGED.format(number))
+    entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, now.number)] if now.number else []
+    if len(entries) != now.number or (entries and entries[-1]["id"] != now.last):
+        raise SessionPurged(PURGED.format(now.number))
     return {
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
@@ -173,10 +170,9 @@ def entry_of(value: Any, where: str) -> Entry:
 
 
 def _parse_finite(text: str) -> float:
-    number = float(text)
-    if not isfinite(number):
+    if not isfinite(float(text)):
         raise ValueError("JSON has no such number")
-    return number
+    return float(text)
 
 
 def _require_word(value: Mapping[str, Any], field: str, where: str) -> str:
@@ -195,9 +191,6 @@ def number_of(value: Mapping[str, Any], field: str, where: str) -> int:
 
 def _raise_damaged(where: str, what: str, cause: Exception | None = None) -> NoReturn:
     raise StoreDamaged(f"{where} cannot be read: {what}; {REMEDY}") from cause
-
-
-# --- the entries of an imported log ---
 
 
 def round_id_of(record: Record | None) -> str | None:
@@ -239,81 +232,65 @@ class LogValidator:
             record = entry.record
         except StoreDamaged as error:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) cannot be read; {REMEDY}") from error
-        fault = self._fault(record, entry.number)
+        round_id = round_id_of(record)
+        fault = self._take_record(record, round_id, entry.number)
         if fault:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) does not fit those before it: {fault}; {REMEDY}")
         self.number = entry.number
         self._ids.add(entry.id)
-        self._note(record)
         # A kind that this version does not know keeps the number from the newer version.
         if record is not None or not 0 <= entry.round <= len(self._rounds):
-            entry.round = self._rounds.get(round_id_of(record) or "", 0)
+            entry.round = self._rounds.get(round_id or "", 0)
 
-    def _fault(self, record: Record | None, number: int) -> str:
-        """Return why *record* cannot be the next; empty if it can."""
-        round_id = round_id_of(record)
-        if isinstance(record, RoundOpened):
-            return "there is a round of that id" if record.round_id in self._rounds else ""
+    def _take_record(self, record: Record | None, round_id: str | None, number: int) -> str:  # noqa: PLR0912  (a branch a kind)
+        """Return why *record* cannot be the next one; empty if it can: then it counts."""
         place = 0 if round_id is None else self._rounds.get(round_id, 0)
-        if round_id is not None and not place:
-            return "there is no round of that id"
         last = self._last_post.get(place, 0)
         match record:
+            case RoundOpened(round_id=opened):
+                if place:
+                    return "there is a round of that id"
+                place = self._rounds[opened] = len(self._rounds) + 1
+                self._open.add(place)
+                self._last_post[place] = 0
+            case _ if round_id is not None and not place:
+                return "there is no round of that id"
             case HeaderAdded(post=post) if self._rounds and not post.kind.startswith(HEADER_PART):
                 return "the header is before the first round"
             case PostAdded(post=post):
-                return self._post_fault(post, place, number)
+                if place not in self._open:
+                    return "the round is closed"
+                # Not "last + 1": an entry may have been erased with its number. Bounded: a store has to hold it.
+                if not last < post.number <= number:
+                    return "the post's number is not the next"
+                self._last_post[place] = post.number
+            case RoundFinished() | RoundFailed():
+                self._open.discard(place)
             case PostPinned(number=pinned) if not 0 <= pinned <= last:
                 return "there is no such post"
-            case PostRedacted(numbers=numbers) if not all(0 <= one <= last for one in numbers):
-                return "there is no such post"
-            case ReductionPublished(reduction=reduction):
-                return _reduction_fault(reduction, last)
-            case CompactionPublished(role=role, compaction=compaction, round_ids=round_ids):
-                return self._compaction_fault(role, compaction, round_ids)
-            case CompactionReverted(role=role, generation=generation) if generation <= self._generation(role):
-                return "its generation is behind"
-        return ""
-
-    def _post_fault(self, post: Post, place: int, number: int) -> str:
-        if place not in self._open:
-            return "the round is closed"
-        # Not "last + 1": an entry may have been erased with its number. Bounded, because a store has to hold it.
-        return "" if self._last_post[place] < post.number <= number else "the post's number is not the next"
-
-    def _compaction_fault(self, role: str, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> str:
-        end = self._rounds.get(compaction.end_round_id or "", 0)
-        if not end or compaction.end_number != end or not self._rounds.keys() >= set(round_ids):
-            return "it covers rounds that are not there"
-        if any(place <= end for place in self._open):
-            return "it covers a round that is open"
-        return "its generation is behind" if compaction.generation <= self._generation(role) else ""
-
-    def _generation(self, role: str) -> int:
-        return self._generations.get(role, self._redactions)
-
-    def _note(self, record: Record | None) -> None:
-        match record:
-            case RoundOpened(round_id=round_id):
-                self._rounds[round_id] = place = len(self._rounds) + 1
-                self._open.add(place)
-                self._last_post[place] = 0
-            case PostAdded(round_id=round_id, post=post):
-                self._last_post[self._rounds[round_id]] = post.number
-            case RoundFinished(round_id=round_id) | RoundFailed(round_id=round_id):
-                self._open.discard(self._rounds[round_id])
-            case CompactionPublished(role=role, compaction=compaction):
-                self._generations[role] = compaction.generation
-            case CompactionReverted(role=role, generation=generation):
-                self._generations[role] = generation
-            case PostRedacted():
+            case PostRedacted(numbers=numbers):
+                if not all(0 <= one <= last for one in numbers):
+                    return "there is no such post"
                 self._generations = {role: generation + 1 for role, generation in self._generations.items()}
                 self._redactions += 1
+            case ReductionPublished(reduction=reduction):
+                if not reduction.first_number <= reduction.last_number <= last:
+                    return "there are no such posts"
+                if reduction.kind == "offloaded" and reduction.first_number != reduction.last_number:
+                    return "it replaces more than one post"
+            case CompactionPublished(role=role, compaction=compaction, round_ids=round_ids):
+                end = self._rounds.get(compaction.end_round_id or "", 0)
+                if not end or compaction.end_number != end or not self._rounds.keys() >= set(round_ids):
+                    return "it covers rounds that are not there"
+                if any(place <= end for place in self._open):
+                    return "it covers a round that is open"
+                return self._advance(role, compaction.generation)
+            case CompactionReverted(role=role, generation=generation):
+                return self._advance(role, generation)
+        return ""
 
-
-def _reduction_fault(reduction: Reduction, last: int) -> str:
-    if not reduction.first_number <= reduction.last_number <= last:
-        return "there are no such posts"
-    if reduction.kind == "offloaded" and reduction.first_number != reduction.last_number:
-        return "it replaces more than one post"
-    return ""
+    def _advance(self, role: str, generation: int) -> str:
+        if generation <= self._generations.get(role, self._redactions):
+            return "its generation is behind"
+        self._generations[role] = generation
+        return ""
