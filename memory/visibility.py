@@ -120,7 +120,7 @@ class Rounds(Sequence[Round]):
         pinned: tuple[str, ...] = ()
         if now.pinned:
             covered = takewhile(lambda one: one.round <= last, now.pinned)
-            seen = [one.text for one in covered if one.is_shown_to(self.role) and not now.has_failed(one.round)]
+            seen = [one.text for one in covered if one.is_shown_to(self.role) and one.round not in now.failed]
             pinned = tuple(dict.fromkeys(seen))  # the query may be said twice
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction

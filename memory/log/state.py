@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -260,12 +259,7 @@ class Snapshot:
         number = self.number_of(round_id)
         if number in self.live:
             return self.live[number].state
-        return ("failed" if self.has_failed(number) else "finished") if number else None
-
-    def has_failed(self, number: int) -> bool:
-        """Return whether the round of that number has failed, without reading it."""
-        place = bisect_left(self.failed, number)
-        return place < len(self.failed) and self.failed[place] == number
+        return ("failed" if number in self.failed else "finished") if number else None
 
     def open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None where there is none of that id."""
@@ -339,7 +333,7 @@ class Snapshot:
             published={**self.published, role: left},
             prepared={other: answers for other, answers in self.prepared.items() if other != role},
             reductions=reductions,
-            usages=_forget_length(self.usages, role),
+            usages=forget_length(self.usages, role),
             epoch=epoch,
         )
 
@@ -359,7 +353,7 @@ class Snapshot:
         return self.copy_with(
             reductions={**self.reductions, role: Reductions(self.number, by_round)},
             reduction_places={**self.reduction_places, role: places},
-            usages=_forget_length(self.usages, role),
+            usages=forget_length(self.usages, role),
             epoch=self.epoch + (number <= self.closed_prefix),
         )
 
@@ -381,12 +375,11 @@ def _span(one: Reduction) -> tuple[int, int]:
     return one.first_number, one.last_number
 
 
-def _forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]:
+def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]:
     """Return *usages* without the length of *role*'s newest prompt, because the next one will differ."""
-    usage = usages.get(role)
-    if usage is None or usage.input_tokens is None:
+    if role not in usages:
         return usages
-    return {**usages, role: copy_with(usage, input_tokens=None)}
+    return {**usages, role: copy_with(usages[role], input_tokens=None)}
 
 
 def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record | None]) -> Snapshot:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple, TextIO, overload
+from typing import Any, NamedTuple, TextIO
 
 from ..entries import Entry
 from ..errors import StoreDamaged, StoreError
@@ -21,8 +21,8 @@ from .state_dict import (
     append_new,
     check_head,
     entry_of,
-    number_of,
     refuse_present,
+    require_number,
     value_of,
 )
 
@@ -34,8 +34,6 @@ _IN_MEMORY = 16_000_000
 
 
 class Imported(NamedTuple):
-    """The result of an import."""
-
     session: str
     #: Number of entries in its log.
     entries: int
@@ -88,7 +86,7 @@ def read_session(
     head = _parse(text, f"line {line}")
     if not isinstance(head, Mapping):
         raise StoreDamaged(f"line 1 is not the head of a {JSONL_FORMAT}; nothing was stored, take an exported file")
-    own, count = check_head(head, "line 1", JSONL_FORMAT), number_of(head, "entries", "line 1")
+    own, count = check_head(head, "line 1", JSONL_FORMAT), require_number(head, "entries", "line 1")
     name = own if session is None else session
     if into is not None:
         refuse_present(into, name)
@@ -105,25 +103,20 @@ def read_session(
             kept.add(entry)
         if len(kept) < count:
             raise StoreDamaged(
-                f"the file is cut off: it ends at line {line}, after {len(kept)} of {count} entries; nothing was"
-                f" stored, export the session again"
+                f"the file is cut off: line {line} ends it after {len(kept)} of {count} entries; {REMEDY}"
             )
         yield name, kept
 
 
 def _number_lines(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield the lines of *stream* with their numbers, without blank ones."""
-    number, lines = 0, iter(stream)
-    while True:
-        number += 1
-        try:
-            text = next(lines)
-        except StopIteration:
-            return
-        except UnicodeDecodeError as error:
-            raise StoreDamaged(f"near line {number} the file is no text; nothing was stored, take another") from error
-        if text.strip():
-            yield number, text
+    number = 0
+    try:
+        for number, text in enumerate(stream, 1):
+            if text.strip():
+                yield number, text
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(f"near line {number + 1} the file is no text; nothing was stored, take another") from error
 
 
 def _parse(text: str, where: str) -> Any:
@@ -146,20 +139,16 @@ class _SpooledEntries(Sequence[Entry]):
 
     def add(self, entry: Entry) -> None:
         self._offsets.append(self._file.tell())
-        fields = [entry.kind, entry.body, entry.id, entry.created_at.isoformat()]
-        self._file.write(_line([*fields, entry.number, entry.round, entry.version]).encode("ascii"))
+        numbers = {"number": entry.number, "round": entry.round, "version": entry.version}
+        fields = [entry.kind, entry.body, entry.id, entry.created_at.isoformat(), numbers]
+        self._file.write(_line(fields).encode("ascii"))
 
     def __len__(self) -> int:
         return len(self._offsets)
 
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         self._file.seek(self._offsets[index])
-        kind, body, id_, stamp, number, round_, version = json.loads(self._file.readline())
-        created_at = datetime.fromisoformat(stamp)
-        return Entry(kind, body=body, id=id_, created_at=created_at, number=number, round=round_, version=version)
+        kind, body, id_, stamp, numbers = json.loads(self._file.readline())
+        return Entry(kind, body=body, id=id_, created_at=datetime.fromisoformat(stamp), **numbers)

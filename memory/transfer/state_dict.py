@@ -116,7 +116,7 @@ def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
     """Return the name of the session. Raises ``StoreDamaged`` for another format, ``NewerVersion`` for a newer one."""
     if head.get("format") != format_:
         _raise_damaged(where, f"it does not say that it is a {format_}")
-    version = number_of(head, "version", where)
+    version = require_number(head, "version", where)
     if version > STATE_VERSION:
         raise NewerVersion(
             f"{where} was written by a newer version of context-compactor, and nothing was stored; upgrade to read it"
@@ -163,9 +163,9 @@ def entry_of(value: Any, where: str) -> Entry:
         body=body,
         id=_require_word(value, "id", where),
         created_at=created_at,
-        number=number_of(value, "number", where),
-        round=number_of(value, "round", where) if "round" in value else 0,
-        version=max(1, number_of(value, "version", where)),
+        number=require_number(value, "number", where),
+        round=require_number(value, "round", where) if "round" in value else 0,
+        version=max(1, require_number(value, "version", where)),
     )
 
 
@@ -182,7 +182,7 @@ def _require_word(value: Mapping[str, Any], field: str, where: str) -> str:
     return word
 
 
-def number_of(value: Mapping[str, Any], field: str, where: str) -> int:
+def require_number(value: Mapping[str, Any], field: str, where: str) -> int:
     number = value.get(field)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
         _raise_damaged(where, f"its {field} is missing or no number")
