@@ -17,16 +17,15 @@ from memory.rounds import cached_property
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
-from ..acceptance.checks import AnswerParser
-from ..errors import LimitReached, SummaryRejected
+from ..errors import SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..prompt.groups import Message
-from ..summarizers.base import Summary, SummaryRequest, added
+from ..summarizers.base import RequestKind, Summary, SummaryRequest
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step, quote
 from ..view import View
-from .incremental import Batch, SummaryQuestion, fold_due
+from .incremental import Batch, Becomes, Send, SummaryQuestion, fold_due
 from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 from .notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 
@@ -61,55 +60,40 @@ class NotesQuestion(SummaryQuestion):
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens left for rounds in the next request, whether it asks for edits or all notes."""
-        notes, edits = self._read_notes(view, previous)
-        room = self._room(view, previous.summary if previous is not None else None, edits=False)
-        return min(room, self._room(view, render_notes(notes), edits=True)) if edits else room
-
-    def summarize(self, view: View, batch: Batch) -> CompactedMessage:
-        notes, edits = self._read_notes(view, batch.previous)
-        if not edits:
-            return self._ask_in_full(view, batch, notes)
-        parse = partial(_apply_answer, notes, self.order, self._span(batch))
-        try:
-            return self._ask(view, batch, batch.step, batch.previous, render_notes(notes), parse, notes)
-        except SummaryRejected as rejected:  # reported by its own event; ask for all notes instead
-            batch = replace(batch, usage=added(batch.usage, rejected.usage))
-            try:
-                return self._ask_in_full(view, batch, notes)
-            except LimitReached:  # a retry would start over and pay for the edits each time
-                raise rejected from None
-
-    def _ask_in_full(self, view: View, batch: Batch, notes: Sequence[Note]) -> CompactedMessage:
-        """Return the compaction with all notes written in full, again or for the first time."""
-        previous, step, span = batch.previous, batch.step, self._span(batch)
-        is_again = previous is not None
-        if is_again:
-            span = (1, span[1])
-            if step.at_boundary and (whole := self._quote_all(view, batch.reached)) is not None:
-                step, previous = whole, None
-        known = notes if previous is not None else ()
-        parse = partial(_parse_again if notes else _parse, known, self.order, span)
         said = previous.summary if previous is not None else None
-        return self._ask(view, batch, step, previous, said, parse, major=is_again)
+        room = self._room(view, said, edits=False)
+        if not self._allows_edits(view, previous):
+            return room
+        return min(room, self._room(view, render_notes(self._read_notes(previous)), edits=True))
 
-    def _ask(
-        self,
-        view: View,
-        batch: Batch,
-        step: Step,
-        previous: CompactedMessage | None,
-        said: str | None,
-        parse: AnswerParser,
-        notes: Sequence[Note] = (),
-        *,
-        major: bool = False,
-    ) -> CompactedMessage:
-        """Return the compaction made of one answer: edits of *notes*, or without them all notes.
+    def _allows_edits(self, view: View, previous: CompactedMessage | None) -> bool:
+        """Return whether the model can edit notes, and those of *previous* are short enough."""
+        notes = self._read_notes(previous)
+        if previous is None or not notes or not self.work.takes_changes:
+            return False
+        config, text, written = self.work.config, render_notes(notes), previous.extra.get(WRITTEN)
+        most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
+        if isinstance(written, int):
+            most = max(most, GROWTH * written)
+        return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
-        *said* is the text of *previous* in the request.
-        """
-        work, edits, is_next, continued = self.work, bool(notes), step is batch.step, None
-        target = self._target(batch.target_tokens, edits=edits)
+    def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
+        work, step, previous = self.work, batch.step, batch.previous
+        edits = not batch.in_full and self._allows_edits(view, previous)
+        kind: RequestKind = "changes" if edits else "rounds"
+        notes, span = self._read_notes(previous), span_of(step.rounds, batch.first, batch.reached)
+        said = previous.summary if previous is not None else None
+        if edits:
+            said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
+        else:
+            known = notes
+            if previous is not None:  # again in full: from all rounds, if they fit
+                span = (1, span[1])
+                whole = self._quote_all(view, batch.reached) if step.at_boundary else None
+                if whole is not None:
+                    step, previous, said, known = whole, None, None, ()
+            parse = partial(_parse_again if notes else _parse, known, self.order, span)
+        is_next, target, continued = step is batch.step, self._target(batch.target_tokens, edits=edits), None
         if is_next and step.at_boundary:
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
@@ -120,7 +104,7 @@ class NotesQuestion(SummaryQuestion):
             continued = work.continued(view, previous, step.rounds, str(message["content"]))
         request = SummaryRequest(
             role=view.role,
-            kind="changes" if edits else "rounds",
+            kind=kind,
             previous=previous,
             rounds=tuple(step.rounds),
             start_index=batch.first if is_next else 1,
@@ -129,39 +113,30 @@ class NotesQuestion(SummaryQuestion):
             plan=work.plan,
             messages=self._messages(view, step.text, said, target, edits=edits),
             continued=continued,
-            notes=tuple(notes),
+            notes=notes if edits else (),
             schema=SCHEMA if edits else None,
         )
-        known = frozenset(note.text for note in notes)
-        source = replace(batch.source, text=step.text, sent=step.tokens, notes=known)
+        source = replace(batch.source, text=step.text, sent=step.tokens)
+        if edits:
+            source = replace(source, notes=frozenset(note.text for note in notes))
         written = batch.previous.extra.get(WRITTEN) if batch.previous is not None else None
 
         def becomes(summary: Summary) -> CompactedMessage:
             tokens = written if edits else view.ledger.count(summary.text)
             return batch.compaction(summary, **({WRITTEN: tokens} if tokens else {}))
 
-        kept = becomes if batch.step.at_boundary else None
-        return becomes(work.summarize(request, source, view, batch.prohibitions, kept, parse, major=major))
+        kept, major = becomes if batch.step.at_boundary else None, batch.previous is not None and not edits
+        send = partial(work.summarize, request, source, view, batch.prohibitions, kept, parse, major=major)
+        return kind, send, becomes
 
-    def _span(self, batch: Batch) -> Span:
-        return span_of(batch.step.rounds, batch.first, batch.reached)
-
-    def _read_notes(self, view: View, previous: CompactedMessage | None) -> tuple[tuple[Note, ...], bool]:
-        """Return the notes of *previous*, and whether the model may be asked for edits of them."""
+    def _read_notes(self, previous: CompactedMessage | None) -> tuple[Note, ...]:
+        """Return the notes of *previous* in prompt order, so that the model sees the same numbers."""
         if previous is None:
-            return (), False
-        notes = append_notes(previous.notes, (), self.order)  # in prompt order, so that the model sees the same numbers
-        notes = notes or sort_notes(
+            return ()
+        notes = append_notes(previous.notes, (), self.order)
+        return notes or sort_notes(
             read_notes(previous.summary, (previous.start_index, previous.last_round)), self.order
         )
-        if not notes or not self.work.takes_changes:
-            return notes, False
-        config, text = self.work.config, render_notes(notes)
-        most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
-        written = previous.extra.get(WRITTEN)
-        if isinstance(written, int):
-            most = max(most, GROWTH * written)
-        return notes, view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
     def _target(self, target: int | None, *, edits: bool) -> int | None:
         """Return the length to request. The check for oversized answers uses the whole *target*."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memory.overlays import CompactedMessage
@@ -13,6 +14,7 @@ from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
+from ..errors import LimitReached, SummaryRejected
 from ..prompt.shorten import FORBIDS, kept_line
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
 from ..tokens import count_prompt
@@ -103,6 +105,10 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> Savi
     return saving if saving.is_possible else None
 
 
+Send = Callable[[], Summary]
+Becomes = Callable[[Summary], CompactedMessage]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The rounds that one request adds to a summary."""
@@ -124,6 +130,8 @@ class Batch:
     #: Spent on earlier requests since the last publication.
     usage: Mapping[str, int] | None
     prohibitions: tuple[str, ...]
+    #: Whether edits of the previous summary were refused.
+    in_full: bool = False
 
     def compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
         """Return the compaction with *summary* as its text; it replaces *previous*."""
@@ -163,8 +171,8 @@ class SummaryQuestion:
         _, empty = self._render(Step(), view, previous, self.target_tokens)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
-    def summarize(self, view: View, batch: Batch) -> CompactedMessage:
-        """Return the compaction that also covers *batch*. Raises the summarizer's errors, or ``SummaryRejected``."""
+    def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
+        """Return the kind of request, the function that sends it, and the one that makes its summary a compaction."""
         work, step, previous, target = self.work, batch.step, batch.previous, batch.target_tokens
         text, messages = self._render(step, view, previous, target)
         continued = None
@@ -184,8 +192,8 @@ class SummaryQuestion:
             messages=messages,
             continued=continued,
         )
-        becomes, source = batch.compaction if batch.publishes else None, replace(batch.source, text=text)
-        return batch.compaction(work.summarize(request, source, view, batch.prohibitions, becomes))
+        kept, source = batch.compaction if batch.publishes else None, replace(batch.source, text=text)
+        return self.kind, partial(work.summarize, request, source, view, batch.prohibitions, kept), batch.compaction
 
     def _render(
         self, step: Step, view: View, previous: CompactedMessage | None, target: int | None
@@ -261,7 +269,19 @@ def fold(
         last = view.rounds[reached - 1] if reached > start else None
         end_index, can_publish = reached if step.at_boundary else reached + 1, saving is not None
         batch = Batch(step, first, end_index, reached, last, previous, source, target, can_publish, usage, prohibitions)
-        previous = question.summarize(view, batch)
+        kind, send, becomes = question.prepare(view, batch)
+        try:
+            summary = send()
+        except SummaryRejected as rejected:  # has its own event; ask for the whole summary instead of edits
+            if kind != "changes":
+                raise
+            batch = replace(batch, usage=added(usage, rejected.usage), in_full=True)
+            _, send, becomes = question.prepare(view, batch)
+            try:
+                summary = send()
+            except LimitReached:  # a retry would start over and pay for the edits each time
+                raise rejected from None
+        previous = becomes(summary)
         usage = previous.usage
         if not is_last:
             room.tokens = question.room(view, previous)
