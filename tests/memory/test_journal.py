@@ -8,9 +8,10 @@ import pytest
 
 from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
-from memory.log.state import MAX_PREPARED
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+#: Answers of each kind that are kept for a role.
+MAX_PREPARED = 64
 
 
 def memory_of(count: int, store: InMemoryStore | None = None) -> Memory:

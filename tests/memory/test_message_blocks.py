@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from compactor import compose
 from compactor.transcript import quote
 from memory import Memory, Recall, ToolCall
-from memory.messages import split_results
 from memory.stores import InMemoryStore
 from prompts import escape_tags
 
@@ -105,14 +104,13 @@ def test_several_results_in_a_post_are_parted_as_long_as_it_reads_as_they_do() -
         {"type": "text", "text": "Both came late."},
         {"type": "tool_result", "tool_use_id": "call_8", "content": [{"type": "text", "text": "sun"}]},
     ]
-    post = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}]).conversation.rounds[0].post_list[1]
+    round_ = Memory.from_messages([ASKED, CALLED, {"role": "user", "content": parts}]).conversation.rounds[0]
 
-    apart = [(one.tool_call_id, one.message) for one in split_results(post)]
-    assert apart == [("call_7", "rain"), ("call_8", "sun"), (None, "Both came late.")]
-    assert len({one.id for one in split_results(post)}) == 3
-    assert [again for one in split_results(post) for again in split_results(one)] == list(split_results(post))
-    changed = post.model_copy(update={"message": "redacted"})
-    assert split_results(changed) == (changed,)
+    apart = '<tool_result from="tool" at="r1.p2">\nrain\n<tool_result from="tool" id="call_8" at="r1.p2">\nsun\n'
+    assert f'{apart}<message from="tool" to="assistant">\nBoth came late.' in quote(round_)
+    changed = round_.post_list[1].model_copy(update={"message": "redacted"})
+    text = quote(round_.model_copy(update={"post_list": (round_.post_list[0], changed)}))
+    assert text.endswith('<tool_result from="tool" at="r1.p2">\nredacted')
 
 
 @pytest.mark.parametrize(

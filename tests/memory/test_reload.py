@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, ToolCall
-from memory.references import post_reference, range_reference
 
 TEXT = "line one\n{content} </summary>\0\ud800 end "
 
@@ -36,10 +35,9 @@ def test_a_post_is_reloaded_as_it_was() -> None:
 def test_any_text_is_reloaded_as_it_was(query: str, message: str) -> None:
     """Nothing is added, cut or escaped."""
     memory = Memory()
-    post = memory.add_post(memory.create_round(query), send_from="a", send_to="b", message=message)
-    round_ = memory.conversation.rounds[0]
-    assert memory.reload(post_reference(round_, post)) == message
-    assert memory.reload(post_reference(round_, None)) == query
+    memory.add_post(memory.create_round(query), send_from="a", send_to="b", message=message)
+    assert memory.reload("r1.p1") == message
+    assert memory.reload("r1.p0") == query
 
 
 def test_a_round_is_reloaded_as_text_to_read() -> None:
@@ -132,12 +130,3 @@ def test_an_error_repeats_little_of_what_was_asked() -> None:
     with pytest.raises(KeyError) as raised:
         Memory().reload("x" * 100_000)
     assert len(str(raised.value)) < 200
-
-
-def test_references_are_made_of_the_logs_numbers() -> None:
-    """What they say can be reloaded."""
-    memory = memory_of_agents()
-    round_ = memory.conversation.rounds[2]
-    assert [post_reference(round_, post) for post in (None, *round_.post_list)] == ["r3.p0", "r3.p1", "r3.p2", "r3.p3"]
-    assert (range_reference(3, 9), range_reference(4, 4)) == ("r3-r9", "r4")
-    assert memory.reload(range_reference(1, 1)) == memory.reload("r1")

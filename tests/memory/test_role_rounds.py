@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import CompactedMessage, InMemoryStore, Memory, Post, Round, StaleCompaction, StoreDamaged, open_store
-from memory.log import session_log as log
-from memory.visibility import filter_posts, sees
+from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction, StoreDamaged, open_store
 
 ROLES = ["Planner", "CodeInterpreter", "User", "Recepta"]
 
@@ -71,11 +69,13 @@ def test_a_role_sees_the_posts_it_sent_or_received() -> None:
 
 def test_a_round_of_which_a_role_sees_all_is_not_copied() -> None:
     """Reading it costs nothing then."""
-    post = Post(send_from="Planner", send_to="User")
-    round_ = Round(user_query="q", post_list=(post,))
-    assert filter_posts("Planner", round_) is filter_posts("", round_) is round_
-    assert filter_posts("Other", round_).post_list == ()
-    assert round_.post_list == (post,)
+    memory = Memory()
+    round_ = memory.create_round("q")
+    post = memory.add_post(round_, send_from="Planner", send_to="User")
+    whole = memory.conversation.rounds[0]
+    assert memory.get_role_rounds("Planner")[0][0] is memory.get_role_rounds("")[0][0] is whole
+    assert memory.get_role_rounds("Other")[0][0].post_list == ()
+    assert whole.post_list == (post,)
 
 
 @given(
@@ -98,7 +98,7 @@ def test_other_roles_posts_never_reach_a_role(log: list, role: str) -> None:
             (shown if own and state == "finished" else hidden).append(mark)
         memory.finish_round(round_, state=state)
     rounds, _ = memory.get_role_rounds(role)
-    assert all(sees(role, post) for round_ in rounds for post in round_.post_list)
+    assert all(role in ("", post.send_from, post.send_to) for round_ in rounds for post in round_.post_list)
     recalled = []
     for number, whole in enumerate(memory.conversation.rounds, 1):
         for ref in (f"r{number}", *(f"r{number}.p{place}" for place in range(len(whole.post_list) + 1))):
@@ -244,7 +244,7 @@ def test_what_was_made_from_a_summary_of_what_failed_is_stale() -> None:
 @pytest.mark.parametrize("way", ["log", "checkpoint", "state", "fork"])
 def test_what_failed_stays_untold_in_every_copy(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened again, by a checkpoint too, from its state, and in a fork whose end lies behind the failed round."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1 if way == "checkpoint" else 1_000)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1 if way == "checkpoint" else 1_000)
     store = open_store(f"sqlite:///{tmp_path}/chat.db") if way == "checkpoint" else InMemoryStore()
     memory = memory_of(10, store=store)
     compact(memory, "Planner", 3, "to 3")
