@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -103,8 +104,8 @@ def test_packages_say_what_is_public() -> None:
     """A package, and a module that hosts import from, has ``__all__``, and all in it is there."""
     for module, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        exported = next((_names(node) for node in tree.body if isinstance(node, ast.Assign) and _is_all(node)), None)
-        if exported is None:
+        exported = [name for node in tree.body if _is_all(node) for name in ast.literal_eval(node.value)]
+        if not exported:
             says_what_it_is_for = len(tree.body) == 1
             assert path.stem != "__init__" or says_what_it_is_for, f"{module} has no __all__"
             continue
@@ -116,12 +117,10 @@ def test_packages_say_what_is_public() -> None:
         assert set(exported) <= bound, f"{module}: {set(exported) - bound}"
 
 
-def _is_all(node: ast.Assign) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
-
-
-def _names(node: ast.Assign) -> list[str]:
-    return list(ast.literal_eval(node.value))
+def _is_all(node: ast.stmt) -> TypeGuard[ast.Assign | ast.AugAssign]:
+    """Return whether *node* sets ``__all__`` or adds to it."""
+    targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
 
 
 def _targets(node: ast.stmt) -> Iterator[ast.Name]:
