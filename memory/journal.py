@@ -32,10 +32,10 @@ from .overlays import (
     Reduction,
     Reductions,
     Ties,
+    find_newest_query,
     hides_words,
     is_over,
     merge_reductions,
-    newest_asked,
 )
 from .rounds import Record, Round, copy_with, new_id
 from .visibility import Rounds, filter_posts
@@ -328,7 +328,9 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             live = now.reductions_on(self._role, reduction.round_id)
-            return withdrawals(self._role, (one for one in live if (one.first_post_id, one.last_post_id) == ends))
+            return withdraw_reductions(
+                self._role, (one for one in live if (one.first_post_id, one.last_post_id) == ends)
+            )
 
         return self._write_reductions(records) is not None
 
@@ -428,13 +430,13 @@ class RoleJournal(Journal):
             raise StaleCompaction("torn")
         if any(round_id == round_.id and is_over(reduction, number, round_) for round_id, number in now.pins):
             raise StaleCompaction("pinned")
-        newest = newest_asked(reversed(now.rounds(self._role)))
+        newest = find_newest_query(reversed(now.rounds(self._role)))
         if newest is not None and newest.id == round_.id and hides_words(reduction, newest):
             raise StaleCompaction("newest_query")
         return reduction
 
 
-def withdrawals(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:
+def withdraw_reductions(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:
     """Yield what takes live *reductions* of *role* out again."""
     for one in reductions:
         ends = {"first_number": one.first_number, "last_number": one.last_number}

@@ -33,7 +33,7 @@ from .entries import (
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, describe, describe_error
-from .journal import SOLE, RoleJournal, withdrawals
+from .journal import SOLE, RoleJournal, withdraw_reductions
 from .log.redaction import (
     create_redaction,
     find_post,
@@ -44,7 +44,7 @@ from .log.redaction import (
 )
 from .log.session_log import Log
 from .log.state import OpenRound, Snapshot, without_failed
-from .overlays import CompactedMessage, CompactionProvider, hides_words, is_over, newest_asked
+from .overlays import CompactedMessage, CompactionProvider, find_newest_query, hides_words, is_over
 from .references import place_reference, text_behind
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, find_hits, sync_index, words_of
@@ -227,10 +227,10 @@ class Memory(Log):
             yield RoundFailed(round_id=round_id)
             for role in now.reductions:
                 # The newest query is another now, perhaps one that was reduced.
-                asked = newest_asked(one for one in reversed(now.rounds(role)) if one.id != round_id)
+                asked = find_newest_query(one for one in reversed(now.rounds(role)) if one.id != round_id)
                 if asked is not None:
                     live = now.reductions_on(role, asked.id)
-                    yield from withdrawals(role, (one for one in live if hides_words(one, asked)))
+                    yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
         return _round_of(self._write(records, emit=True), round_id)
 
@@ -358,7 +358,7 @@ class Memory(Log):
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
                 for role in now.reductions if pinned else ():  # its words are shown again at once
                     live = now.reductions_on(role, round_.id)
-                    yield from withdrawals(role, (one for one in live if is_over(one, number, round_)))
+                    yield from withdraw_reductions(role, (one for one in live if is_over(one, number, round_)))
 
         self._write(records)
 

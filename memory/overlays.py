@@ -253,7 +253,7 @@ def without_posts(live: Iterable[Reduction], numbers: Iterable[int]) -> tuple[Re
     return tuple(one for one in live if not any(map(one.covers, erased)))
 
 
-def newest_asked(newest_first: Iterable[Round]) -> Round | None:
+def find_newest_query(newest_first: Iterable[Round]) -> Round | None:
     """Return the first of these rounds in which the user speaks."""
     for round_ in newest_first:
         if query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list):

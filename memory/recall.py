@@ -91,18 +91,18 @@ def number_in(given: Mapping[str, Any], name: str, default: int | None, least: i
 
 
 #: Characters of text in an answer by default and at most. Headings included, no answer is longer than 20,000.
-PAGE, MAX_PAGE = 4_000, 19_500
+DEFAULT_PAGE, MAX_PAGE = 4_000, 19_500
 #: The longest pattern; the characters shown on either side of a match; the number of matches that are counted, so that
 #: one letter does not take seconds in a megabyte.
 MAX_PATTERN, AROUND, MAX_COUNTED = 200, 80, 1_000
 #: Characters of a speaker's name in a heading.
 MAX_SPEAKER = 100
 #: Hits of a search by default and at most.
-HITS, MAX_HITS = 5, 20
+DEFAULT_HITS, MAX_HITS = 5, 20
 
 _PAGED = {
     "offset": ("integer", False, "Character to start at, from 0 (the default). An answer says with which to go on."),
-    "limit": ("integer", False, f"Most characters to return: {PAGE} by default, at most {MAX_PAGE}."),
+    "limit": ("integer", False, f"Most characters to return: {DEFAULT_PAGE} by default, at most {MAX_PAGE}."),
 }
 #: The description and the parameters of each tool.
 _TOOLS: dict[str, tuple[str, Parameters]] = {
@@ -134,7 +134,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
         " by which context_reload gives it in full, and a part of its text.",
         {
             "query": ("string", True, "Words to look for, each taken literally, capitals or not: names, ids, topics."),
-            "limit": ("integer", False, f"Most messages to return: {HITS} by default, at most {MAX_HITS}."),
+            "limit": ("integer", False, f"Most messages to return: {DEFAULT_HITS} by default, at most {MAX_HITS}."),
             "offset": ("integer", False, "How many of the best messages to pass over, from 0, which is the default."),
         },
     ),
@@ -221,7 +221,7 @@ class Recall:
         if not words:
             raise Refused("query is empty; give one or more words to look for")
         skip = number_in(given, "offset", 0, 0, HUGE)
-        limit = number_in(given, "limit", HITS, 1, MAX_HITS)
+        limit = number_in(given, "limit", DEFAULT_HITS, 1, MAX_HITS)
         hits = self._memory.search(query, role=self._role, limit=HUGE)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
@@ -250,7 +250,7 @@ _BESIDE = "\t\n\r []()<>`'\".,;:"
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     """Return a heading with the place and the speaker, then the quoted text."""
     start = number_in(given, "offset", 0, 0, HUGE)
-    limit = number_in(given, "limit", PAGE, 1, MAX_PAGE)
+    limit = number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
@@ -277,7 +277,7 @@ def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern:
     """Return the matches of *pattern*, each with its offset and the text around it."""
     start = number_in(given, "offset", 0, 0, HUGE)
     width = AROUND + len(pattern) + AROUND
-    room = max(number_in(given, "limit", PAGE, 1, MAX_PAGE) // (width + 40), 1)
+    room = max(number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE) // (width + 40), 1)
     count, seen = 0, start
     shown: list[int] = []
     go_on: int | None = None

@@ -18,9 +18,9 @@ from ..entries import (
     kinds_of,
 )
 from ..errors import SessionPurged, UnknownRound
-from ..journal import withdrawals
+from ..journal import withdraw_reductions
 from ..log.round_store import PURGED
-from ..overlays import hides_words, newest_asked
+from ..overlays import find_newest_query, hides_words
 from ..rounds import copy_with, new_id
 from ..stores import InMemoryStore, Store
 from .state_dict import append_new, refuse_present, round_id_of
@@ -58,10 +58,12 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     draft.append(session, entries, 0)
     copied = type(memory)(session, store=draft).snapshot
     for role in copied.reductions:  # the newest query of the fork is another one, which may be hidden
-        asked = newest_asked(reversed(copied.rounds(role)))
+        asked = find_newest_query(reversed(copied.rounds(role)))
         if asked is not None:
             hiding = (one for one in copied.reductions_on(role, asked.id) if hides_words(one, asked))
-            entries += [Entry.of(one, created_at=made_at, round=asked.number) for one in withdrawals(role, hiding)]
+            entries += [
+                Entry.of(one, created_at=made_at, round=asked.number) for one in withdraw_reductions(role, hiding)
+            ]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
     fork._taken_over = (memory._own_round, *memory._taken_over)  # the next round finishes them, as in the original
