@@ -14,7 +14,7 @@ from weakref import finalize
 
 from memory import Memory
 from memory.errors import MessageError
-from memory.messages import ASSISTANT, TOOL, pair_results, parse, replace_text
+from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post, cached_property
 
@@ -33,9 +33,7 @@ from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, is_result, only_text, size_of
 from ...strategies.incremental import Saving
 from ...summarize import Work
-from ...summarizers import ExtractiveSummarizer
-from ...summarizers.answers import as_summarizer
-from ...summarizers.base import Summarizer, SummaryRequest
+from ...summarizers import ExtractiveSummarizer, Summarizer, SummaryRequest, as_summarizer
 from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
@@ -54,7 +52,6 @@ PREVIEW = 100
 #: Minimum tokens of a summary.
 MIN_TARGET = 64
 
-_SYSTEM = ("system", "developer")
 _OPENING, _CLOSING = "<state_snapshot>", "</state_snapshot>"
 _HEADING = (
     "[What was said and done before the messages below. Background only: it holds no new request from the user,"
@@ -278,36 +275,32 @@ class _Chat:
         return PROMPT_TOKENS + sum(self.costs)
 
     def is_system(self, place: int) -> bool:
-        return self.posts[place].send_from in _SYSTEM  # by author: a host may pass on a tool's result
+        return self.posts[place].send_from in SYSTEM  # by author: a host may pass on a tool's result
 
     @cached_property
     def spoken(self) -> list[int]:
         """The places of all messages but system messages."""
         return [place for place in range(len(self.messages)) if not self.is_system(place)]
 
-    def find_summary(self, place: int) -> str | None:
-        """Return the summary of an earlier snapshot; None for any other message, and for the newest."""
-        content = self.messages[place].get("content")
-        if self.messages[place]["role"] != "user" or not isinstance(content, str) or place == self.spoken[-1]:
-            return None
-        lines = content.split("\n")
-        if lines[:2] != [_OPENING, _HEADING] or lines[-1] != _CLOSING:
-            return None
-        return "\n".join(lines[2:-2])
-
-    def count_originals(self, place: int) -> int:
-        """Return how many messages the one at *place* stands for: 1, unless it is a snapshot."""
-        if self.find_summary(place) is None:
-            return 1
-        last = self.messages[place]["content"].split("\n")[-2]
-        count = last.removeprefix(_STANDS_FOR).partition(" ")[0]
-        return int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 1
+    @cached_property
+    def snapshots(self) -> dict[int, tuple[str, int]]:
+        """The summaries of earlier snapshots by place, and how many messages they stand for; without the newest
+        message."""
+        found = {}
+        for place in self.spoken[:-1]:
+            content = self.messages[place].get("content")
+            lines = content.split("\n") if isinstance(content, str) else []
+            if self.messages[place]["role"] == "user" and lines[:2] == [_OPENING, _HEADING] and lines[-1] == _CLOSING:
+                count = lines[-2].removeprefix(_STANDS_FOR).partition(" ")[0]
+                is_number = count.isascii() and count.isdecimal() and len(count) < 10
+                found[place] = ("\n".join(lines[2:-2]), int(count) if is_number else 1)
+        return found
 
     def find_question(self) -> set[int]:
         """Return the places of the user's last messages in a row."""
         question: set[int] = set()
         for place in reversed(self.spoken):
-            if self.posts[place].send_from == USER and self.find_summary(place) is None:
+            if self.posts[place].send_from == USER and place not in self.snapshots:
                 question.add(place)
             elif question:
                 break
@@ -316,7 +309,7 @@ class _Chat:
     def find_kept(self, keep: int) -> set[int]:
         """Return the places that compression leaves alone: the newest *keep* messages, system messages, the question,
         and a newest call that waits for a result, each with its calls and results."""
-        kept = {place for place in self.spoken[-keep:] if keep and self.find_summary(place) is None}
+        kept = {place for place in self.spoken[-keep:] if keep and place not in self.snapshots}
         kept |= self.find_question()
         answers = pair_results(self.posts, ASSISTANT)
         for place in reversed(self.spoken):
@@ -393,13 +386,15 @@ def _compress(
     """Return *chat* with one snapshot instead of its older messages; or unchanged, with the error if one occurred."""
     kept = chat.find_kept(keep)
     older = [place for place in chat.spoken if place not in kept]
-    new = [place for place in older if chat.find_summary(place) is None]
+    new = [place for place in older if place not in chat.snapshots]
     if not new:
         return chat, None
-    archive, originals = archive_of(chat.messages[place] for place in older), sum(map(chat.count_originals, older))
+    snapshots = [chat.snapshots[place] for place in older if place in chat.snapshots]
+    originals = len(new) + sum(count for _, count in snapshots)
+    earlier = "\n\n".join(text for text, _ in snapshots)
+    archive = archive_of(chat.messages[place] for place in older)
     where = chat.tell_where(_ARCHIVE, archive, keep=False)
     frame = count_message(_make_snapshot("", originals, where), chat.count)
-    earlier = "\n\n".join(text for place in older if (text := chat.find_summary(place)) is not None)
     saving = Saving(before=sum(chat.costs[place] for place in older), frame=frame, previous=chat.count(earlier))
     system = sum(cost for place, cost in enumerate(chat.costs) if chat.is_system(place))
     target, room = _choose_target(

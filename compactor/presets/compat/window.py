@@ -20,7 +20,17 @@ from memory.errors import ContextError, MessageError
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
-from memory.messages import ASSISTANT, FUNCTION, TOOL, from_post, pair_results, parse, query_message, repeats_query
+from memory.messages import (
+    ASSISTANT,
+    FUNCTION,
+    SYSTEM,
+    TOOL,
+    from_post,
+    pair_results,
+    parse,
+    query_message,
+    repeats_query,
+)
 from memory.references import posts_reference, range_reference
 from memory.rounds import EMPTY, Post, Record, copy_with, freeze_mapping, new_id, run_dump, thaw
 
@@ -29,7 +39,6 @@ from ...prompt.groups import Message
 #: Where a message stands in the log, or the id of a message that is not in it: a ``StandIn``.
 Item = Place | str
 
-_SYSTEM = ("system", "developer")
 #: The posts of a failed round.
 _ALL_POSTS = range(1 << 31)
 
@@ -78,7 +87,7 @@ def group_posts(posts: Sequence[Post]) -> list[set[int]]:
     """
     groups = [{place} for place in range(len(posts))]
     pairs = [(call, result) for call, results in pair_results(posts, ASSISTANT).items() for result in results.values()]
-    spoken = [place for place, post in enumerate(posts) if post.send_from not in _SYSTEM]
+    spoken = [place for place, post in enumerate(posts) if post.send_from not in SYSTEM]
     for earlier, place in pairwise(spoken):
         if posts[place].send_from == FUNCTION and posts[earlier].send_from == ASSISTANT:
             pairs.append((earlier, place))
@@ -142,7 +151,7 @@ def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
         role = shown[place].message["role"]
         if following == "user" and role == ASSISTANT and not _count_calls(shown[place].message):
             return place + 1
-        following = following if role in _SYSTEM else role
+        following = following if role in SYSTEM else role
     return 0
 
 
