@@ -16,6 +16,8 @@ from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
 from .options import check_config, check_share, check_text
 
+__all__ = ["RULES", "selective"]
+
 #: Kinds in the order in which they leave, and how many of the newest stay. Skills can be loaded again, so none stays.
 RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
 #: The share of the model's window at which it is due.

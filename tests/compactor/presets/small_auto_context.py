@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from chats import answer, calls, memory_of, result, user
 
 from compactor import Summary, SummaryRequest
-from compactor.acceptance.content import find_telling_terms
 from compactor.presets import AutoContextMemory
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
@@ -23,7 +22,7 @@ SMALL = {"msg_threshold": 10, "max_token": 4_000, "last_keep": 4, "large_payload
 def summary(request: SummaryRequest) -> Summary:
     """Name the request's kind and two terms of it: shorter than anything that these tests have summarised."""
     said = " ".join(post.message for round_ in request.rounds for post in round_.post_list)
-    named = ", ".join(itertools.islice(find_telling_terms(said), 2)) or "small talk"
+    named = ", ".join(sorted(set(re.findall(r"\b[a-z]+\d+\w*|[A-Z]\w+", said)))[:2]) or "small talk"
     return Summary(f"Told of {request.kind}: {named}.", {"input_tokens": 90, "output_tokens": 9}, "tiny")
 
 

@@ -20,7 +20,6 @@ from compactor.presets import (
     MemoryWithCompress,
     memory_with_compress,
 )
-from compactor.summarize import FAULTS, with_feedback
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message, count_tokens
 from compactor.transcript import quote
@@ -108,7 +107,7 @@ def test_an_answer_is_measured_against_the_messages_and_not_against_their_transc
 
     assert short in message["content"]
     assert len(model.asked) == 2
-    assert FAULTS["no_progress"] in model.prompt or FAULTS["larger"] in model.prompt
+    assert "hardly shorter than what it replaces" in model.prompt or "longer than what it replaces" in model.prompt
 
 
 def small_turn(number: int) -> list[Message]:
@@ -381,14 +380,14 @@ def test_the_preset_asks_with_the_prompt_of_its_users() -> None:
 
 def test_a_refused_answer_is_asked_for_again_with_the_reason() -> None:
     """A compactor's additions to its own prompt reach the model."""
-    asked = SummaryRequest(messages=[user("the compactor's own prompt")])
-    model = Model(GOOD)
-    summarizer = memory_with_compress(summarizer=model)["summarizer"]
+    memory = Memory.from_messages(turns(6))
+    model = Model(json.dumps({"compressed_text": "Hello! How can I help you today?"}), GOOD)
+    config = CompactorConfig(prompt_template_path="planner")
 
-    summarizer(with_feedback(asked, SummaryRejected("echo", "...")))
+    assert background(memory, max_token=400, summarizer=model, config=config).compact_now(20) is not None
 
-    assert "it repeated the conversation" in model.prompt.splitlines()[-1]
-    assert "the compactor's own prompt" not in model.prompt
+    assert "An earlier answer to this was refused: it replied to the conversation" in model.prompt.splitlines()[-1]
+    assert config.prompt.content.splitlines()[-1] not in model.prompt
 
 
 def test_what_somebody_says_about_refusals_is_not_taken_for_one() -> None:

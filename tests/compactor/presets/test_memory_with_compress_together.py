@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from chats import Message, answer, assert_paired, calls, result, user
 from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
 
 from compactor.presets import MemoryWithCompress
-from compactor.presets.compat.window import Window
 from memory import Memory
 
 
@@ -200,16 +201,33 @@ def test_two_memories_may_read_each_other() -> None:
     assert seen == [turns(1)]
 
 
+class Racing(Memory):
+    """A Memory to which somebody appends right after its snapshot was taken."""
+
+    race: Callable[[], object] | None = None
+
+    @property
+    def snapshot(self) -> Any:
+        now, race, self.race = vars(self)["now"], self.race, None
+        if race is not None:
+            race()
+        return now
+
+    @snapshot.setter
+    def snapshot(self, now: Any) -> None:
+        vars(self)["now"] = now
+
+
 def test_what_is_appended_at_the_same_moment_is_shown() -> None:
     """It follows the messages that replaced the window."""
-    memory = Memory.from_messages(turns(1))
-    window = Window(memory)
-    log = window.read_log()
-    memory.append(user("and P-200?"))
+    log = Racing.from_messages(turns(1))
+    assert isinstance(log, Racing)
+    memory = MemoryWithCompress(memory=log)
+    log.race = lambda: log.append(user("and P-200?"))
 
-    window.show(list(log.find_all())[:1], log)
+    run(memory.direct_update_memory(turn(1)[0]))
 
-    assert [one.message for one in window.read()] == [turn(1)[0], user("and P-200?")]
+    assert memory.shown() == [turn(1)[0], user("and P-200?")]
 
 
 def test_threads_with_loops_of_their_own_lose_nothing() -> None:

@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 
 from compactor import SummaryRejected, SummaryRequest
 from compactor.presets import OffloadError, OffloadFiles, OffloadResult, messages_in, offload_context
-from compactor.presets.compat.offload_context import MODES
-from compactor.presets.compat.offload_files import file_name
-from compactor.summarize import FAULTS
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt, count_tokens
 from memory import MessageError
@@ -57,7 +54,7 @@ def chat(rounds: int, size: int = 100) -> list[Message]:
 # -- what fits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", "compact", "compress"])
 def test_messages_that_fit_come_out_equal(mode: Any) -> None:
     """Nothing happens below the limit, however large their results."""
     messages = agent_at_work(3, size=3_000)
@@ -95,7 +92,7 @@ def test_compact_moves_large_old_results_to_files(tmp_path: Path) -> None:
     assert made.messages[-1] == messages[-1]
     for place in (3, 5):
         before, after = messages[place]["content"], made.messages[place]["content"]
-        (path,) = (path for path in made.write_file_dict if file_name(messages[place]["tool_call_id"], before) in path)
+        (path,) = (path for path in made.write_file_dict if f"/{messages[place]['tool_call_id']}-" in path)
         assert made.write_file_dict[path] == before
         assert after.startswith(before[:100] + "\n[")
         assert path in after
@@ -905,7 +902,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 @pytest.mark.slow
 @given(
     conversations(),
-    st.sampled_from(MODES),
+    st.sampled_from(["auto", "compact", "compress"]),
     st.integers(1, 1_500),
     st.integers(1, 300),
     st.sampled_from([None, 0, 1, 3]),
@@ -1030,7 +1027,7 @@ def test_a_snapshot_that_saves_little_of_the_messages_is_asked_for_again() -> No
     )
 
     assert (done.failure, len(model.requests)) == (None, 2)
-    assert FAULTS["no_progress"] in model.requests[1].messages[-1]["content"]
+    assert "hardly shorter than what it replaces" in model.requests[1].messages[-1]["content"]
     assert short in done.messages[0]["content"]
 
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.presets import OffloadError, OffloadFiles
-from compactor.presets.compat.offload_files import MAX_ANSWER, chat_folder, file_name, is_file_answer
 from memory import ContextError
 
 linked = pytest.mark.skipif(sys.platform == "win32", reason="making symbolic links takes a privilege on Windows")
@@ -41,7 +40,7 @@ def on_disk(root: Path) -> list[str]:
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_no_id_leaves_its_folder(stem: str, content: str) -> None:
     """For any id, the name is one plain component, and no system takes it for a device."""
-    name = file_name(stem, content)
+    name = name_of(OffloadFiles("store").path_of(stem, content))
     assert name.isascii()
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-.")
     assert name.count(".") == 1
@@ -53,14 +52,14 @@ def test_no_id_leaves_its_folder(stem: str, content: str) -> None:
 @given(st.text(max_size=100), st.text(max_size=100))
 def test_two_chats_never_share_a_folder(one: str, other: str) -> None:
     """Not even on a file system that takes A for a."""
-    folders = [chat_folder(one).lower(), chat_folder(other).lower()]
+    folders = [name_of(OffloadFiles("store", chat_id).prefix).lower() for chat_id in (one, other)]
     assert (folders[0] == folders[1]) == (one == other)
 
 
 @pytest.mark.parametrize("chat_id", ["research_session_001", "7851c684dee246ebaef3f6cbfbbe322c"])
 def test_a_plain_chat_id_is_the_folder(chat_id: str) -> None:
     """Who looks for a chat's files finds them under its id."""
-    assert chat_folder(chat_id) == chat_id
+    assert OffloadFiles("store", chat_id).prefix == f"store/{chat_id}"
 
 
 @pytest.mark.parametrize(
@@ -68,18 +67,18 @@ def test_a_plain_chat_id_is_the_folder(chat_id: str) -> None:
 )
 def test_any_other_chat_id_is_hashed(chat_id: str, tmp_path: Path) -> None:
     """No path is built from it, and its hash tells chats apart."""
-    path = OffloadFiles(tmp_path, chat_id).write("call", "text")
-    assert Path(path).parent.parent == tmp_path
-    assert chat_folder(chat_id).endswith(tuple("0123456789abcdef"))
-    assert chat_folder(chat_id) != chat_id
+    folder = Path(OffloadFiles(tmp_path, chat_id).write("call", "text")).parent
+    assert folder.parent == tmp_path
+    assert folder.name.endswith(tuple("0123456789abcdef"))
+    assert folder.name != chat_id
 
 
-def test_the_name_tells_where_a_file_comes_from() -> None:
+def test_the_name_tells_where_a_file_comes_from(files: OffloadFiles) -> None:
     """It has the plain part of the id, and the content's hash."""
-    assert file_name("call_123", "text").startswith("call_123-")
-    assert file_name("r12.p3", "text").startswith("r12-p3-")
-    assert file_name("call_123", "text") != file_name("call_123", "other")
-    assert file_name("call_123", "text", ".json").endswith(".json")
+    assert name_of(files.path_of("call_123", "text")).startswith("call_123-")
+    assert name_of(files.path_of("r12.p3", "text")).startswith("r12-p3-")
+    assert files.path_of("call_123", "text") != files.path_of("call_123", "other")
+    assert files.path_of("call_123", "text", ".json").endswith(".json")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -357,7 +356,7 @@ def test_pages_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactor
     read = ""
     while True:
         heading, _, page = files.read_file(path, offset, None, column).partition("\n")
-        assert len(page) <= MAX_ANSWER
+        assert len(page) <= 6_000
         read += page
         if "this is the end" in heading:
             break
@@ -525,7 +524,7 @@ def test_a_search_is_bounded_in_lines_and_characters(files: OffloadFiles) -> Non
     assert files.grep("needle", limit=3).count("\n") == 3
     assert "there are more" in files.grep("needle", limit=3)
     long = files.grep("needle")
-    assert len(long) < MAX_ANSWER + 500
+    assert len(long) < 6_000 + 500
     assert "there are more" in long
     assert files.grep("needle", limit=0).count("\n") == 1
 
@@ -624,15 +623,6 @@ def test_a_huge_number_is_taken_for_a_large_one(number: Any, files: OffloadFiles
 def test_another_tool_is_answered(files: OffloadFiles) -> None:
     """A model may make one up."""
     assert "read_file, grep" in files.call("delete_file", {"path": "x"})
-
-
-def test_answers_are_known_as_such(files: OffloadFiles) -> None:
-    """An answer with a file's text is not written to a file again."""
-    path = files.write("one", "needle")
-    assert is_file_answer(files.read_file(path))
-    assert is_file_answer(files.grep("needle"))
-    assert not is_file_answer("needle")
-    assert not is_file_answer(files.read_file(path) + "x" * 20_000)
 
 
 # -- the folder as whoever searches it names it --------------------------------------------------------------------------
