@@ -120,7 +120,7 @@ def compose(
         report = replace(report, tokens_over=needed - budget)
     memory.note_prompt(role, tokens)
     if report.tokens_before <= limit:
-        _remember(memory, view, messages, len(front) + (summary is not None), reminder, tools, tool_choice)
+        _remember(memory, view, messages, reminder, tools, tool_choice)
     else:  # nothing can go on from it, nor from those before
         _prompts.setdefault(memory, {}).pop(role, None)
     if view.reductions.by_round:
@@ -219,20 +219,13 @@ def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
 PLAN_FRAME = "[The plan as it stands now. Background, and no message from the user.]"
 
 
-#: Maximum messages between the head and the tail: a line about what strategies have dropped, and of the newest round
-#: in which the user speaks, where it is covered, his first words and his last.
-MAX_BETWEEN = 3
-
-
 @dataclass(frozen=True, slots=True)
 class LastPrompt:
     """A prompt that shows all of the tail, nothing shortened or left out. Its repr shows no conversation."""
 
     view: View = field(repr=False)
-    #: Its first messages: all that stand before the tail are among them.
-    first: tuple[Message, ...] = field(repr=False)
-    #: How many messages it has. Neither this nor the first ones reckon with the plan, which is not in the log.
-    length: int
+    #: Its messages before the tail, without the plan, which is not in the log.
+    front: tuple[Message, ...] = field(repr=False)
     #: How many messages stand before the plan, and that itself; None: none was shown.
     plan: tuple[int, Message] | None = field(repr=False)
     tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
@@ -272,7 +265,7 @@ class LastPrompt:
         It need not show all of the last round: later posts, such as the agent's answer, are added.
         """
         view = self.view
-        messages = [dict(message) for message in self.first[: self.length - view.messages]]
+        messages = [dict(message) for message in self.front]
         if view.end + len(rounds) > view.total:
             return None
         for place, round_ in enumerate(rounds, view.end):
@@ -295,17 +288,15 @@ def _remember(
     memory: Memory,
     view: View,
     messages: Sequence[Message],
-    in_front: int,
     plan: Message | None,
     tools: Sequence[Mapping[str, Any]],
     tool_choice: Any,
 ) -> None:
     plan_at = next((at for at, message in enumerate(messages) if message is plan), None) if plan is not None else None
-    first = messages[: in_front + MAX_BETWEEN + 1]
+    in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
     _prompts.setdefault(memory, {})[view.role] = LastPrompt(
         replace(view),  # the same, without what it has worked out: the messages of the open round
-        first=tuple([dict(message) for message in first if message is not plan]),
-        length=len(messages) - (plan_at is not None),
+        front=tuple([dict(message) for message in in_log[: len(in_log) - view.messages]]),
         plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
         tools=tuple(tools),
         tool_choice=tool_choice,

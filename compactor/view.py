@@ -60,8 +60,9 @@ class View:
     total: int = field(init=False, repr=False, compare=False)
     #: Closed rounds before the first open one: as far as a compaction may reach.
     closed: int = field(init=False, repr=False, compare=False)
-    #: Visible rounds that the compaction covers.
+    #: Visible rounds that the compaction covers, and those behind it.
     end: int = field(init=False, repr=False, compare=False)
+    tail_length: int = field(init=False, repr=False, compare=False)
     role: str = field(init=False, repr=False, compare=False)
     #: What stands in prompts instead of posts of the tail.
     reductions: Reductions = field(init=False, repr=False, compare=False)
@@ -71,12 +72,9 @@ class View:
         put(self, "total", len(self.rounds))
         put(self, "closed", self.rounds.settled)
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
+        put(self, "tail_length", self.total - self.end)
         put(self, "role", self.ledger.role)
         put(self, "reductions", self.rounds.reductions if self.published is None else self.published)
-
-    @property
-    def tail_length(self) -> int:
-        return self.total - self.end
 
     @property
     def tail(self) -> tuple[Round, ...]:

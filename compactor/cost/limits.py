@@ -131,7 +131,7 @@ class Limits:
             seconds = self._room_in(cost, now)
             if seconds == 0:
                 del self._queue[ticket]
-                ticket.waiting, ticket.granted = False, Permit(self, cost, ticket)
+                ticket.granted = Permit(self, cost, ticket)
                 self._in_use.add(ticket.granted)
                 self._reserved += cost
                 return ticket
@@ -150,20 +150,19 @@ class Limits:
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
         """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
         if not ticket.waiting and ticket.granted is None:
-            self._queue[ticket], ticket.waiting = cost, True
+            self._queue[ticket] = cost
             if first:
                 self._queue.move_to_end(ticket, last=False)
 
     def _take_back(self, ticket: Ticket) -> None:
         """Revoke the unused permit of *ticket*, if any. Called with the lock held."""
-        permit, ticket.granted = ticket.granted, None
-        if permit is not None:
-            self._return(permit)
+        self._return(ticket.granted)
+        ticket.granted = None
 
-    def _return(self, permit: Permit) -> None:
+    def _return(self, permit: Permit | None) -> None:
         """End the use of *permit* and release its reservation. Called with the lock held."""
-        if permit in self._in_use:
-            self._in_use.discard(permit)
+        if permit is not None and permit in self._in_use:
+            self._in_use.remove(permit)
             self._reserved, permit.reserved = self._reserved - permit.reserved, 0.0
             if not self._in_use:
                 self._reserved = 0.0  # clears rounding errors
@@ -292,15 +291,18 @@ class Ticket:
     *call* notifies the compactor of its permit, and returns whether the compactor still wants it.
     """
 
-    __slots__ = ("_limits", "call", "granted", "waiting")
+    __slots__ = ("_limits", "call", "granted")
 
     def __init__(self, limits: Limits, call: Callable[[], bool]) -> None:
         self._limits = limits
         self.call = call
-        #: Whether it is in the queue.
-        self.waiting = False
         #: The granted permit, until a cycle takes it.
         self.granted: Permit | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is in the queue."""
+        return self in self._limits._queue
 
     def take_permit(self) -> Permit:
         """Return the granted permit, or a new one, which gets its room in ``Permit.hold``."""
@@ -326,7 +328,6 @@ class Ticket:
         if self.waiting or self.granted is not None:
             with self._limits._lock:
                 self._limits._queue.pop(self, None)
-                self.waiting = False
                 self._limits._take_back(self)
             self._limits._admit_waiting()  # even if it only waited: the next in the queue may cost less
 

@@ -232,7 +232,7 @@ class Ledger:
             self._drop_parts(changed)
             self._accounts = {number: account for number, account in self._accounts.items() if number not in changed}
         if origin != last_origin:
-            self._drop_parts(self._kept.keys() - set(sums.numbers(range(origin, sums.stop))))
+            self._drop_parts(self._kept.keys() - {account.number for account in sums.accounts[origin - sums.start :]})
         if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:
             self._accounts = {account.number: account for account in sums.accounts}
 
@@ -241,7 +241,8 @@ class Ledger:
         number = account.number
         if account.parts is None or self._accounts.get(number) is account:
             return
-        self._drop_parts([number])
+        if number in self._kept:
+            self._drop_parts([number])
         self._accounts[number] = self._kept[number] = account
         self._kept_tokens += account.kept_tokens
         while len(self._kept) > MAX_ROUNDS or (self._kept_tokens > MAX_TOKENS and len(self._kept) > 1):
@@ -265,7 +266,7 @@ class Ledger:
             # What was counted while the round was open is not counted again.
             costs = self._open.pop(key, ()) or tuple([count_message(message, self.count) for message in group.messages])
             levels = self._shortened.pop(key, None)
-            tokens, stays = sum(costs), is_pinned(group, pinned)
+            tokens, stays = sum(costs), bool(pinned) and is_pinned(group, pinned)
             if stays or group.pending or group.from_user or not _may_be_shorter(group):
                 levels = ()
             elif levels is None:
@@ -320,7 +321,7 @@ class Ledger:
 
 def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:
     """Return whether one of *group*'s posts is *pinned*, by number; 0 is the query."""
-    return bool(pinned) and any((post.number if post else 0) in pinned for post in group.posts)
+    return any((post.number if post else 0) in pinned for post in group.posts)
 
 
 def calls_in(round_: Round, role: str) -> int:

@@ -54,12 +54,7 @@ class Report:
 
 
 def fit(
-    view: View,
-    system: Sequence[Message],
-    summary: Message | None,
-    plan: Message | None,
-    limit: int,
-    step: int,
+    view: View, system: Sequence[Message], summary: Message | None, plan: Message | None, limit: int, step: int
 ) -> tuple[list[Message], Report]:
     """Return the longest prompt of *system*, *summary* and *view*'s tail in at most *limit* tokens, cut in steps of
     *step* tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer.
@@ -97,20 +92,20 @@ class _Draft:
     has_note: bool = True
 
 
+@dataclass
 class _Frame:
     """The messages around the tail, the room that they leave for it, and the tail's rounds in parts."""
 
-    def __init__(
-        self,
-        view: View,
-        system: Sequence[Message],
-        summary: Message | None,
-        plan: Message | None,
-        limit: int,
-        step: int,
-    ) -> None:
-        self.view, self.sums, self.count = view, view.prefix_sums, view.ledger.count
-        self.system, self.limit, self.max_step = system, limit, step
+    view: View
+    system: Sequence[Message]
+    summary: Message | None
+    plan: Message | None
+    limit: int
+    max_step: int
+
+    def __post_init__(self) -> None:
+        view = self.view
+        self.sums, self.count = view.prefix_sums, view.ledger.count
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = omission_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self.dropped_from)
@@ -118,7 +113,7 @@ class _Frame:
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[Reduced, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
-        self.put_head(summary, plan)
+        self.put_head(self.summary, self.plan)
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
         #: The place of the newest round in which the user speaks; -1: in none.

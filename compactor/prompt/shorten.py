@@ -67,11 +67,7 @@ class PromptPart:
             reductions[ref] = Reduced(ref, before, tokens, by)
             messages[place], costs[place] = message, tokens
         return replace(
-            self,
-            messages=tuple(messages),
-            costs=tuple(costs),
-            tokens=sum(costs),
-            reductions=tuple(reductions.values()),
+            self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
         )
 
 
