@@ -26,7 +26,7 @@ from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bounded, interpreter_is_exiting, run_isolated
+from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bounded, interpreter_is_exiting, report_uncaught
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -360,7 +360,9 @@ class Runner:
         is_outermost = thread not in inside
         inside.add(thread)
         try:
-            run_isolated(job)
+            job()
+        except BaseException as error:  # noqa: BLE001
+            report_uncaught(error)
         finally:
             if is_outermost:
                 inside.discard(thread)

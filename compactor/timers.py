@@ -44,17 +44,14 @@ def bounded(timeout: float | None) -> float | None:
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
-def run_isolated(job: Job) -> None:
-    """Run *job*; report what it raises as an uncaught exception is reported, and let the thread go on.
+def report_uncaught(error: BaseException) -> None:
+    """Report *error* as an uncaught exception of this thread is reported; the thread goes on.
 
-    ``BaseException``, because a native extension's panic and ``SystemExit`` are not ``Exception``, and must not end
-    the thread that other jobs wait for.
+    Callers catch ``BaseException``, because a native extension's panic and ``SystemExit`` are not ``Exception``, and
+    must not end the thread that other jobs wait for.
     """
-    try:
-        job()
-    except BaseException as error:  # noqa: BLE001
-        raised = (type(error), error, error.__traceback__, threading.current_thread())
-        threading.excepthook(threading.ExceptHookArgs(raised))
+    raised = (type(error), error, error.__traceback__, threading.current_thread())
+    threading.excepthook(threading.ExceptHookArgs(raised))
 
 
 def backoff_seconds(config: CompactorConfig, failures: int, jitter: float, retry_after: object = None) -> float:
@@ -140,8 +137,11 @@ class SystemClock:
                     due.wait(bounded(self._wakes_at - time.monotonic()))
                 self._wakes_at = -math.inf
                 callback = self._callbacks.pop(heapq.heappop(self._calls)[1], None)  # now it cannot be cancelled
-            if callback is not None:
-                run_isolated(callback)
+            try:
+                if callback is not None:
+                    callback()
+            except BaseException as error:  # noqa: BLE001
+                report_uncaught(error)
             del callback  # or the last compactor that used the timer would never be freed
 
 
