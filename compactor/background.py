@@ -97,17 +97,8 @@ class ContextCompactor:
         assert rounds_getter is not None  # noqa: S101  (checked)
         require_role(role)
         _check_role(role, rounds_getter)
-        functions = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}
-        for name, function in functions.items():
-            if function is not None and not callable(function):
-                require_callable(name, function, _FUNCTIONS[name])
-        for name, given in {"executor": executor, "journal": journal, "clock": clock, "ledger": ledger}.items():
-            if given is not None:
-                require_methods(name, given, *_OBJECTS[name])
-        if prices is not None:
-            require("prices", prices, Prices, "what Prices(...) or Prices.of_model(...) gives")
-        if limits is not None:
-            require("limits", limits, Limits, "what Limits(...) gives")
+        _check_options(plan=plan, rng=rng, counter=counter, header_tokens=header_tokens, executor=executor)
+        _check_options(journal=journal, clock=clock, ledger=ledger, prices=prices, limits=limits)
         whole_number("history", history)
         config = config if config is not None else CompactorConfig()
         clock = clock if clock is not None else SYSTEM_CLOCK
@@ -137,7 +128,7 @@ class ContextCompactor:
             budgets = [most for most in (config.max_tokens, budget_in(trigger)) if most is not None]
             policy = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
             deferral = Deferral(policy, clock.now, emit) if policy is not None else None
-        chain = (compact_rounds,) if strategies is None else _checked_strategies(strategies)
+        chain = (compact_rounds,) if strategies is None else _check_strategies(strategies)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
             made = [(one, getattr(one, "for_memory", None)) for one in chain]
@@ -356,22 +347,36 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
     return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
 
 
-#: What these arguments are, and what they have.
-_FUNCTIONS = {
-    "plan": "a function that returns the plan as it stands (lambda: plan)",
-    "rng": "a function that gives a number from 0 to 1",
-    "counter": "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)",
-    "header_tokens": "a function that gives a number of tokens",
-}
-_OBJECTS = {
+#: What optional arguments are: their type, or the methods that they have; none: they are functions.
+_OPTIONS: Mapping[str, tuple[type | tuple[str, ...], str]] = {
+    "plan": ((), "a function that returns the plan as it stands (lambda: plan)"),
+    "rng": ((), "a function that gives a number from 0 to 1"),
+    "counter": ((), "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)"),
+    "header_tokens": ((), "a function that gives a number of tokens"),
     "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
     "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
     "ledger": (("count",), "a Ledger"),
+    "prices": (Prices, "what Prices(...) or Prices.of_model(...) gives"),
+    "limits": (Limits, "what Limits(...) gives"),
 }
 
 
-def _checked_strategies(strategies: object) -> tuple[Strategy, ...]:
+def _check_options(**given: object) -> None:
+    """Raise ``TypeError`` where one of the *given* arguments is of the wrong kind."""
+    for name, option in given.items():
+        kind, wanted = _OPTIONS[name]
+        if option is None or (not kind and callable(option)):
+            continue
+        if isinstance(kind, type):
+            require(name, option, kind, wanted)
+        elif kind:
+            require_methods(name, option, kind, wanted)
+        else:
+            require_callable(name, option, wanted)
+
+
+def _check_strategies(strategies: object) -> tuple[Strategy, ...]:
     """Return them in a tuple. Raises ``TypeError`` where one of them is none."""
     if isinstance(strategies, (str, Mapping)) or not isinstance(strategies, Iterable):
         raise TypeError(f"strategies is a list of functions View -> overlays, not {kind_of(strategies)}")

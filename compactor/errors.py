@@ -19,16 +19,14 @@ __all__ = [
 
 
 class BudgetExceeded(ContextError):
-    """Even the shortest legal prompt is longer than the budget."""
+    """Even the shortest legal prompt, of *needed* tokens, is longer than the *budget*."""
 
     def __init__(self, needed: int, budget: int) -> None:
         super().__init__(
             f"system messages, pinned posts and newest user message need {needed} tokens, and the budget is {budget};"
             " raise the budget, shorten the system prompt or the message, or unpin posts"
         )
-        #: Tokens of the shortest legal prompt.
         self.needed = needed
-        #: The budget, in tokens.
         self.budget = budget
 
 
@@ -41,19 +39,23 @@ class CompactionTimeout(CompactionFailed, TimeoutError):
 
 
 class LeasedElsewhere(CompactionFailed):
-    """Another process holds the lease on this role's history: it is compacting, or it ended during a compaction."""
+    """Another process holds the lease on this role's history: it is compacting, or it ended during a compaction. Its
+    lease expires in so many *seconds*."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
             "another process compacts this role's history, or ended while it did, and nothing is paid for twice;"
             f" try again in {seconds:.0f} seconds at the latest"
         )
-        #: Seconds until its lease expires.
         self.seconds = seconds
 
 
 class LimitReached(CompactionTimeout):
-    """The shared limits have no room for another call now. The compactor queues and compacts later."""
+    """The shared limits have no room for another call now. The compactor queues and compacts later.
+
+    *seconds* until there is room for the first in the queue; None: until some call ends. *cost* is the estimated cost
+    of the call; *first*: it goes to the front of the queue.
+    """
 
     def __init__(self, seconds: float | None, cost: float = 0.0, *, first: bool = False) -> None:
         when = "a call has ended" if seconds is None else f"{math.ceil(seconds)} seconds have passed"
@@ -61,26 +63,21 @@ class LimitReached(CompactionTimeout):
             f"the shared limits have no room for a call until {when}, and others may be first in the queue; it is"
             " compacted when its turn comes: give it more time, or raise max_concurrency= or max_spend_per_hour="
         )
-        #: Seconds until there is room for the first in the queue; None: until some call ends.
         self.seconds = seconds
-        #: Estimated cost of the call.
         self.cost = cost
-        #: Whether it goes to the front of the queue.
         self.first = first
 
 
 class SpendExceeded(CompactionFailed):
-    """A single call would cost more than the hourly limit."""
+    """A single call, at an estimated *cost*, would cost more than the hourly *limit*."""
 
     def __init__(self, cost: float, limit: float, unit: str) -> None:
+        hint = "" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)"
         super().__init__(
             f"one call costs about {cost:,.6g} {unit}, and max_spend_per_hour is {limit:,.6g} {unit}: raise that,"
-            " or lower summarizer_input_tokens or target_tokens"
-            + ("" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)")
+            f" or lower summarizer_input_tokens or target_tokens{hint}"
         )
-        #: Estimated cost of the call.
         self.cost = cost
-        #: The hourly limit.
         self.limit = limit
 
 
