@@ -56,7 +56,7 @@ from memory import (
 )
 
 from .background import CompactorStatus, ContextCompactor
-from .compose import BudgetStatus, OverBudget, Prompt, budget_status, compose
+from .compose import BudgetStatus, OverBudget, Prompt, Report, budget_status, compose
 from .config import CompactorConfig, ConfigError, Settings
 from .cost import Prices, cost_optimal, deferred
 from .cost.limits import Limits, LimitsStatus
@@ -71,7 +71,6 @@ from .errors import (
 )
 from .events import Skip, log_events
 from .plan import Plan
-from .prompt.fit import Report
 from .runner import State
 from .strategies import compact_notes, compact_rounds, compact_view, compress_tool_runs, drop, offload_large, pin_system
 from .summarizers import (

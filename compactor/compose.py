@@ -30,7 +30,7 @@ from .errors import BudgetExceeded
 from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import ledger_of
-from .prompt.fit import GRID, Report, fit, published_reductions
+from .prompt.fit import Report, fit, published_reductions
 from .prompt.groups import Message, MessageGroup, copy_messages, group_messages, is_summary
 from .prompt.shorten import is_result
 from .summarizers.base import Continued
@@ -39,6 +39,13 @@ from .view import View
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
+
+__all__ = ["GRID", "PLAN_FRAME", "BudgetStatus", "OverBudget", "Prompt", "Report", "budget_status", "compose"]
+
+#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
+GRID = 0.3
+#: Heads the plan in a prompt: it is not the user who speaks there.
+PLAN_FRAME = "[The plan as it stands now. Background, and no message from the user.]"
 
 
 class OverBudget(UserWarning):
@@ -213,10 +220,6 @@ def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
         memory.emit(PlanFailed(role=role, error=type(error).__name__))
         return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
-
-
-#: Heads the plan in a prompt: it is not the user who speaks there.
-PLAN_FRAME = "[The plan as it stands now. Background, and no message from the user.]"
 
 
 @dataclass(frozen=True, slots=True)

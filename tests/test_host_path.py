@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from views import ledger_of
 
 from benchmarks import host_path
 from compactor import SummaryRequest, compose
-from compactor.prompt.accounting import ledger_of
 from compactor.tokens import count_tokens
 from memory import Memory, Post, Round
 

@@ -9,8 +9,11 @@ from chats import Message
 
 from compactor import View
 from compactor.prompt.accounting import Ledger, ledger_of
+from compactor.prompt.groups import OVERLAY
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
+
+__all__ = ["OVERLAY", "Ledger", "ledger_of", "messages_of", "reduced", "spans", "view_of"]
 
 
 def view_of(

@@ -23,8 +23,6 @@ from .accounting import MAX_OPEN_GROUPS
 from .groups import ARGUMENTS, Message, copy_messages
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, omission_note
 
-#: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
-GRID = 0.3
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
 MAX_STEP_SHARE = 2 / 3

@@ -19,12 +19,13 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.prompt.fit import GRID
-from compactor.prompt.groups import NO_RESULT
+from compactor.compose import GRID
 from compactor.tokens import PROMPT_TOKENS, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 
 # -- without pressure -------------------------------------------------------------------------------------------------
+
+NO_RESULT = "[No result was recorded for this tool call.]"
 
 
 def test_without_pressure_all_of_the_tail_is_shown() -> None:

@@ -21,7 +21,7 @@ from chats import (
 )
 
 from compactor import compose
-from compactor.prompt.fit import GRID
+from compactor.compose import GRID
 from compactor.tokens import count_message, count_tokens
 from memory import Attachment, Memory
 

@@ -11,12 +11,11 @@ import pytest
 from chats import Message, assert_legal, left_out_texts, note_of, words
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from views import OVERLAY, Ledger
 
 from compactor import BudgetExceeded, Prompt, Report, View, compose
 from compactor.compose import show_all
-from compactor.prompt.accounting import Ledger
 from compactor.prompt.fit import fit
-from compactor.prompt.groups import OVERLAY
 from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
 from memory import (
     CompactedMessage,

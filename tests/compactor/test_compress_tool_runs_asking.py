@@ -10,7 +10,7 @@ import pytest
 from chats import Message, answer, result, user, words
 from scene import ManualExecutor, of_kind, text_of
 from tool_runs import CONFIG, CURRENT, LONG, ON, ROLE, apply, memory_of, pair, pairs, quoted, work_of
-from views import view_of
+from views import Ledger, view_of
 
 from compactor import (
     ContextCompactor,
@@ -25,7 +25,6 @@ from compactor import (
 )
 from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
-from compactor.prompt.accounting import Ledger
 from compactor.strategies.compress_tool_runs import MIN_TARGET
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message, count_tokens

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from scene import CONFIG, PRICES, ROLE, add_round, kinds, memory_of, of_kind
+from views import Ledger
 
 from compactor import (
     CompactionFailed,
@@ -40,7 +41,6 @@ from compactor.events import (
     StrategyFailed,
 )
 from compactor.journal import JournalWriter
-from compactor.prompt.accounting import Ledger
 from compactor.runner import Run
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens

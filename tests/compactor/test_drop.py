@@ -12,7 +12,7 @@ from chats import Message, answer, assert_paired, calls, memory_of, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
-from views import messages_of, spans
+from views import ledger_of, messages_of, spans
 
 from compactor import (
     ContextCompactor,
@@ -26,7 +26,6 @@ from compactor import (
 )
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
-from compactor.prompt.accounting import ledger_of
 from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens

@@ -10,6 +10,7 @@ import pytest
 from executors import SOON
 from held_session import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
+from views import ledger_of
 
 from compactor import (
     CompactorConfig,
@@ -28,7 +29,6 @@ from compactor import (
 from compactor.cost import Decision, Moment
 from compactor.cost.limits import Permit
 from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
-from compactor.prompt.accounting import ledger_of
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import counter_for
 from memory import CompactedMessage, InMemoryStore

@@ -10,8 +10,7 @@ import pytest
 from chats import Message, answer, assert_legal, calls, left_out_texts, note_of, result, user, words
 
 from compactor import BudgetExceeded, Prompt, compose
-from compactor.prompt.fit import GRID
-from compactor.prompt.groups import EPHEMERAL, TOLD
+from compactor.compose import GRID
 from compactor.tokens import PROMPT_TOKENS, count_message, count_prompt, count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Round
 
@@ -257,7 +256,7 @@ def everything(store: InMemoryStore) -> Memory:
         step(memory, number, f"{number} {LARGE if number % 3 == 0 else SMALL}")
     memory.append(user("And this?"))
     round_ = memory.conversation.rounds[-1]
-    memory.add_post(round_, send_from="tool", send_to=ROLE, message=words(30), kind=f"{EPHEMERAL}screen")
+    memory.add_post(round_, send_from="tool", send_to=ROLE, message=words(30), kind="ephemeral:screen")
     step(memory, 99, LARGE)
     compacted(memory, 3)
     memory.pin("r2.p1")
@@ -502,7 +501,7 @@ def test_what_was_reloaded_is_not_shortened_again_in_the_same_round() -> None:
 
 def seen_once(memory: Memory, name: str, text: str, **more: Any) -> Post:
     round_ = memory.conversation.rounds[-1]
-    fields = {"send_from": "tool", "send_to": ROLE, "message": text, "kind": f"{EPHEMERAL}{name}"} | more
+    fields = {"send_from": "tool", "send_to": ROLE, "message": text, "kind": f"ephemeral:{name}"} | more
     return memory.add_post(round_, **fields)
 
 
@@ -910,6 +909,6 @@ def test_what_a_host_has_deleted_is_not_told_of() -> None:
     """A reduction may say that prompts should not mention it."""
     memory = Memory.from_messages([user("q"), answer("a"), user("And?")])
     round_ = memory.conversation.rounds[0]
-    gone = Reduction.over(round_, round_.post_list, "dropped", extra={TOLD: False})
+    gone = Reduction.over(round_, round_.post_list, "dropped", extra={"told": False})
     assert memory.journal(ROLE).reduce(gone, base=0) is not None
     assert compose(memory, budget=AMPLE).messages == [user("q"), user("And?")]

@@ -15,10 +15,10 @@ from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scene import on_command
+from views import ledger_of
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
 from compactor.compose import last_prompt_of
-from compactor.prompt.accounting import ledger_of
 from compactor.prompt.groups import group_messages
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import CONFIG, ROLE, SOON, Heard, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
+from views import ledger_of
 
 from compactor import (
     CompactorConfig,
@@ -28,7 +29,6 @@ from compactor import (
     offload_large,
 )
 from compactor.events import Failed, Published
-from compactor.prompt.accounting import ledger_of
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
 from compactor.view import LINE, fold_in

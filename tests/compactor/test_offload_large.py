@@ -11,7 +11,7 @@ import pytest
 from chats import Message, answer, assert_paired, calls, memory_of, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
-from views import messages_of, reduced, spans, view_of
+from views import OVERLAY, messages_of, reduced, spans, view_of
 
 from compactor import (
     CompactorConfig,
@@ -25,7 +25,6 @@ from compactor import (
 )
 from compactor.acceptance.checks import Source
 from compactor.host_rounds import HostRounds
-from compactor.prompt.groups import OVERLAY
 from compactor.strategies import OffloadRule, offload_large
 from compactor.tokens import count_tokens
 from memory import Memory

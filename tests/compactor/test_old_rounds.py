@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, result, user, words
-from views import view_of
+from views import Ledger, view_of
 
 from compactor import (
     CompactorConfig,
@@ -22,7 +22,6 @@ from compactor import (
     offload_large,
 )
 from compactor.host_rounds import HostRounds
-from compactor.prompt.accounting import Ledger
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round

@@ -11,7 +11,7 @@ import pytest
 from chats import Message, assert_legal, left_out_texts, note_of
 
 from compactor import Prompt, compose
-from compactor.prompt.fit import GRID
+from compactor.compose import GRID
 from memory import CompactedMessage, InMemoryStore, Memory
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from chats import answer, calls, memory_of, result, user
+from views import OVERLAY
 
 from compactor import ContextCompactor, ExtractiveSummarizer, SummaryRequest, compose
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
-from compactor.prompt.groups import OVERLAY, apply_overlays
+from compactor.prompt.groups import apply_overlays
 from compactor.prompt.shorten import (
     FORBIDS,
     clip_text,

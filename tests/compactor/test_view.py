@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from chats import answer, calls, note_of, result, user, words
+from views import Ledger
 
 from compactor import CompactorConfig, View, compose
 from compactor.host_rounds import rounds_for
-from compactor.prompt.accounting import Ledger
 from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message, count_tokens
 from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 

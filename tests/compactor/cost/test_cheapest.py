@@ -11,6 +11,7 @@ from chats import answer, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import of_kind
+from views import Ledger
 
 from compactor import (
     CompactorConfig,
@@ -25,7 +26,6 @@ from compactor import (
 from compactor.cost import CostOptimal, best_interval, price_of_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
 from compactor.events import CostEvaluated, Evaluated, Published
-from compactor.prompt.accounting import Ledger
 from compactor.publication import prices_in
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from views import Ledger, ledger_of
 
 from compactor import View, compose
 from compactor.prompt import accounting as kept
-from compactor.prompt.accounting import Ledger, ledger_of
 from compactor.prompt.groups import copy_messages
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
