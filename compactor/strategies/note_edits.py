@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from memory.overlays import Note
@@ -22,8 +22,6 @@ Op = Literal["add", "replace", "remove"]
 
 
 class NoteEdit(NamedTuple):
-    """One edit."""
-
     op: Op
     #: Number of the note, from 1; 0 for an addition.
     number: int = 0
@@ -34,25 +32,16 @@ class NoteEdit(NamedTuple):
 
 def _object(**properties: Any) -> dict[str, Any]:
     """Return the schema of an object with exactly *properties*, as strict endpoints require."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _list(items: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 #: The JSON schema of an answer, for endpoints that support structured output.
 SCHEMA: Mapping[str, Any] = freeze_mapping(
     _object(
-        add=_list(_object(section=_TEXT, text=_TEXT)),
-        replace=_list(_object(number=_NUMBER, text=_TEXT)),
-        remove=_list(_NUMBER),
+        add={"type": "array", "items": _object(section=_TEXT, text=_TEXT)},
+        replace={"type": "array", "items": _object(number=_NUMBER, text=_TEXT)},
+        remove={"type": "array", "items": _NUMBER},
     )
 )
 
@@ -67,6 +56,7 @@ _ADD = re.compile(rf"{_MARK}add\b[ \t]*+(?:\[([^\]]*+)\])?[ \t]*+:[ \t]*+(.*)", 
 _REPLACE = re.compile(rf"{_MARK}replace[ \t]+{_WHICH}[ \t]*(?:with[ \t]*:?|:)[ \t]*(.*)", re.IGNORECASE | re.ASCII)
 _REMOVE = re.compile(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[ \t]*\.?", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
+_NUMBER_TEXT = re.compile(rf"\s*{_WHICH}\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_edits(answer: str) -> tuple[NoteEdit, ...]:
@@ -74,12 +64,10 @@ def parse_edits(answer: str) -> tuple[NoteEdit, ...]:
 
     Raises ``SummaryRejected("malformed")`` for anything else.
     """
-    text = _unfenced(answer.strip())
+    text = _unfence(answer.strip())
     if text.startswith(("{", "[")):
-        return tuple(_of_json(text))
-    if _NOTHING.fullmatch(text):
-        return ()
-    return tuple(_of_lines(text))
+        return tuple(_read_json(text))
+    return () if _NOTHING.fullmatch(text) else tuple(_read_lines(text))
 
 
 def is_edits(answer: str) -> bool:
@@ -87,8 +75,8 @@ def is_edits(answer: str) -> bool:
 
     Taken as notes, such an answer would lose all others. A single line that looks like an edit may be part of a note.
     """
-    text = _unfenced(answer.strip())
-    if not text.startswith(("{", "[")) and not _NOTHING.fullmatch(text) and not _of_line(text.partition("\n")[0]):
+    text = _unfence(answer.strip())
+    if not text.startswith(("{", "[")) and not _NOTHING.fullmatch(text) and not _read_line(text.partition("\n")[0]):
         return False
     try:
         parse_edits(answer)
@@ -98,9 +86,9 @@ def is_edits(answer: str) -> bool:
 
 
 def apply_edits(
-    notes: Sequence[Note], changes: Iterable[NoteEdit], *, order: Sequence[str] = (), span: Span = (0, 0)
+    notes: Sequence[Note], edits: Iterable[NoteEdit], *, order: Sequence[str] = (), span: Span = (0, 0)
 ) -> tuple[Note, ...]:
-    """Return *notes* with *changes* applied; all other notes stay byte for byte.
+    """Return *notes* with *edits* applied; all other notes stay byte for byte.
 
     New notes come from the rounds of *span*. They follow the existing notes, in sections of the given *order*. Raises
     ``SummaryRejected("malformed")`` if an edit names no existing note, if two edits conflict, or if no note would be
@@ -108,82 +96,77 @@ def apply_edits(
     """
     texts: dict[int, str] = {}
     removed: set[int] = set()
-    added: list[Note] = []
+    added: list[tuple[str, str]] = []
     names = {bare(name): name for name in (*order, *(note.section for note in reversed(notes)))}
-    for op, number, section, said in changes:
-        text = normalize_text(said)
+    for op, number, section, said in edits:
+        text, name = normalize_text(said), normalize_heading(section)
         if op == "add":
-            name = normalize_heading(section)
             if text:
-                note = Note(text=text, section=names.setdefault(bare(name), name))
-                added.append(note.model_copy(update={"first_round": span[0], "last_round": span[1]}))
-            continue
-        if not 1 <= number <= len(notes):
-            raise _malformed(f"they name a note that is not there, {number} of {len(notes)}")
-        if (op == "remove" and number in texts) or (op == "replace" and (number in removed or number in texts)):
-            raise _malformed(f"they change note {number} twice")
-        if op == "remove":
+                added.append((names.setdefault(bare(name), name), text))
+        elif not 1 <= number <= len(notes):
+            raise _malformed(f"it names note {number}, and there are {len(notes)}")
+        elif number in texts or (op == "replace" and number in removed):
+            raise _malformed(f"it changes note {number} twice")
+        elif op == "remove":
             removed.add(number)
         elif text:
             texts[number] = text
         else:
-            raise _malformed(f"they replace note {number} by nothing")
-    kept = [_replaced(note, texts.get(n), span) for n, note in enumerate(notes, 1) if n not in removed]
+            raise _malformed(f"it replaces note {number} with nothing")
+    kept: list[Note] = []
+    for number, note in enumerate(notes, 1):
+        if (text := texts.get(number, note.text)) != note.text:
+            first, last = note.first_round or span[0], max(note.last_round, span[1])
+            kept.append(note.model_copy(update={"text": text, "first_round": first, "last_round": last}))
+        elif number not in removed:
+            kept.append(note)
     # A note without a section joins the last one: at the top, it would change the number of every note.
-    last = kept[-1].section if kept else ""
-    added = [note if note.section else note.model_copy(update={"section": last}) for note in added]
-    there = {(note.section, note.text) for note in kept}
-    new = {key: note for note in added if (key := (note.section, note.text)) not in there}
-    if not kept and not new:
-        raise _malformed("they leave no note")
-    return append_notes(kept, new.values(), order)
+    last_section, known = kept[-1].section if kept else "", {(note.section, note.text) for note in kept}
+    new = dict.fromkeys((section or last_section, text) for section, text in added)
+    more = [
+        Note(text=text, section=section, first_round=span[0], last_round=span[1])
+        for section, text in new
+        if (section, text) not in known
+    ]
+    if not kept and not more:
+        raise _malformed("it leaves no note")
+    return append_notes(kept, more, order)
 
 
-def _replaced(note: Note, text: str | None, span: Span) -> Note:
-    if text is None or text == note.text:
-        return note
-    first, last = note.first_round or span[0], max(note.last_round, span[1])
-    return note.model_copy(update={"text": text, "first_round": first, "last_round": last})
-
-
-def _unfenced(answer: str) -> str:
+def _unfence(answer: str) -> str:
     """Return the content of a code block if it is the whole answer, or JSON after an introduction."""
-    inside = _in_first_fence(answer.split("\n")).strip() if "```" in answer else ""
+    if "```" not in answer:
+        return answer
+    lines = answer.split("\n")
+    start = next((place for place, line in enumerate(lines) if _FENCE.fullmatch(line)), len(lines))
+    ends = (place for place in range(start + 1, len(lines)) if lines[place].rstrip(" \t") == "```")
+    inside = "\n".join(lines[start + 1 : next(ends, start)]).strip()
     return inside if answer.startswith("```") or inside.startswith(("{", "[")) else answer
 
 
-def _in_first_fence(lines: Sequence[str]) -> str:
-    opens = next((place for place, line in enumerate(lines) if _FENCE.fullmatch(line)), len(lines))
-    closes = (place for place in range(opens + 1, len(lines)) if lines[place].rstrip(" \t") == "```")
-    return "\n".join(lines[opens + 1 : next(closes, opens)])
-
-
-# -- plain lines -------------------------------------------------------------------------------------------------------
-
-
-def _of_lines(text: str) -> Iterator[NoteEdit]:
-    """Yield the edits in *text*.
+def _read_lines(text: str) -> list[NoteEdit]:
+    """Return the edits in *text*, one a line.
 
     Lines that follow an edit without an empty line, or indented, belong to it. Lines before the first edit are an
     introduction.
     """
-    found: list[NoteEdit] = []
-    apart = True
+    edits: list[NoteEdit] = []
+    is_apart = True
     for line in text.splitlines():
-        read = _of_line(line)
-        if not read and found and line.strip():
-            last = found.pop()
-            if last.op == "remove" or (apart and not line[0].isspace()):
-                raise _malformed("there is a line that is none")
-            read = [last._replace(text=f"{last.text}\n{line.removeprefix('  ')}")]
-        found += read
-        apart = not line.strip()
-    if not found:
-        raise _malformed("there are none in it, nor does it say so")
-    yield from found
+        found = _read_line(line)
+        if not found and edits and line.strip():
+            last = edits.pop()
+            if last.op == "remove" or (is_apart and not line[0].isspace()):
+                raise _malformed("one of its lines is no edit")
+            found = [last._replace(text=f"{last.text}\n{line.removeprefix('  ')}")]
+        edits += found
+        is_apart = not line.strip()
+    if not edits:
+        raise _malformed("it contains none, and does not say so")
+    return edits
 
 
-def _of_line(line: str) -> list[NoteEdit]:
+def _read_line(line: str) -> list[NoteEdit]:
     if add := _ADD.fullmatch(line):
         return [NoteEdit("add", section=add[1] or "", text=add[2])]
     if replace := _REPLACE.fullmatch(line):
@@ -193,66 +176,49 @@ def _of_line(line: str) -> list[NoteEdit]:
     return []
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------------
-
-
-def _of_json(text: str) -> Iterator[NoteEdit]:
-    """Yield the edits in *text*: JSON as in ``SCHEMA``, or a list of objects with an ``op``."""
+def _read_json(text: str) -> list[NoteEdit]:
+    """Return the edits in *text*: JSON as in ``SCHEMA``, or a list of objects with an ``op``."""
     try:
-        value, end = json.JSONDecoder(strict=False, object_pairs_hook=_each_once).raw_decode(text)
+        value, end = json.JSONDecoder(strict=False, object_pairs_hook=_read_object).raw_decode(text)
     except (ValueError, RecursionError):
         raise _malformed("it is no JSON") from None
     if text[end:].strip():
-        raise _malformed("something follows the JSON")
-    if isinstance(value, list):
-        yield from map(_of_object, value)
-        return
-    for key, items in value.items():
-        if not isinstance(items, list):
-            raise _malformed("it is other JSON than was asked for")
-        if key == "changes":
-            yield from map(_of_object, items)
-        elif key in ("add", "replace", "remove"):
-            yield from (_of_object({"op": key} | _fields(key, item)) for item in items)
-        else:
-            raise _malformed("it is other JSON than was asked for")
+        raise _malformed("something follows its JSON")
+    edits: list[NoteEdit] = []
+    for key, items in ({"changes": value} if isinstance(value, list) else value).items():
+        if key not in ("changes", "add", "replace", "remove") or not isinstance(items, list):
+            raise _malformed("its JSON has another form")
+        for item in items:
+            # A bare value is the text of an addition, or the number of a note.
+            fields = item if isinstance(item, dict) else {"text" if key == "add" else "number": item}
+            edits.append(_edit_of(fields if key == "changes" else {**fields, "op": key}))
+    return edits
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raises ``SummaryRejected`` for a duplicate key, because one value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _malformed("it is JSON that says the same thing twice")
+        raise _malformed("its JSON has a key twice")
     return found
 
 
-def _fields(op: str, item: Any) -> dict[str, Any]:
-    """Return the fields of an edit; a bare value is the text of an addition, or the number of a note."""
-    if isinstance(item, dict):
-        return {key: value for key, value in item.items() if key != "op"}
-    return {"text": item} if op == "add" else {"number": item}
-
-
-def _of_object(item: Any) -> NoteEdit:
-    fields = item if isinstance(item, dict) else {}
+def _edit_of(fields: Mapping[str, Any]) -> NoteEdit:
     op, number, section, text = (fields.get(key) for key in ("op", "number", "section", "text"))
     if op not in ("add", "replace", "remove"):
-        raise _malformed("there is one that is neither add, replace nor remove")
+        raise _malformed("an edit is neither add, replace nor remove")
     if not all(one is None or isinstance(one, str) for one in (section, text)):
-        raise _malformed("there is one whose text is none")
-    if op == "add" and text is None:  # perhaps it is under another key, and would be lost
-        raise _malformed("there is one that adds no text")
-    return NoteEdit(op, 0 if op == "add" else _number(number), section or "", text or "")
+        raise _malformed("an edit has something else than text")
+    if op == "add":
+        if text is None:  # perhaps it is under another key, and would be lost
+            raise _malformed("an addition has no text")
+        return NoteEdit("add", 0, section or "", text)
+    if isinstance(number, str) and (match := _NUMBER_TEXT.fullmatch(number)):
+        number = int(match[1])
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number % 1 != 0:  # models also write 3.0
+        raise _malformed("an edit names no note")
+    return NoteEdit(op, int(number), section or "", text or "")
 
 
-def _number(value: Any) -> int:
-    """Return the number of a note; models also write it as text, or as 3.0."""
-    if isinstance(value, str) and (found := re.fullmatch(rf"\s*{_WHICH}\s*", value, re.IGNORECASE | re.ASCII)):
-        return int(found[1])
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise _malformed("there is one that names no note")
-    return int(value)
-
-
-def _malformed(why: str) -> SummaryRejected:
-    return SummaryRejected("malformed", f"the answer is not the changes that were asked for: {why}")
+def _malformed(reason: str) -> SummaryRejected:
+    return SummaryRejected("malformed", f"the answer is no list of edits: {reason}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from memory.overlays import Note
 from memory.rounds import Round
@@ -105,13 +104,10 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
     free text of a model as well as possible: each bullet with the indented lines below it is a note, and so is each
     paragraph.
     """
-    reading = _Reading()
-    for line in normalize_text(text).split("\n"):
-        reading.take(line)
     again = {(note.section, note.text): note for note in known}
     return tuple(
         again.get((section, said), Note(text=said, section=section, first_round=span[0], last_round=span[1]))
-        for section, said in reading.found()
+        for section, said in _read_items(normalize_text(text))
     )
 
 
@@ -125,71 +121,50 @@ def add_instructions(notes: Sequence[Note], sentences: Iterable[str], span: Span
     return (*notes[:end], *added, *notes[end:])
 
 
-@dataclass(slots=True)
-class _Reading:
-    """Parses the notes of a text, line by line."""
-
-    section: str = ""
-    #: Complete notes, each with its section, and the lines of the current note.
-    notes: list[tuple[str, list[str]]] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    #: Number of empty lines since; they belong to the current note if it continues.
-    blanks: int = 0
-    #: The closing fence of the current code block; empty outside of one.
-    fence: str = ""
-
-    def take(self, line: str) -> None:
-        if self.fence:
-            self._go_on(line)
-            self.fence = "" if line.startswith(self.fence) else self.fence
+def _read_items(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the section and the text of each note in *text*."""
+    notes: list[tuple[str, list[str]]] = []
+    section, fence, blanks = "", "", 0
+    lines: list[str] = []  # of the current note; empty if none is open
+    for line in text.split("\n"):
+        continues, said = bool(fence), line
+        if fence:
+            fence = "" if line.startswith(fence) else fence
         elif not line:
-            self.blanks += 1
-        elif self.lines and line[0].isspace():
-            self._go_on(_INDENTED.sub("", line, count=1))
-        elif said := self._item_in(line.lstrip()):
-            self._begin(said)
+            blanks += 1  # they belong to the current note if it continues
+            continue
+        elif lines and line[0].isspace():
+            continues, said = True, _INDENTED.sub("", line, count=1)
+        elif item := _item_in(line.lstrip(), len(notes) + 1):
+            said = item
         elif heading := _section_in(line.strip()):
-            self._end()
-            self.section = heading
+            section, lines, blanks = heading, [], 0
+            continue
+        else:  # it continues a note, or begins a paragraph
+            said = line.strip()
+            fence = next((mark for mark in _FENCES if said.startswith(mark)), "")
+            continues = bool(lines) and not blanks
+            if not (continues or fence or any(map(str.isalnum, said))):  # a horizontal rule
+                continue
+        if continues:
+            lines += [""] * blanks + [said]
         else:
-            self._go_on_unmarked(line.strip())
+            lines = [said]
+            notes.append((section, lines))
+        blanks = 0
+    texts = ((section, normalize_text("\n".join(lines))) for section, lines in notes)
+    yield from ((section, text) for section, text in texts if text)
 
-    def found(self) -> Iterator[tuple[str, str]]:
-        self._end()
-        texts = ((section, normalize_text("\n".join(lines))) for section, lines in self.notes)
-        return ((section, text) for section, text in texts if text)
 
-    def _go_on_unmarked(self, line: str) -> None:
-        """Take a line without heading or list mark: it continues a note, or begins a paragraph."""
-        self.fence = next((fence for fence in _FENCES if line.startswith(fence)), "")
-        if self.lines and not self.blanks:
-            self._go_on(line)
-        elif self.fence or any(map(str.isalnum, line)):  # else a horizontal rule
-            self._begin(line)
+def _item_in(line: str, number: int) -> str:
+    """Return the text of *line* after a list mark; empty if it has none.
 
-    def _item_in(self, line: str) -> str:
-        """Return the text of *line* after a list mark; empty if it has none.
-
-        A number of three or more digits is a mark only if it is the next in the count, so a year is none.
-        """
-        mark = _BULLET.match(line)
-        counted = len(self.notes) + bool(self.lines) + 1
-        if mark is None or (mark[1] and len(mark[1]) > 2 and mark[1] != str(counted)):
-            return ""
-        return line[mark.end() :]
-
-    def _begin(self, line: str) -> None:
-        self._end()
-        self.lines.append(line)
-
-    def _go_on(self, line: str) -> None:
-        self.lines += [""] * self.blanks + [line]
-        self.blanks = 0
-
-    def _end(self) -> None:
-        if self.lines:
-            self.notes.append((self.section, self.lines))
-        self.lines, self.blanks = [], 0
+    A number of three or more digits is a mark only if it is *number*, the next in the count, so a year is none.
+    """
+    mark = _BULLET.match(line)
+    if mark is None or (mark[1] and len(mark[1]) > 2 and mark[1] != str(number)):
+        return ""
+    return line[mark.end() :]
 
 
 def _section_in(line: str) -> str:

@@ -253,14 +253,14 @@ def test_an_existing_heading_stays_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("replace 4: x", "note that is not there, 4 of 3"),
-        ("remove 0", "note that is not there"),
-        ("remove 999999", "note that is not there"),
-        ("replace 1: x\nreplace 1: y", "change note 1 twice"),
-        ("replace 1: x\nremove 1", "change note 1 twice"),
-        ("remove 1\nreplace 1: x", "change note 1 twice"),
-        ("replace 1:", "replace note 1 by nothing"),
-        ("remove 1, 2, 3", "leave no note"),
+        ("replace 4: x", "names note 4, and there are 3"),
+        ("remove 0", "names note 0"),
+        ("remove 999999", "names note 999999"),
+        ("replace 1: x\nreplace 1: y", "changes note 1 twice"),
+        ("replace 1: x\nremove 1", "changes note 1 twice"),
+        ("remove 1\nreplace 1: x", "changes note 1 twice"),
+        ("replace 1:", "replaces note 1 with nothing"),
+        ("remove 1, 2, 3", "leaves no note"),
     ],
 )
 def test_changes_that_are_at_odds_with_the_notes_are_malformed(answer: str, said: str) -> None:
