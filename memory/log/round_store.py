@@ -27,10 +27,9 @@ _KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedact
 
 
 def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
-    """Return, by their numbers, the rounds that *entries* make: all that these rounds have in the log, in its order.
+    """Return, by number, the rounds that *entries* make: all entries of these rounds, in the order of the log.
 
-    Raises ``StoreDamaged`` where an entry's round is not opened before it.
-    """
+    Raises ``StoreDamaged`` where an entry's round is not opened before it."""
     rounds: dict[int, OpenRound] = {}
     for entry in entries:
         if entry.kind not in _KINDS:
@@ -41,15 +40,13 @@ def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
         elif number in rounds:
             rounds[number] = rounds[number].after(record)
         else:
-            raise StoreDamaged(
-                f"entry {entry.number} of the log is of round {number}, which is not there; restore the session"
-            )
+            where = f"entry {entry.number} of the log is of round {number}"
+            raise StoreDamaged(f"{where}, which is not there; restore the session")
     return rounds
 
 
 class StoredRounds(ClosedRounds):
-    """The closed rounds of a session. Any number of threads may read. A fault of the store leaves nothing behind: the
-    next reader asks again."""
+    """Any number of threads may read. A fault of the store leaves nothing behind: the next reader asks again."""
 
     store: Store
 
@@ -87,7 +84,6 @@ class StoredRounds(ClosedRounds):
                 self.numbers.pop(round_id, None)
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:
-        """Return a round as it was when so many rounds were closed, and those numbers had failed."""
         with self._lock:
             held = self._cache.get(number)
             if held is not None:
@@ -100,12 +96,10 @@ class StoredRounds(ClosedRounds):
         return found if found.state == state else copy_with(found, state=state)
 
     def before(self, number: int, entry: int) -> Round:
-        """Return a round as the entries before that of number *entry* make it."""
         entries = self.store.read_rounds(self.session, number, number)
         return _require(rebuild(one for one in entries if one.number < entry), number)
 
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:  # noqa: ARG002  (they know their numbers)
-        """Take over the *rounds* behind the first *settled*."""
         with self._lock:
             for round_ in rounds:
                 self._put(round_, _length(round_))
@@ -159,9 +153,7 @@ class StoredRounds(ClosedRounds):
 
 def _require(rounds: Mapping[int, OpenRound], number: int) -> Round:
     if number not in rounds:
-        raise SessionPurged(
-            f"round {number} is not in the log any more, as if it had been purged; go on with a new Memory"
-        )
+        raise SessionPurged(f"round {number} is not in the log any more, as if purged; go on with a new Memory")
     return rounds[number].round
 
 

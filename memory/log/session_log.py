@@ -36,7 +36,7 @@ from ..errors import (
 from ..hooks import describe, renew_after_fork
 from ..rounds import Clock, Record
 from ..search import forget_texts
-from ..stores.base import Store
+from ..stores.base import INTERRUPTED, Store
 from .checkpoint import checkpoint_of, resume_from
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
 from .round_store import PURGED, StoredRounds
@@ -48,10 +48,6 @@ _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 CHECKPOINT_EVERY = 1_000
 #: Entries that are taken in at once.
 PAGE = 256
-INTERRUPTED = (
-    "this thread is in the middle of writing to the session, as where a signal's handler writes; nothing was written:"
-    " set a flag in the handler, and write when it has returned"
-)
 _TEXTS = kinds_of(RoundOpened, PostAdded)
 _NO_ENTRIES: frozenset[str] = frozenset()
 _NOTHING: tuple[tuple[str, ...], ...] = ()
@@ -143,7 +139,7 @@ class Log(ABC):
         try:
             with self._lock:
                 if self._writing:
-                    raise RuntimeError(INTERRUPTED)
+                    raise RuntimeError(INTERRUPTED.format("the session"))
                 self._writing = True
                 try:
                     if self._behind or records is None:

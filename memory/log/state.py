@@ -70,22 +70,20 @@ class OpenRound:
     def round(self) -> Round:
         """The round as a record: made when it is first asked for, and the same object from then on."""
         if self._round is None:
-            fields = {
-                "id": self.opened.round_id,
-                "user_query": self.opened.user_query,
-                "state": self.state,
-                "post_list": tuple(self.posts[: self.count]),
-                "created_at": self.opened.created_at,
+            opened, posts = self.opened, tuple(self.posts[: self.count])
+            fields: dict[str, Any] = {"id": opened.round_id, "user_query": opened.user_query, "state": self.state}
+            fields |= {
+                "post_list": posts,
+                "created_at": opened.created_at,
                 "number": self.number,
-                "extra": self.opened.extra,
+                "extra": opened.extra,
             }
             self._round = create_unchecked(Round, fields)
         return self._round
 
     def after(self, record: Record | None) -> OpenRound:
         """Return the round after an entry about it."""
-        opened, posts, count, state = self.opened, self.posts, self.count, self.state
-        answered = self.answered
+        opened, answered, posts, count, state = self.opened, self.answered, self.posts, self.count, self.state
         if type(record) is PostAdded:
             # Not append(): an interrupted writer may have left a post behind the last one that counts.
             posts[count:] = [record.post]
@@ -121,12 +119,15 @@ class ClosedRounds:
         return 0
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:  # noqa: ARG002  (the list knows)
+        """Return a round as it was when so many rounds were closed, and those numbers had failed."""
         return self._rounds[number - 1]
 
     def before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
+        """Return a round as the entries before that of number *entry* make it."""
         return self._rounds[number - 1]
 
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:
+        """Take over the *rounds* behind the first *settled*."""
         self._rounds[settled:] = rounds  # not extend(): an interrupted writer may have left more
 
     def with_change(self, settled: int, number: int, change: Callable[[Round], Round]) -> ClosedRounds:
@@ -145,34 +146,30 @@ class ClosedRounds:
 
     def read_overlays(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
         """Return what these entries published, with few questions to the store. May raise ``StoreError``."""
-        known, wanted = self._overlays, sorted(set(numbers))
+        known, wanted = self._overlays, dict.fromkeys(sorted(numbers))
         found = {number: known[number] for number in wanted if number in known}
-        missing = dict.fromkeys(number for number in wanted if number not in found)
-        if missing:
+        if missing := [number for number in wanted if number not in found]:
             with suppress(StoreDamaged, NewerVersion):  # it may be a neighbour that cannot be read
                 for entry in self._read_near(missing, kind):
-                    if entry.number in missing and isinstance(record := entry.record, kind):
+                    if entry.number in wanted and isinstance(record := entry.record, kind):
                         found[entry.number] = record
-            for number in missing:
-                if number not in found:
-                    found[number] = self.record_at(number, kind)
+            found |= {number: self.record_at(number, kind) for number in missing if number not in found}
             self._overlays = {**(known if len(known) + len(missing) <= MAX_OVERLAYS else {}), **found}
         return found
 
     def _read_near(self, numbers: Iterable[int], kind: type[Record]) -> Iterator[Entry]:
-        """Yield the entries of these numbers with those between neighbours; where they are spread, all of that
-        *kind*."""
-        if self.store is None:
-            return
+        """Yield these entries and those between neighbours; where they are spread, all of that *kind*."""
         spans: list[tuple[int, int]] = []
         for number in numbers:
             near = spans and number - spans[-1][1] <= BATCH
             spans[-1:] = [(spans[-1][0], number)] if near else [*spans[-1:], (number, number)]
+        if self.store is None:
+            return
         if len(spans) > MAX_SPANS:
             yield from self.store.read_kinds(self.session, {NAMES[kind]})
-            return
-        for first, last in spans:
-            yield from self.store.read(self.session, first - 1, last - first + 1)
+        else:
+            for first, last in spans:
+                yield from self.store.read(self.session, first - 1, last - first + 1)
 
     def forget_overlays(self) -> None:
         self._overlays = {}
@@ -180,12 +177,11 @@ class ClosedRounds:
 
 @dataclass(frozen=True)  # no slots: every entry of the log makes a new one, by copying a dict
 class Snapshot:
-    """A Memory at one moment. Nothing in it changes. Lists that it shares with its successors only grow, and it knows
-    how much of them is its own."""
+    """A Memory at one moment. Nothing in it changes; of growing lists that it shares, it knows how much is its own."""
 
     #: Number of the last log entry that it takes into account.
     number: int = 0
-    #: That entry's id. A session that was purged and begun anew has another one in its place. Empty: not known.
+    #: That entry's id; empty: not known. A session that was purged and begun anew has another one in its place.
     last: str = ""
     header: tuple[Post, ...] = ()
     #: Where the rounds before the first open one are found, and how many they are.
@@ -197,19 +193,17 @@ class Snapshot:
     total: int = 0
     #: Numbers of the failed rounds, ascending.
     failed: tuple[int, ...] = ()
-    #: Grows whenever a closed round, or what is shown in its place, changed. Caches of what was worked out from closed
-    #: rounds hold while it stays the same.
+    #: Grows whenever a closed round, or what is shown in its place, changed: then caches made from those are void.
     epoch: int = 0
-    #: Each role's publications, and those that were not reverted, oldest first: number of the entry, and of the last
-    #: round that it covers (0: not known).
+    #: By role: its state, and its publications that were not reverted, oldest first: each the number of the entry and
+    #: of the last round that it covers (0: not known).
     journals: Mapping[str, JournalState] = field(default_factory=dict)
     published: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     #: Each role's answers of a summarizer that were paid for since its last publication, by the entry's number.
     prepared: Mapping[str, Mapping[int, CompactionPrepared]] = field(default_factory=dict)
-    #: Each role's live reductions of rounds that its compaction does not cover. The others are read again by a revert.
+    #: Each role's live reductions of rounds that its compaction does not cover. A revert reads the others again.
     reductions: Mapping[str, Reductions] = field(default_factory=dict)
-    #: Where all live reductions of each role stand in the log, by round id: the round's number, and those of the
-    #: entries, in the order of the posts that the reductions are on.
+    #: By role and round id: the round's number, and the entries of all live reductions, in the order of their posts.
     reduction_places: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     #: What each role's provider counted of its prompts.
     usages: Mapping[str, Usage] = field(default_factory=dict)
@@ -293,8 +287,7 @@ class Snapshot:
         return sum(len(entries) for _, entries in self.reduction_places.get(role, {}).values())
 
     def shown_reductions(self, role: str, current: CompactedMessage | None) -> Mapping[str, tuple[Reduction, ...]]:
-        """Return *role*'s live reductions of the rounds that the model's text in *current* does not cover. May raise
-        ``StoreError``."""
+        """Return *role*'s live reductions of the rounds that the model's text in *current* does not cover."""
         covered = current.model_end_number if current is not None else 0
         known = self.reductions.get(role, _NO_REDUCTIONS).by_round
         places = self.reduction_places.get(role, {}).items()
@@ -312,12 +305,9 @@ class Snapshot:
         current: CompactedMessage | None = None,
         revert_round_id: str | None = None,
     ) -> Snapshot:
-        """Return the snapshot in which *left* is left of *role*'s publications; the last of them is *current*. Answers
-        that were prepared before are stale, and the next prompt has another length.
-
-        The current compaction is read from the log where it is neither given nor the current one already. May raise
-        ``StoreError``.
-        """
+        """Return the snapshot in which *left* is left of *role*'s publications; the last of them is *current*, which is
+        read if it is not known. Answers that were prepared before are stale, and the next prompt has another length.
+        May raise ``StoreError``."""
         if left and current is None:
             entry, current = left[-1][0], self.journal(role).current
             if left[-1:] != self.published.get(role, ())[-1:]:
@@ -338,8 +328,7 @@ class Snapshot:
         )
 
     def with_reductions(self, role: str, round_id: str, live: tuple[Reduction, ...]) -> Snapshot:
-        """Return the snapshot with *live* as *role*'s reductions of a round. One of them that is new was published by
-        the last entry."""
+        """Return the snapshot with *live* as *role*'s reductions of a round. The last entry published the new one."""
         number, places = self.number_of(round_id), dict(self.reduction_places.get(role, {}))
         _, entries = places.pop(round_id, (number, ()))
         known = dict(zip(map(_span, self.reductions_on(role, round_id)), entries, strict=True))
@@ -371,8 +360,7 @@ class Snapshot:
 
 
 def _span(one: Reduction) -> tuple[int, int]:
-    """Return what tells a live reduction from the others of its round: no two overlap."""
-    return one.first_number, one.last_number
+    return one.first_number, one.last_number  # no two live ones of a round overlap
 
 
 def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]:
@@ -413,8 +401,7 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
 
 
 def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
-    """Return the snapshot after a round was closed. Closed rounds before the first open one leave the live ones and
-    stay as they are from then on."""
+    """Return the snapshot after a round was closed. Closed rounds before the first open one go to the archive."""
     state, fails = now.state_of(record.round_id), type(record) is RoundFailed
     if state is None:
         raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
@@ -437,8 +424,7 @@ def without_failed(now: Snapshot, number: int) -> Snapshot:
     """Return the snapshot without the compactions that cover a failed round, so that nothing tells of it. Each role
     that loses one gets a new generation: what is being made from that one tells of the round, too.
 
-    May raise ``StoreError``, because it reads what is shown instead. So it is tried before the failure is written, too.
-    """
+    May raise ``StoreError``, because it reads what is shown instead. So try it before the failure is written."""
     for role, state in now.journals.items():
         left = now.published_before(role, number)
         if len(left) < len(now.published.get(role, ())):
@@ -449,9 +435,8 @@ def without_failed(now: Snapshot, number: int) -> Snapshot:
 def revert(now: Snapshot, role: str, generation: int) -> Snapshot:
     """Return the snapshot in which *role*'s last publication is taken back.
 
-    May raise ``StoreError``, because it reads the compaction before that. So it is tried before the revert is written,
-    too: nobody could read the log behind one that fails.
-    """
+    May raise ``StoreError``, because it reads the compaction before that. So try it before the revert is written:
+    nobody could read the log behind one that fails."""
     newest = now.round_at(now.total).id if now.total else ""
     return now.with_publications(role, generation, now.published.get(role, ())[:-1], revert_round_id=newest)
 

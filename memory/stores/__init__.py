@@ -6,14 +6,7 @@ import re
 
 from ..arguments import require
 from ..errors import StoreError
-from .base import (
-    Checkpoint,
-    Extent,
-    FoundText,
-    FoundTexts,
-    Store,
-    StoredText,
-)
+from .base import Checkpoint, Extent, FoundText, FoundTexts, Store, StoredText
 from .inmemory import InMemoryStore
 from .retention import delete_files, expire, expired
 
@@ -63,13 +56,8 @@ def open_store(url: str = "memory://", *, migrate: bool = True) -> Store:
     path, hint = url.replace("\\", "/"), ""
     if re.fullmatch(r"([A-Za-z]:)?[^:@=?#]+\.(db|sqlite|sqlite3)", path):
         hint = f"for a file write sqlite:///{path}; "
-    # Show nothing but the scheme: the rest of a URL may hold a password.
-    wrong = (
-        f"there is no store for {scheme + separator!r}"
-        if separator
-        else "the store's URL has no scheme, such as sqlite://"
-    )
-    raise StoreError(
-        f"{wrong}; {hint}the URL must be memory://, sqlite:///file.db"
-        f" or postgresql+psycopg://user:password@host/database"
-    )
+    wrong = "the store's URL has no scheme, such as sqlite://"
+    if separator:  # nothing but the scheme: the rest of a URL may hold a password
+        wrong = f"there is no store for {scheme + separator!r}"
+    known = "memory://, sqlite:///file.db or postgresql+psycopg://user:password@host/database"
+    raise StoreError(f"{wrong}; {hint}the URL must be {known}")

@@ -82,6 +82,13 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+#: The error of a write in a signal's handler that interrupted a write of the same thread.
+INTERRUPTED = (
+    "this thread is in the middle of writing to {}, as where a signal's handler writes; nothing was written:"
+    " set a flag in the handler, and write when it has returned"
+)
+
+
 class Store(ABC):
     """One append-only log of entries per session, numbered from 1 without gaps.
 

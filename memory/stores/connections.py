@@ -22,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ..errors import StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreUnreachable
 from ..hooks import renew_after_fork
+from .base import INTERRUPTED
 
 Result = TypeVar("Result")
 
@@ -89,20 +90,11 @@ class Dialect(ABC):
         """Keep the log beside the database even after all connections close; return the function that ends this."""
         return None
 
-    def require_encoding(self, connection: Connection) -> None:  # noqa: B027
-        """Raise if the database cannot hold every text."""
-
-    def note_opened(self) -> None:  # noqa: B027
-        """Remember which database was opened."""
-
     def require_same(self) -> None:  # noqa: B027
-        """Raise if another database has replaced the opened one."""
+        """Raise if another database has replaced the one that was connected to first."""
 
     def prepare(self, connection: Connection) -> None:  # noqa: B027
         """Prepare a database that may have no tables yet."""
-
-    def lock_schema(self, connection: Connection) -> None:  # noqa: B027
-        """Lock the schema until this transaction ends."""
 
     def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
         """Return ``work(connection)``; its statements may change a whole session and take long."""
@@ -194,18 +186,13 @@ class Connections:
                         sent = True
                         return self._run_on(connection, work, begin=begin)
                 if self._writing_thread == threading.get_ident() and self._permits.empty():
-                    raise StoreBusy(
-                        f"this thread is already writing to {dialect.where}, as when a signal handler writes;"
-                        f" nothing was written: set a flag in the handler, and write when it has returned"
-                    )
+                    raise StoreBusy(INTERRUPTED.format(dialect.where))
                 with self._wait_for_permit(dialect.patience):
                     sent = True
                     return self._write(work, begin=begin)
             except Empty:
-                raise StoreBusy(
-                    f"other threads wrote to {dialect.where} for more than {dialect.patience:g} s;"
-                    f" nothing was written: try again"
-                ) from None
+                waited = f"other threads wrote to {dialect.where} for more than {dialect.patience:g} s"
+                raise StoreBusy(f"{waited}; nothing was written: try again") from None
             except (SQLAlchemyError, UnicodeDecodeError) as error:
                 if isinstance(error, DBAPIError):
                     conflict = dialect.is_conflict(error)
@@ -294,10 +281,8 @@ class Connections:
         if isinstance(fault, StoreDamaged):
             self.keep_log()
         elif unsure and isinstance(fault, StoreUnreachable):
-            return StoreUnreachable(
-                f"{fault}. It is not known whether the entries are stored: the same entries can be appended at the same"
-                f" place again, and are stored once"
-            )
+            remedy = "the same entries can be appended at the same place again, and are stored once"
+            return StoreUnreachable(f"{fault}. It is not known whether the entries are stored: {remedy}")
         return fault
 
     def keep_log(self) -> None:

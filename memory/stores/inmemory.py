@@ -11,7 +11,7 @@ from ..entries import BODY_VERSION, KINDS, Entry
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..rounds import create_unchecked
-from .base import Store
+from .base import INTERRUPTED, Store
 from .retention import delete_files
 
 #: An entry: id, kind, stamp, round, version, body. If the body is None, the values of its record's fields follow.
@@ -42,10 +42,7 @@ class InMemoryStore(Store):
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
             if self._appending:
-                raise StoreBusy(
-                    "this thread is in the middle of writing to the store, as where a signal's handler writes; nothing"
-                    " was written: set a flag in the handler, and write when it has returned"
-                )
+                raise StoreBusy(INTERRUPTED.format("the store"))
             self._appending = True
             try:
                 log = self._sessions.setdefault(session, [])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
@@ -19,8 +19,6 @@ Result = TypeVar("Result")
 IDLE_TIMEOUT = 30.0
 #: The same for a statement that changes a whole session.
 LONG_IDLE_TIMEOUT = 3600.0
-#: The number of this library's advisory lock.
-SCHEMA_LOCK = 4_846_531_073
 
 _URL_IS_WRONG = (
     "is not postgresql+psycopg://user:password@host:port/database, whose port is a number; in a password write %40 for"
@@ -87,15 +85,9 @@ class Postgres(Dialect):
             return 0
 
     def engine(self) -> Engine:
-        defaults: dict[str, Any] = {
-            "connect_timeout": 10,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 25_000,
-            "client_encoding": "utf8",
-            "application_name": "context-compactor",
-        }
+        keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        timeouts = {"connect_timeout": 10, "tcp_user_timeout": 25_000, **keepalives}
+        defaults = {**timeouts, "client_encoding": "utf8", "application_name": "context-compactor"}
         try:
             connect = _connection_class(self.patience + IDLE_TIMEOUT).connect
             engine = create_engine(
@@ -106,9 +98,8 @@ class Postgres(Dialect):
                 pool_timeout=self.patience,
             )
         except ImportError as error:
-            raise StoreError(
-                'psycopg, the driver for PostgreSQL, is not installed: pip install "context-compactor[postgresql]"'
-            ) from error
+            remedy = 'pip install "context-compactor[postgresql]"'
+            raise StoreError(f"psycopg, the driver for PostgreSQL, is not installed: {remedy}") from error
         except ArgumentError:  # its message may show the password
             raise StoreError(f"the URL of {self.where} {_URL_IS_WRONG}") from None
         event.listen(engine, "do_connect", lambda _dialect, _record, place, options: connect(*place, **options))
@@ -125,17 +116,6 @@ class Postgres(Dialect):
             [f"{max(1, round(self.patience * 1000))}ms"],
         )
         connection.autocommit = autocommit
-
-    def require_encoding(self, connection: Connection) -> None:
-        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
-        if encoding != "UTF8":
-            raise StoreError(
-                f"{self.where} has the encoding {encoding}, which does not hold every text; nothing was changed: make"
-                f" another with createdb --encoding=UTF8 --template=template0, and name that"
-            )
-
-    def lock_schema(self, connection: Connection) -> None:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
 
     def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
         driver: Any = connection.connection.driver_connection
@@ -156,33 +136,28 @@ class Postgres(Dialect):
 
     def fault(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""
-        message = str(error.orig).strip().partition("\n")[0]
+        message, again = str(error.orig).strip().partition("\n")[0], "try again once the server is back"
         if code[:2] in _QUOTING:
             message = f"{type(error.orig).__name__}, {code}"
         connecting = not code and isinstance(error, OperationalError) and not error.connection_invalidated
         if code in _NO_ENTRY or (connecting and _REFUSED.search(message)):
-            return StoreError(
-                f"{self.where} cannot be connected to ({message}); nothing was changed: check the URL's user, password"
-                f" and options and what the server allows, or make the database with createdb"
-            )
+            remedy = "check the URL's user, password and options and what the server allows"
+            wrong = f"{self.where} cannot be connected to ({message}); nothing was changed"
+            return StoreError(f"{wrong}: {remedy}, or make the database with createdb")
         if code in _BUSY or (connecting and _TOO_MANY.search(message)):
             return StoreBusy(f"{self.where} was held up by others ({message}); nothing was written: try again")
         if connecting:
-            return StoreUnreachable(
-                f"{self.where} does not answer ({message}); try again once the server is back, or check the URL if it"
-                f" has never answered: host, port, database, user, password"
-            )
+            remedy = "or check the URL if it has never answered: host, port, database, user, password"
+            return StoreUnreachable(f"{self.where} does not answer ({message}); {again}, {remedy}")
         if error.connection_invalidated or code[:2] == "08" or code in _GOING_AWAY:
-            return StoreUnreachable(f"{self.where} does not answer ({message}); try again once the server is back")
+            return StoreUnreachable(f"{self.where} does not answer ({message}); {again}")
         if code == "53100":
             return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
         if code in _NOT_ALLOWED:
             return StoreReadOnly(f"{self.where} cannot be written to ({message}); nothing was written: allow it there")
         if code in _UNREADABLE or code[:2] == "XX":
-            return StoreDamaged(
-                f"{self.where} cannot be read as a store ({message}); nothing was changed: restore a backup, or name"
-                f" another database"
-            )
+            remedy = "nothing was changed: restore a backup, or name another database"
+            return StoreDamaged(f"{self.where} cannot be read as a store ({message}); {remedy}")
         return StoreError(f"PostgreSQL could not read or write {self.where}: {message}")
 
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, inspect, text
 
-from ..errors import NewerVersion, StoreDamaged
+from ..errors import NewerVersion, StoreDamaged, StoreError
 from .connections import SELECT_VERSION, Dialect
 from .text_index import create_texts
 
+#: The number of this library's advisory lock on a PostgreSQL server.
+SCHEMA_LOCK = 4_846_531_073
 #: Brings the tables from one version to the next, inside the caller's transaction.
 Migration = Callable[[Connection, Dialect], None]
 
@@ -60,11 +62,18 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
 MIGRATIONS: Sequence[Migration] = (_create_tables,)
 
 
-def version_of(connection: Connection, dialect: Dialect, newest: int = len(MIGRATIONS)) -> int:
-    """Return the version of the tables, 0 if there are none. Raises ``NewerVersion`` above *newest*."""
+def version_of(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:
+    """Return the version of the tables, 0 if there are none. Raises ``NewerVersion`` above *newest*, and ``StoreError``
+    if the database cannot hold every text."""
+    if connection.dialect.name == "postgresql":
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding != "UTF8":
+            wrong = f"{where} has the encoding {encoding}, which does not hold every text; nothing was changed"
+            remedy = "make another with createdb --encoding=UTF8 --template=template0, and name that"
+            raise StoreError(f"{wrong}: {remedy}")
     if not inspect(connection).has_table("compactor_schema"):
         return 0
-    return require_known(connection.exec_driver_sql(SELECT_VERSION).scalars().all(), dialect.where, newest)
+    return require_known(connection.exec_driver_sql(SELECT_VERSION).scalars().all(), where, newest)
 
 
 def require_known(versions: Sequence[object], where: str, newest: int) -> int:
@@ -73,16 +82,17 @@ def require_known(versions: Sequence[object], where: str, newest: int) -> int:
     if not isinstance(version, int) or version < 1:
         raise StoreDamaged(f"{where} does not say which version its tables have; nothing was changed: restore a backup")
     if version > newest:
-        raise NewerVersion(
-            f"{where} was written by a newer version of context-compactor (its tables are of version {version}, and"
-            f" this one knows them up to {newest}); nothing was changed: upgrade to open it"
-        )
+        known = f"its tables are of version {version}, and this one knows them up to {newest}"
+        wrong = f"{where} was written by a newer version of context-compactor ({known})"
+        raise NewerVersion(f"{wrong}; nothing was changed: upgrade to open it")
     return version
 
 
 def migrate_tables(connection: Connection, dialect: Dialect, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Run the *migrations* that the tables lack, in the caller's transaction; the schema must be locked."""
-    version = version_of(connection, dialect, len(migrations))
+    """Run the *migrations* that the tables lack, in the caller's transaction, with the schema locked."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
+    version = version_of(connection, dialect.where, len(migrations))
     for migration in migrations[version:]:
         migration(connection, dialect)
     if version == 0:

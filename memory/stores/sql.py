@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, select, table, text
+from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
 from sqlalchemy.engine import ScalarResult
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
@@ -16,7 +16,7 @@ from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escape, key
 from .connections import SELECT_VERSION, Connections, Dialect
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
-from .text_index import erase_texts, find_texts, keep_texts, merge_texts, texts_reach
+from .text_index import erase_texts, find_session, find_texts, keep_texts, merge_texts, texts_reach
 
 Result = TypeVar("Result")
 
@@ -79,7 +79,6 @@ _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 
 _INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
 _entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
-_sessions = table("compactor_sessions", column("id"), column("key"))
 
 
 class SqlStore(Store):
@@ -103,36 +102,33 @@ class SqlStore(Store):
         """Create missing tables and migrate old ones; without *migrate*, raise if that is needed."""
         connections, dialect, newest = self._connections, self._dialect, len(migrations)
 
-        def read_version(connection: Connection) -> int:
-            dialect.require_encoding(connection)
-            return version_of(connection, dialect, newest)
-
         def read_again(connection: Connection) -> None:
             require_known(connection.exec_driver_sql(SELECT_VERSION).scalars().all(), dialect.where, newest)
-
-        def run_migrations(connection: Connection) -> None:
-            dialect.lock_schema(connection)
-            migrate_tables(connection, dialect, migrations)
 
         try:
             if dialect.in_file:
                 versions = connections.look()
                 version = 0 if versions is None else require_known(versions, dialect.where, newest)
             else:
-                version = connections.read(read_version)
+                version = connections.read(lambda connection: version_of(connection, dialect.where, newest))
             if version == newest:
                 if dialect.in_file:
                     connections.read(read_again)  # look() took no lock; this raises if connecting fails
+            elif not migrate and not version:
+                raise StoreError(f"nothing was ever stored in {dialect.where}; check the URL, or write to it first")
             elif not migrate:
-                raise _outdated(dialect.where, version, newest)
+                raise OlderVersion(
+                    f"{dialect.where} was made by an older version of context-compactor (its tables are of version"
+                    f" {version}, and now they are of {newest}); nothing was changed: open it once to write, as"
+                    f" open_store(url) and `compactor chat` do, and it is migrated; older versions refuse it then"
+                )
             else:
                 dialect.create()
                 connections.write(dialect.prepare)
-                connections.change(run_migrations, long=True)
+                connections.change(lambda connection: migrate_tables(connection, dialect, migrations), long=True)
         except BaseException:
             connections.keep_log()
             raise
-        dialect.note_opened()
 
     def close(self) -> None:
         self._connections.close()
@@ -147,7 +143,7 @@ class SqlStore(Store):
             end = {"key": key, "before": after, "follows": escape(first.follows)}
             if not self._dialect.insert(connection, _APPEND, _row(after + 1, first) | end):
                 raise Conflict("the log does not end there")
-            number = _find_session(connection, key) if len(entries) > 1 else None
+            number = find_session(connection, key) if len(entries) > 1 else None
             start, size = 1, 100
             while start < len(entries):  # page by page: there may be very many entries; the first reserved their place
                 page = entries[start : start + size]
@@ -207,8 +203,7 @@ class SqlStore(Store):
         def read(connection: Connection) -> dict[str, Extent]:
             rows = connection.execute(text(statement), where)
             return {
-                unescape(row.name): Extent(int(row.number), datetime.fromisoformat(row.created_at), int(row.rounds))
-                for row in rows
+                unescape(name): Extent(int(n), datetime.fromisoformat(at), int(rounds)) for name, n, at, rounds in rows
             }
 
         return self._read(read)
@@ -237,7 +232,7 @@ class SqlStore(Store):
 
         def erase(connection: Connection) -> bool:
             connection.execute(_PURGE_LEASES, {"key": key})
-            number = _find_session(connection, key, lock=True)
+            number = find_session(connection, key, lock=True)
             if number is None:
                 return False
             erased = erase_texts(connection, number)
@@ -337,43 +332,24 @@ class SqlStore(Store):
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
     def texts_reach(self, session: str) -> int:
-        def read(connection: Connection) -> int:
-            number = _find_session(connection, key_of(session))
-            return 0 if number is None else texts_reach(connection, number)
-
-        return self._read(read)
+        return self._read(lambda connection: texts_reach(connection, key_of(session)))
 
     def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
-            number = _find_session(connection, key_of(session), lock=True, allow_appends=True)
-            return number is not None and keep_texts(connection, number, first, last, texts)
+            return keep_texts(connection, key_of(session), first, last, texts)
 
         if self._require_sound(lambda: self._connections.change(keep, long=True)):
             self._merge_texts()
             self._connections.write(self._dialect.after_erasing)
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
-        def find(connection: Connection) -> FoundTexts:
-            number = _find_session(connection, key_of(session))
-            return FoundTexts((), 0, 0) if number is None else find_texts(connection, number, words, role)
-
-        return self._read(find)
+        return self._read(lambda connection: find_texts(connection, key_of(session), words, role))
 
     def _merge_texts(self) -> None:
         """Remove deleted texts from the index, step by step so that no writer waits long."""
         more = self._connections.write(lambda connection: merge_texts(connection, begin=True))
         while more:
             more = self._connections.write(lambda connection: merge_texts(connection, begin=False))
-
-
-def _outdated(where: str, version: int, newest: int) -> StoreError:
-    if not version:
-        return StoreError(f"nothing was ever stored in {where}; check the URL, or write to it first")
-    return OlderVersion(
-        f"{where} was made by an older version of context-compactor (its tables are of version {version}, and now they"
-        f" are of {newest}); nothing was changed: open it once to write, as open_store(url) and `compactor chat` do,"
-        f" and it is migrated; older versions refuse it then"
-    )
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:
@@ -394,13 +370,6 @@ def _row(number: int, entry: Entry) -> dict[str, Any]:
         "created_at": (at.astimezone(UTC) if at.tzinfo else at).isoformat(),
         "body": entry.body,
     }
-
-
-def _find_session(connection: Connection, key: str, *, lock: bool = False, allow_appends: bool = False) -> int | None:
-    """Return the session's number in the database. A *lock* blocks purges, and appends unless *allow_appends*."""
-    found = select(_sessions.c.id).where(_sessions.c.key == key)
-    number: int | None = connection.scalar(found.with_for_update(key_share=allow_appends) if lock else found)
-    return number
 
 
 def _page_size_after(page: Sequence[Entry]) -> int:

@@ -72,7 +72,7 @@ class Sqlite(Dialect):
         # Made absolute here: the driver would follow a later change of the working directory.
         self.path = Path(place[1:]).absolute()
         self.where = str(self.path)
-        self._opened: tuple[int, int] | None = None  # device and inode of the opened file
+        self._opened: tuple[int, int] | None = None  # device and inode of the file that was connected to first
         self.patience, self._synchronous = DEFAULT_PATIENCE, "full"
         for name, value in parse_qsl(options, keep_blank_values=True):
             if name == "timeout":
@@ -105,6 +105,7 @@ class Sqlite(Dialect):
         return engine
 
     def _configure(self, connection: Any, _record: Any) -> None:
+        self._opened = self._opened or self._identify()
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA secure_delete = ON")  # overwrites redacted and purged text
         connection.execute("PRAGMA cell_size_check = ON")  # refuses a damaged page before the damage can spread
@@ -169,15 +170,12 @@ class Sqlite(Dialect):
             logged = wal.exists() and wal.stat().st_size  # before the file: a writer creates the file first
             size = self.path.stat().st_size if self.path.exists() else 0
         except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be opened ({error.strerror}); allow reading and writing to it and to its folder,"
-                f" or name another"
-            ) from error
+            remedy = "allow reading and writing to it and to its folder, or name another"
+            raise StoreError(f"{self.path} cannot be opened ({error.strerror}); {remedy}") from error
         if logged and not size:  # SQLite would delete the log, which may hold the whole session
-            raise StoreDamaged(
-                f"{self.path} is empty or missing, and {wal.name} beside it is not; nothing was changed: restore both"
-                f" from a backup, or remove {wal.name} too and start again"
-            )
+            remedy = f"restore both from a backup, or remove {wal.name} too and start again"
+            wrong = f"{self.path} is empty or missing, and {wal.name} beside it is not"
+            raise StoreDamaged(f"{wrong}; nothing was changed: {remedy}")
         if 0 < size < 512:  # the smallest page; SQLite treats a file of one byte as empty
             raise StoreDamaged(f"{self.path} is not a SQLite database; nothing was changed: name another file")
         return size > 0
@@ -218,22 +216,16 @@ class Sqlite(Dialect):
             keeper.execute("SELECT count(*) FROM sqlite_master").fetchall()
         return None if keeper is None else keeper.close
 
-    def note_opened(self) -> None:
-        self._opened = self._identify()
-
     def require_same(self) -> None:
         # On most systems an open file can be deleted. It still accepts writes, and loses all of them when it is closed.
         if self._opened is None or (present := self._identify()) == self._opened:
             return
+        remedy = "nothing was written: put it back, or close the store and open it anew"
         if present is None:
-            raise StoreDamaged(
-                f"{self.path} was removed while it was open; nothing was written: put it back, or close the store and"
-                f" open it anew"
-            )
+            raise StoreDamaged(f"{self.path} was removed while it was open; {remedy}")
         raise StoreDamaged(
-            f"{self.path} is not the file that was opened: its file system gives it another number; nothing was"
-            f" written: put the file back, or close the store and open it anew, which is all it takes if a network file"
-            f" system has renumbered its files"
+            f"{self.path} is not the file that was opened: its file system gives it another number; {remedy}, which is"
+            f" all it takes if a network file system has renumbered its files"
         )
 
     def _identify(self) -> tuple[int, int] | None:
@@ -242,10 +234,8 @@ class Sqlite(Dialect):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreUnreachable(
-                f"{self.path} cannot be looked at ({error.strerror}); nothing was written: try again once its folder"
-                f" is there again"
-            ) from error
+            remedy = "nothing was written: try again once its folder is there again"
+            raise StoreUnreachable(f"{self.path} cannot be looked at ({error.strerror}); {remedy}") from error
         return status.st_dev, status.st_ino
 
     def after_erasing(self, connection: Connection) -> None:
@@ -272,24 +262,18 @@ class Sqlite(Dialect):
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
             code == sqlite3.SQLITE_CANTOPEN and not self._is_writable()
         ):
-            return StoreReadOnly(
-                f"{path} cannot be written to; allow writing to it, to {path.name}-wal and -shm beside it and to its"
-                f" folder, or name another"
-            )
+            files = f"to it, to {path.name}-wal and -shm beside it and to its folder"
+            return StoreReadOnly(f"{path} cannot be written to; allow writing {files}, or name another")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreBusy(
-                f"another process kept {path} locked for more than {self.patience:g} s; nothing was written:"
-                f" try again, or wait for longer with ?timeout="
-            )
+            remedy = "nothing was written: try again, or wait for longer with ?timeout="
+            return StoreBusy(f"another process kept {path} locked for more than {self.patience:g} s; {remedy}")
         message = str(cause)
         is_damage = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _DAMAGE_MESSAGES.search(message)
         if not _SAFE_MESSAGES.fullmatch(message):  # it may quote what is in the file
             message = getattr(cause, "sqlite_errorname", "") or type(cause).__name__
         if is_damage:
-            return StoreDamaged(
-                f"{path} cannot be read as a store ({message}); nothing was changed: restore a backup, or name another"
-                f" file"
-            )
+            remedy = "nothing was changed: restore a backup, or name another file"
+            return StoreDamaged(f"{path} cannot be read as a store ({message}); {remedy}")
         return StoreError(f"SQLite could not read or write {path}: {message}")
 
     def _is_writable(self) -> bool:

@@ -2,7 +2,7 @@
 
 A word matches anywhere in a text, in any script and with any characters: words are bound parameters, never part of a
 statement. Without a trigram index, and for words of fewer than three characters, the database scans the session's
-texts, which is slower but gives the same results. Sessions are identified by their number in the database.
+texts, which is slower but gives the same results.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
 _FAILED = kinds_of(RoundFailed)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
+_SESSIONS = table("compactor_sessions", column("id"), column("key"))
 _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
 
 _CREATE_TABLES = (
@@ -110,17 +111,28 @@ def create_texts(connection: Connection) -> None:
     connection.exec_driver_sql("RELEASE SAVEPOINT trigrams")
 
 
-def texts_reach(connection: Connection, session: int) -> int:
+def find_session(connection: Connection, key: str, *, lock: bool = False, allow_appends: bool = False) -> int | None:
+    """Return the session's number in the database. A *lock* blocks purges, and appends unless *allow_appends*."""
+    found = select(_SESSIONS.c.id).where(_SESSIONS.c.key == key)
+    number: int | None = connection.scalar(found.with_for_update(key_share=allow_appends) if lock else found)
+    return number
+
+
+def texts_reach(connection: Connection, key: str) -> int:
     """Return the number of the last indexed round; 0: none."""
-    return int(connection.scalar(select(_REACHES.c.reach).where(_REACHES.c.session == session)) or 0)
+    reach = select(_REACHES.c.reach).join(_SESSIONS, _SESSIONS.c.id == _REACHES.c.session)
+    return int(connection.scalar(reach.where(_SESSIONS.c.key == key)) or 0)
 
 
-def keep_texts(connection: Connection, session: int, first: int, last: int, texts: Sequence[StoredText]) -> bool:
+def keep_texts(connection: Connection, key: str, first: int, last: int, texts: Sequence[StoredText]) -> bool:
     """Replace the texts of the rounds *first* to *last*; part of a transaction.
 
-    Returns whether texts were deleted; if so, run ``merge_texts``. Ignored after a gap: the texts belong to a session
-    that was purged in the meantime.
+    Returns whether texts were deleted; if so, run ``merge_texts``. Ignored for an unknown session and after a gap: the
+    texts belong to a session that was purged in the meantime.
     """
+    session = find_session(connection, key, lock=True, allow_appends=True)
+    if session is None:
+        return False
     # Locks the session's row in the table until the transaction ends.
     connection.execute(_upsert(connection, _REACHES).values(session=session, reach=0).on_conflict_do_nothing())
     locked = select(_REACHES.c.reach).where(_REACHES.c.session == session).with_for_update()
@@ -153,11 +165,14 @@ def keep_texts(connection: Connection, session: int, first: int, last: int, text
     return deleted > 0
 
 
-def find_texts(connection: Connection, session: int, words: Sequence[str], role: str) -> FoundTexts:
+def find_texts(connection: Connection, key: str, words: Sequence[str], role: str) -> FoundTexts:
     """Return the texts that contain any of *words*, as *role* sees them, without those of failed rounds.
 
     The empty role sees all texts. Holds at most a page of texts at a time. Not for use in a transaction.
     """
+    session = find_session(connection, key)
+    if session is None:
+        return FoundTexts((), 0, 0)
     c, entries, totals = _TEXTS.c, _ENTRIES.c, _TOTALS.c
     failed = select(entries.round).where(entries.session == session, entries.kind.in_(_FAILED))
     seen: list[ColumnElement[bool]] = []
@@ -181,9 +196,7 @@ def find_texts(connection: Connection, session: int, words: Sequence[str], role:
         connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
     with connection.execute(query, execution_options={"yield_per": PAGE}) as rows:
         # Counted in Python: with many words, a database takes three times as long.
-        found = [
-            FoundText(round_, number, length, tuple(map(text.count, words))) for round_, number, length, text in rows
-        ]
+        found = [FoundText(one.round, one.number, one.length, tuple(map(one.text.count, words))) for one in rows]
     connection.commit()
     return FoundTexts(found, total, characters)
 
@@ -243,10 +256,7 @@ def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int
     sum_up = {c.texts: c.texts + added.excluded.texts, c.characters: c.characters + added.excluded.characters}
     connection.execute(
         added.on_conflict_do_update(index_elements=[c.session, c.name], set_=sum_up),
-        [
-            {"session": session, "name": name, "texts": texts, "characters": characters}
-            for name, (texts, characters) in sums.items()
-        ],
+        [{"session": session, "name": name, "texts": n, "characters": length} for name, (n, length) in sums.items()],
     )
     if sign < 0:
         connection.execute(delete(_TOTALS).where(c.session == session, c.texts == 0))

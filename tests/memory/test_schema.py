@@ -56,7 +56,7 @@ def test_who_only_reads_changes_no_older_store(url: str) -> None:
             store.open(migrate=False)
         assert type(raised.value) is StoreError
     with closing(Connections(dialect_of(url))) as connections:
-        assert connections.read(lambda connection: version_of(connection, connections.dialect)) == 0
+        assert connections.read(lambda connection: version_of(connection, connections.dialect.where)) == 0
     with opened(url) as store:
         store.append("s", [entry()], after=0)
     with closing(SqlStore(dialect_of(url))) as store, pytest.raises(OlderVersion, match="open it once to"):
