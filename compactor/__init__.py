@@ -61,122 +61,35 @@ from .config import CompactorConfig, ConfigError, Settings
 from .cost import Prices, cost_optimal, deferred
 from .cost.limits import Limits, LimitsStatus
 from .cycle import Strategy
-from .errors import (
-    BudgetExceeded,
-    CompactionFailed,
-    CompactionTimeout,
-    LimitReached,
-    SpendExceeded,
-    SummaryRejected,
-)
+from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SpendExceeded, SummaryRejected
 from .events import Skip, log_events
 from .plan import Plan
 from .runner import State
 from .strategies import compact_notes, compact_rounds, compact_view, compress_tool_runs, drop, offload_large, pin_system
-from .summarizers import (
-    OpenAISummarizer,
-    Summarizer,
-    SummarizerError,
-    Summary,
-    SummaryRequest,
-)
+from .summarizers import OpenAISummarizer, Summarizer, SummarizerError, Summary, SummaryRequest
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import DaemonExecutor
 from .tokens import TokenCounter, count_tokens
 from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
 from .view import View
 
-__all__ = [
-    "RECALL_TOOLS",
-    "USER",
-    "Attachment",
-    "BudgetExceeded",
-    "BudgetStatus",
-    "CompactedMessage",
-    "CompactionFailed",
-    "CompactionProvider",
-    "CompactionTimeout",
-    "CompactorConfig",
-    "CompactorStatus",
-    "Condition",
-    "ConfigError",
-    "Conflict",
-    "ContextCompactor",
-    "ContextError",
-    "Conversation",
-    "DaemonExecutor",
-    "Event",
-    "EventHook",
-    "ExtractiveSummarizer",
-    "Hit",
-    "InMemoryStore",
-    "LimitReached",
-    "Limits",
-    "LimitsStatus",
-    "Memory",
-    "MessageError",
-    "NewerVersion",
-    "Note",
-    "OlderVersion",
-    "OpenAISummarizer",
-    "OverBudget",
-    "Overlay",
-    "Plan",
-    "Post",
-    "Prices",
-    "Prompt",
-    "Recall",
-    "Redacted",
-    "Reduction",
-    "Report",
-    "Round",
-    "RoundClosed",
-    "Rounds",
-    "SessionPurged",
-    "Settings",
-    "ShadowedModule",
-    "Skip",
-    "SpendExceeded",
-    "State",
-    "Store",
-    "StoreBusy",
-    "StoreClosed",
-    "StoreDamaged",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnreachable",
-    "Strategy",
-    "Summarizer",
-    "SummarizerError",
-    "Summary",
-    "SummaryRejected",
-    "SummaryRequest",
-    "TokenCounter",
-    "ToolCall",
-    "Trigger",
-    "UnknownReference",
-    "UnknownRound",
-    "Usage",
-    "View",
-    "after_rounds",
-    "budget_status",
-    "compact_notes",
-    "compact_rounds",
-    "compact_view",
-    "compose",
-    "compress_tool_runs",
-    "cost_optimal",
-    "count_tokens",
-    "deferred",
-    "drop",
-    "expire",
-    "log_events",
-    "offload_large",
-    "open_store",
-    "over_messages",
-    "over_tokens",
-    "over_usage",
-    "pin_system",
-    "when",
-]
+# Sessions, and what reads and keeps them.
+__all__ = ["RECALL_TOOLS", "USER", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation", "Event"]
+__all__ += ["EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted", "Reduction"]
+__all__ += ["Round", "Rounds", "Store", "ToolCall", "Usage", "expire", "open_store"]
+# The compactor, and when it runs.
+__all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
+__all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]
+__all__ += ["deferred", "log_events", "over_messages", "over_tokens", "over_usage", "when"]
+# What it makes, and of what.
+__all__ += ["ExtractiveSummarizer", "OpenAISummarizer", "Strategy", "Summarizer", "Summary", "SummaryRequest"]
+__all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compress_tool_runs"]
+__all__ += ["count_tokens", "drop", "offload_large", "pin_system"]
+# Prompts.
+__all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "budget_status", "compose"]
+# Errors.
+__all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
+__all__ += ["LimitReached", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed", "SessionPurged"]
+__all__ += ["ShadowedModule", "SpendExceeded", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull"]
+__all__ += ["StoreReadOnly", "StoreUnreachable", "SummarizerError", "SummaryRejected", "UnknownReference"]
+__all__ += ["UnknownRound"]
