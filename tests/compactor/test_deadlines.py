@@ -26,7 +26,6 @@ from scene import (
 from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest, View
 from compactor.acceptance.checks import Source
 from compactor.events import Discarded, Failed, Published
-from compactor.runner import MAX_ABANDONED
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, StaleCompaction
 from memory.events import Event
@@ -170,7 +169,7 @@ def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
     """Each holds a thread: a model that never answers does not take ever more of them."""
     summarizer, clock, heard = Calls(), FakeClock(), Heard()
     config = CONFIG.copy_with(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
-    most = MAX_ABANDONED
+    most = 4
     with ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for attempt in range(1, most + 1):
             assert summarizer.begun.acquire(timeout=SOON)

@@ -29,7 +29,6 @@ from scene import (
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, State
 from compactor.events import Discarded, Failed, Published, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import SystemClock
 from memory import Memory
 from memory.events import Event
 
@@ -123,12 +122,11 @@ def test_a_call_that_hangs_is_given_up_though_it_keeps_its_slot(pool: ThreadPool
 
 def test_a_hanging_call_of_one_does_not_hold_up_the_deadlines_of_others() -> None:
     """One timer thread serves them all."""
-    clock = SystemClock()
     config = CONFIG.copy_with(call_timeout=0.02)
     with ThreadPoolExecutor(3) as executor:
         calls, heard = [Calls() for _ in range(3)], Heard()
         compactors = [
-            ContextCompactor.for_role(memory_of(10), ROLE, config, call, executor=executor, clock=clock, on_event=heard)
+            ContextCompactor.for_role(memory_of(10), ROLE, config, call, executor=executor, on_event=heard)
             for call in calls
         ]
         for compactor in compactors:
@@ -165,15 +163,12 @@ def test_an_executor_that_is_shut_down_stops_the_compactor_with_an_event() -> No
 def test_a_job_that_a_shut_down_cancels_stops_the_compactor_too() -> None:
     """It would be waited for until the end of time."""
     memory, calls = memory_of(10), Calls()
-    clock = SystemClock()
     with ThreadPoolExecutor(1) as executor:
         busy = ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, calls, executor=executor)
         busy.start()
         assert calls.begun.acquire(timeout=SOON)
         heard = Heard()
-        waits = ContextCompactor.for_role(
-            memory, ROLE, CONFIG, ScriptedSummarizer(), executor=executor, clock=clock, on_event=heard
-        )
+        waits = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), executor=executor, on_event=heard)
         waits.start()
         asking = in_thread(waits.compact_now)
         with waits._runner._wake:

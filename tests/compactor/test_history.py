@@ -20,7 +20,6 @@ from compactor.events import (
     Reverted,
     StrategyFailed,
 )
-from compactor.journal import JournalWriter
 from compactor.testing import ScriptedSummarizer
 from memory import (
     CompactedMessage,
@@ -221,8 +220,8 @@ def test_failures_are_in_the_log_and_do_not_fill_it() -> None:
 def test_which_events_are_kept() -> None:
     """Those that no other entry tells; after a publication each counts anew."""
     store = InMemoryStore()
-    memory, compactor = process(store, rounds=10)
-    note = JournalWriter(memory.journal(ROLE), ROLE, print).record_failure
+    _, compactor = process(store, rounds=10)
+    note = compactor._journal.record_failure
     kept = [
         Discarded(role=ROLE, reason="late"),
         Failed(role=ROLE, error="OSError", failures=1, retry_in=1.0),

@@ -10,7 +10,6 @@ from scene import SOON, in_thread
 
 from compactor import Summary, SummaryRequest
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import Clock
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -86,15 +85,14 @@ def test_time_does_not_go_back() -> None:
 def test_calls_that_come_due_are_made_in_order_in_the_callers_thread() -> None:
     """Each at its own time; those beyond wait."""
     clock, calls = FakeClock(), []
-    made: Clock = clock
 
     def note(name: str) -> None:
         calls.append((name, clock.monotonic(), threading.current_thread()))
 
-    made.call_later(5, lambda: note("third"))
-    made.call_later(2, lambda: note("first"))
-    made.call_later(2, lambda: note("second"))
-    made.call_later(5.1, lambda: note("later"))
+    clock.call_later(5, lambda: note("third"))
+    clock.call_later(2, lambda: note("first"))
+    clock.call_later(2, lambda: note("second"))
+    clock.call_later(5.1, lambda: note("later"))
     assert clock.waiting == [2, 2, 5, 5.1]
     clock.advance(5)
     here = threading.current_thread()

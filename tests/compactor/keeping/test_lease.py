@@ -15,12 +15,11 @@ from scene import CONFIG, PRICES, ROLE, ManualExecutor, add_round, end_of, of_ki
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, State, SummaryRequest
 from compactor.errors import LeasedElsewhere
 from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
-from compactor.journal import LEASE_MARGIN
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 
 #: How long a lease lasts.
-LASTS = CONFIG.call_timeout + LEASE_MARGIN
+LASTS = CONFIG.call_timeout + 30.0
 
 
 class Leases(InMemoryStore):

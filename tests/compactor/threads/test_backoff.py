@@ -8,23 +8,31 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, State, SummarizerError
 from compactor.events import Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.timers import backoff_seconds
 from memory.rounds import Round
 
 pytestmark = pytest.mark.timeout(30)
 
-STEADY = CompactorConfig(backoff_initial=1.0, backoff_max=60.0, circuit_breaker_failures=20)
+STEADY = CompactorConfig(threshold=7, backoff_initial=1.0, backoff_max=60.0, circuit_breaker_failures=20)
 
 
-def waits(failures: int, config: CompactorConfig = STEADY, jitter: float = 1.0) -> list[float]:
-    return [backoff_seconds(config, number, jitter) for number in range(1, failures + 1)]
+def waits(
+    failures: int, config: CompactorConfig = STEADY, jitter: float = 1.0, error: Exception | None = None
+) -> list[float]:
+    """Return for how long a compactor backs off after each of so many failures in a row."""
+    summarizer = ScriptedSummarizer([error or OSError()] * failures)
+    compactor, executor, clock = on_command(memory_of(10), summarizer, config, rng=lambda: jitter, history=failures * 9)
+    compactor.start()
+    for _ in range(failures):
+        executor.run_all()
+        clock.advance(config.circuit_breaker_reset)
+    return [event.retry_in for event in of_kind(compactor.events, Failed)]
 
 
 def test_the_wait_doubles_up_to_the_longest() -> None:
@@ -32,22 +40,29 @@ def test_the_wait_doubles_up_to_the_longest() -> None:
     assert waits(9) == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+@settings(max_examples=10)
 @given(jitter=st.floats(0, 1), failures=st.integers(1, 19))
 def test_jitter_takes_off_up_to_half(jitter: float, failures: int) -> None:
     """Many compactors of one endpoint do not come back at once, and none comes back at once."""
-    longest, wait = waits(failures)[-1], waits(failures, jitter=jitter)[-1]
-    assert longest / 2 <= wait <= longest
-    assert wait == pytest.approx(longest * (0.5 + jitter / 2))
+    for longest, wait in zip(waits(failures), waits(failures, jitter=jitter), strict=True):
+        assert longest / 2 <= wait <= longest
+        assert wait == pytest.approx(longest * (0.5 + jitter / 2))
 
 
 def test_thousands_of_failures_do_not_overflow() -> None:
     """A machine may be left alone over a weekend."""
-    assert backoff_seconds(CompactorConfig(circuit_breaker_failures=10_000), 3_000, 1.0) == 60.0
+    config = CompactorConfig(threshold=7, circuit_breaker_failures=10_000)
+    compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer([OSError()]), config)
+    compactor._runner.failures = 3_000
+    compactor.start()
+    executor.run_all()
+    assert of_kind(compactor.events, Failed)[0].retry_in == 60.0
 
 
 def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
     """Then attempts are ``circuit_breaker_reset`` apart, each a trial."""
-    assert waits(4, CompactorConfig(circuit_breaker_failures=3, circuit_breaker_reset=300.0)) == [1, 2, 300, 300]
+    config = CompactorConfig(threshold=7, circuit_breaker_failures=3, circuit_breaker_reset=300.0)
+    assert waits(4, config) == [1, 2, 300, 300]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +71,13 @@ def test_the_circuit_opens_after_so_many_failures_in_a_row() -> None:
 )
 def test_the_endpoints_wish_is_respected(asked: float | None, wait: float) -> None:
     """``retry_after`` is the least, up to ``backoff_max``: one absurd wish silences nobody for a day."""
-    assert backoff_seconds(STEADY, 1, 1.0, asked) == wait
+    assert waits(1, error=SummarizerError("429", retry_after=asked)) == [wait]
 
 
-@pytest.mark.parametrize("asked", ["30", float("nan"), -5, True, [30], b"7"], ids=repr)
-def test_what_is_no_number_of_seconds_is_passed_over(asked: object) -> None:
+@pytest.mark.parametrize("asked", ["30", float("nan"), -5, True, [30], b"7", "soon"], ids=repr)
+def test_what_is_no_number_of_seconds_is_passed_over(asked: Any) -> None:
     """Anybody's exception may have a ``retry_after``: a header's text, say."""
-    assert backoff_seconds(STEADY, 1, 1.0, asked) == 1.0
+    assert waits(1, error=SummarizerError("429", retry_after=asked)) == [1.0]
 
 
 # In a compactor
@@ -121,17 +136,6 @@ def test_the_circuit_opens_and_half_opens_by_itself() -> None:
     executor.run_all()
     assert compactor.status().circuit_open is False
     assert end_of(compactor) == 7
-
-
-@pytest.mark.parametrize(("asked", "waits"), [(42.0, 42.0), ("soon", 1.0)])
-def test_what_the_endpoint_asks_for_is_waited(asked: Any, waits: float) -> None:
-    """As the summarizer's error says it, whatever it says."""
-    error = SummarizerError("429", retry_after=asked)
-    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([error]))
-    compactor.start()
-    executor.run_all()
-    assert of_kind(compactor.events, Failed)[0].retry_in == waits
-    assert clock.waiting[0] == waits
 
 
 def test_the_failure_is_told_with_its_numbers() -> None:
