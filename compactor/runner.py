@@ -486,7 +486,8 @@ class Runner:
                 if self._state is State.STOPPING:
                     return
             with suppress(Exception):
-                self._index_due |= publish()
+                if publish():
+                    self._index_due = True
 
     def _index_texts(self, *, resumed: bool = False) -> None:
         """Index texts, step by step, while nothing is due to be compacted. *resumed*: this worker took it over.
