@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, overload
 
@@ -73,15 +74,21 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             places = range(*index.indices(self._length))
-            numbers = [self.number_at(place) for place in places] if self._failed else [place + 1 for place in places]
-            return tuple([filter_posts(self.role, round_) for round_ in self._snapshot.rounds_at(numbers)])
+            rounds = self._snapshot.rounds_at(self._numbers_at(places))
+            return tuple([filter_posts(self.role, round_) for round_ in rounds])
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(f"no round at {index}; there are {self._length}")
         return filter_posts(self.role, self._snapshot.round_at(self.number_at(place) if self._failed else place + 1))
 
     def __iter__(self) -> Iterator[Round]:
-        return map(self.__getitem__, range(self._length))
+        rounds = map(self._snapshot.round_at, self._numbers_at(range(self._length)))
+        return map(partial(filter_posts, self.role), rounds)
+
+    def _numbers_at(self, places: range) -> Iterable[int]:
+        if self._failed:
+            return map(self.number_at, places)
+        return range(places.start + 1, places.stop + 1, places.step)
 
     def number_at(self, place: int) -> int:
         """Return the number in the log of the round at that *place*, from 0. The round is not read."""
