@@ -11,15 +11,7 @@ from types import NoneType
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
-from .arguments import (
-    kind_of,
-    require,
-    require_callable,
-    require_methods,
-    require_role,
-    round_id_of,
-    takes,
-)
+from .arguments import kind_of, require, require_callable, require_methods, require_role, round_id_of, takes
 from .entries import (
     HEADER_PART,
     HeaderAdded,
@@ -34,14 +26,7 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, describe, describe_error
 from .journal import SOLE, RoleJournal, withdraw_reductions
-from .log.redaction import (
-    create_redaction,
-    find_post,
-    holds_erased_text,
-    list_references,
-    read_erased_references,
-    withdraw_redacted,
-)
+from .log import redaction
 from .log.session_log import Log
 from .log.state import OpenRound, Snapshot, without_failed
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, hides_words, is_over
@@ -367,7 +352,7 @@ class Memory(Log):
         require("post", post, (Post, str), "the post that add_post() returned, or its reference, such as r12.p3")
         if self._behind:  # it may have been stored without a reply
             self.refresh()
-        round_, number = find_post(self.snapshot.rounds(include_failed=True), post)
+        round_, number = redaction.find_post(self.snapshot.rounds(include_failed=True), post)
         return round_.number, number
 
     def redact(self, post: Post | str) -> None:
@@ -382,17 +367,17 @@ class Memory(Log):
         """
         place, asked = self._find_post(post)
         before = self.snapshot  # what is shown instead is read before the lock is taken
-        withdraw_redacted(before, create_redaction(before.round_at(place), asked))
+        redaction.withdraw_redacted(before, redaction.create_redaction(before.round_at(place), asked))
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
             present = now.round_at(place)
-            redaction = create_redaction(present, asked)
-            references = list_references(redaction, place)
-            if holds_erased_text(present, redaction):
-                withdraw_redacted(now, redaction)  # raises if the compaction to be shown instead cannot be read
-                yield redaction
+            erased = redaction.create_redaction(present, asked)
+            references = redaction.list_references(erased, place)
+            if redaction.holds_erased_text(present, erased):
+                redaction.withdraw_redacted(now, erased)  # raises if the compaction to be shown instead is unreadable
+                yield erased
 
         self._write(records)
         try:
@@ -405,7 +390,7 @@ class Memory(Log):
         missed the events. Asks the store only if posts were erased. May raise ``StoreError``.
         """
         now = self.snapshot
-        return read_erased_references(self._store, self.session_id, now.number_of) if now.redactions else ()
+        return redaction.read_erased_references(self._store, self.session_id, now.number_of) if now.redactions else ()
 
     def note_prompt(self, role: str, tokens: int) -> None:
         """Remember the length of *role*'s newest prompt by our own count. It is not logged. ``compose`` calls it."""
