@@ -79,7 +79,8 @@ class Rounds(Sequence[Round]):
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(f"no round at {index}; there are {self._length}")
-        return filter_posts(self.role, self._snapshot.round_at(self.number_at(place) if self._failed else place + 1))
+        round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
+        return filter_posts(self.role, round_)
 
     def __iter__(self) -> Iterator[Round]:
         rounds = map(self._snapshot.round_at, self._numbers_at(range(self._length)))
