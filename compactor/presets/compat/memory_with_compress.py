@@ -164,8 +164,9 @@ class MemoryWithCompress:
             raise ConfigError(("memory", f"must be a Memory(...), not {type(memory).__name__}"))
         _check_counter(token_counter)
         _check_functions(compress_func, compression_trigger_func)
-        self._asking = (model if summarizer is None else summarizer, customized_compression_prompt, schema)
-        self._summarizer = make_structured(*self._asking, max_token)
+        asked = model if summarizer is None else summarizer
+        self._summarizer = make_structured(asked, customized_compression_prompt, schema, max_token)
+        self._names_target = _names_target(customized_compression_prompt)
         self.memory = memory if memory is not None else Memory()
         self.max_token = max_token
         self.token_counter = token_counter
@@ -242,16 +243,9 @@ class MemoryWithCompress:
         messages. Given *memory*, compress that list instead; log and window do not change."""
         if memory is None:
             return await self._compress_while_due(compress_func, compression_trigger_func), self.shown()
-        summarizer, prompt, schema = self._asking
-        other = MemoryWithCompress(
-            self.max_token,
-            self.token_counter,
-            self.compress_func,
-            self.compression_trigger_func,
-            customized_compression_prompt=prompt,
-            summarizer=summarizer,
-            schema=schema,
-        )
+        other = copy.copy(self)
+        other.memory, other.compression_on_add = Memory(), False
+        other._window = Window(other.memory)
         await other.add(memory)
         return await other.check_and_compress(compress_func, compression_trigger_func)
 
@@ -376,7 +370,7 @@ class MemoryWithCompress:
             while True:
                 with self._window.lock:
                     shown, redactions = self._window.read(), self._window.redactions
-                size = await self._measure(messages := [one.message for one in shown])
+                size = await count_words(self.token_counter, messages := [one.message for one in shown])
                 if size <= self.max_token and not (trigger and await _call(trigger, copy.deepcopy(messages))):
                     return compressed
                 spans = [span for span in find_compressible(shown) if self._is_worthwhile(shown[span])]
@@ -402,7 +396,7 @@ class MemoryWithCompress:
         self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None, redactions: int
     ) -> int | None:
         """Replace *span* and return the number of new messages; None if it stays."""
-        began, size = time.monotonic(), await self._measure([one.message for one in span])
+        began, size = time.monotonic(), await count_words(self.token_counter, [one.message for one in span])
         try:
             messages, check = await self._make_replacement(span, part, func)
         except Exception as error:
@@ -410,7 +404,7 @@ class MemoryWithCompress:
             if isinstance(error, SummaryRejected | SummarizerError):
                 raise CompressionFailed(str(error)) from error
             raise
-        size_after = await self._measure(messages)
+        size_after = await count_words(self.token_counter, messages)
         # Measured by the host's counter: the acceptance checks count tokens.
         if func is None and size_after >= size:
             self._window.note_in_vain(one.item for one in span)
@@ -473,8 +467,7 @@ class MemoryWithCompress:
         previous = "\n\n".join(_strip_frame(one.message) for one in span if one.is_compressed)
         rounds = _make_rounds(one.message for one in span if not one.is_compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), _MIN_TARGET)
-        # A host's prompt may name only max_token.
-        is_told_target = isinstance(summarizer, ExtractiveSummarizer) or _names_target(self._asking[1])
+        is_told_target = isinstance(summarizer, ExtractiveSummarizer) or self._names_target
         request = SummaryRequest(
             role=ASSISTANT,
             kind="rounds" if part == "past" else "tool_run",
@@ -505,9 +498,6 @@ class MemoryWithCompress:
             length_setting="max_token",
         )
         return _make_message(summary.text, part, references)
-
-    async def _measure(self, messages: list[Message]) -> int:
-        return await count_words(self.token_counter, copy.deepcopy(messages))
 
     def _emit(self, reason: Reason, size: int, error: str | None = None) -> None:
         self.memory.emit(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))

@@ -494,7 +494,7 @@ class Window:
 
         return {
             "chat_history_storage": [self.read_item(place, log) for place in history],
-            "memory_storage": [one.message for one in shown],
+            "memory_storage": [self.read_item(one.item, log) for one in shown],
             "sources": [number_sources(one.item) for one in shown],
             "beside": [number_beside(one.item) for one in shown],
             "direct_updates": self.direct,
