@@ -23,9 +23,15 @@ from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
 from compactor.host_rounds import HostRounds
 from compactor.plan import Plan, plan_text
-from compactor.presets import MemoryWithCompress, NotAnArchive, OffloadFiles, archive_of, messages_in, offload_context
-from compactor.presets.compat.memory_with_compress import make_structured
-from compactor.presets.compat.offload_files import chat_folder, file_name
+from compactor.presets import (
+    MemoryWithCompress,
+    NotAnArchive,
+    OffloadFiles,
+    archive_of,
+    memory_with_compress,
+    messages_in,
+    offload_context,
+)
 from compactor.prompt.groups import kind_named
 from compactor.prompt.shorten import clip_message, clip_text
 from compactor.strategies import OffloadRule
@@ -290,7 +296,6 @@ def search_files(folder: Path, text: str) -> None:
         files.grep(pattern, glob=text)
     files.read_file(path, 0, None, len(text) // 2)
     files.read_file(text)
-    chat_folder(text), file_name(text, text)
     files.delete()
 
 
@@ -305,7 +310,7 @@ def compress(text: str) -> None:
 
 def answer_in_json(text: str) -> None:
     with suppress(SummarizerError):
-        make_structured(lambda _: text, None, None, 99)(SummaryRequest(end_index=1))
+        memory_with_compress(99, lambda _: text)["summarizer"](SummaryRequest(end_index=1))
 
 
 def read_file(folder: Path, text: str) -> None:

@@ -278,7 +278,7 @@ class AutoContextMemory:
         ]
         if view.compaction is not None:
             summary: Message = {"role": "system", "content": view.compaction.to_prompt()}
-            shown.append((summary, None, _range_of(view.rounds[: view.end]), view.compaction.usage))
+            shown.append((summary, None, _make_range(view.rounds[: view.end]), view.compaction.usage))
         for place in view.places:
             for round_, group in view.groups(place):
                 reductions = [one for one in view.reductions.of(round_.id) if one.kind != "dropped"]
@@ -340,7 +340,7 @@ class AutoContextMemory:
         refs = [round_.extra[_REF_ID] for round_ in rounds if _REF_ID in round_.extra]
         view = self._view()
         if view.compaction is not None and view.end:
-            refs.append(_range_of(view.rounds[: view.end]))
+            refs.append(_make_range(view.rounds[: view.end]))
         for round_ in (view.rounds[place] for place in view.places):
             live = (one for one in view.reductions.of(round_.id) if one.kind != "dropped")
             refs += (posts_reference(round_, one.first_number, one.last_number) for one in live)
@@ -407,7 +407,7 @@ class AutoContextMemory:
             end = rounds.end_of(event.last_round_id) or 0
             start = max((rounds.end_of(event.first_round_id) or 0) - 1, 0)
             covered = rounds[start:end]
-            ref, count = _range_of(covered), sum(len(list(from_round(round_, self.role))) for round_ in covered)
+            ref, count = _make_range(covered), sum(len(list(from_round(round_, self.role))) for round_ in covered)
             before = next((post.id for post in rounds[start - 1].post_list[-1:]), None) if start else None
             behind = next((post.id for post in rounds[end].post_list[:1]), None) if end < len(rounds) else None
         else:
@@ -445,7 +445,7 @@ def _is_reference(text: object) -> bool:
     return True
 
 
-def _range_of(rounds: Sequence[Round]) -> str:
+def _make_range(rounds: Sequence[Round]) -> str:
     return range_reference(rounds[0].number, rounds[-1].number) if rounds else ""
 
 

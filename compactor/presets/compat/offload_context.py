@@ -39,7 +39,7 @@ from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
 from ..options import check_function, check_text
 from .archives import archive_of
-from .offload_files import OffloadFiles, chat_folder, file_name, is_file_answer
+from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
 from .window import group_posts
 
 Mode = Literal["auto", "compact", "compress"]
@@ -178,7 +178,7 @@ def offload_context(
     ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
-    folder = chat_folder(chat_id) if files is None else files.prefix
+    folder = make_folder_name(chat_id) if files is None else files.prefix
     chat = _Chat.parse(messages, counter if counter is not None else counter_for(model), files, folder)
     before, failure, offline = chat.tokens, None, False
     is_due = before > max_total_tokens
@@ -328,7 +328,7 @@ class _Chat:
         """
         if self.files is None:
             if keep:
-                self.contents[f"{self.folder}/{file_name(stem, text)}"] = text
+                self.contents[f"{self.folder}/{make_file_name(stem, text)}"] = text
             return _BY_HOST
         path = self.files.write(stem, text) if keep else self.files.path_of(stem, text)
         if keep:

@@ -104,7 +104,7 @@ class FilesNotErased(Event):
     error: str
 
 
-def chat_folder(chat_id: str) -> str:
+def make_folder_name(chat_id: str) -> str:
     """Return the name of a chat's folder: the id itself if it has only lower-case letters, digits, ``-`` and ``_``."""
     if not chat_id:
         return _NO_CHAT
@@ -113,7 +113,7 @@ def chat_folder(chat_id: str) -> str:
     return f"{_slugify(chat_id)}.{_hash(_encode(chat_id))}"  # no plain id has a dot
 
 
-def file_name(stem: str, content: str, suffix: str = ".txt") -> str:
+def make_file_name(stem: str, content: str, suffix: str = ".txt") -> str:
     """Return the file name for *content*: the readable part of *stem* and a hash, so equal content has one name."""
     return f"{_slugify(stem)}-{_hash(_encode(content))}{suffix}"
 
@@ -160,7 +160,7 @@ class OffloadFiles:
     ) -> None:
         given = check_path("store_dir", store_dir)
         self._store = os.path.abspath(given)  # a later change of the working directory moves nothing
-        self._folder = chat_folder(check_text("chat_id", chat_id))
+        self._folder = make_folder_name(check_text("chat_id", chat_id))
         self._root = os.path.join(self._store, self._folder)
         self._begun_in = ""
         with suppress(OSError):  # the working directory may be deleted; an absolute path works all the same
@@ -176,7 +176,7 @@ class OffloadFiles:
 
     def path_of(self, stem: str, content: str, suffix: str = ".txt") -> str:
         """Return the path that ``write`` would return, unless somebody has changed that file."""
-        return f"{self.prefix}/{file_name(stem, content, suffix)}"
+        return f"{self.prefix}/{make_file_name(stem, content, suffix)}"
 
     def write(self, stem: str, content: str, suffix: str = ".txt") -> str:
         """Write *content* to a file named after *stem*, all or nothing, and return its path for ``read_file``.
@@ -184,7 +184,7 @@ class OffloadFiles:
         The same content is written once; if somebody has changed its file, that stays, and another file is written.
         Raises ``OffloadError``.
         """
-        raw, first = _encode(content), file_name(stem, content, suffix)
+        raw, first = _encode(content), make_file_name(stem, content, suffix)
         with _explain_errors(self._root):
             for folder in (self._store, self._root):  # conversations: nobody else may read them
                 os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from chats import answer, user
+from chats import answer, result, user
 from compressed_memory import SYSTEM, filled, run, shortened, shown, turn, turns
 
 from compactor.presets import MemoryWithCompress, StateError
@@ -39,6 +39,15 @@ def test_a_state_is_plain_json_and_comes_back() -> None:
     assert run(other.size()) == run(memory.size())
     assert [other.references(at) for at in range(4)] == [memory.references(at) for at in range(4)]
     assert other.memory.messages() == memory.memory.messages()
+
+
+def test_a_late_result_is_saved_as_it_was_added() -> None:
+    """Only readers see it as a user message."""
+    memory = filled([user("go"), result("c1", "late news")])
+    state = memory.state_dict()
+
+    assert state["memory_storage"] == state["chat_history_storage"] == memory.history()
+    assert shown(memory)[1]["role"] == "user"
 
 
 def test_a_state_goes_with_the_log_it_came_from() -> None:
