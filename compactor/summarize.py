@@ -27,7 +27,7 @@ from .events import Prepared, Rejected, Started
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
 from .strategies.notes import INSTRUCTIONS, add_instructions, render_notes, span_of
-from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, added
+from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
 from .tokens import TokenCounter
 from .triggers import Size
 
@@ -200,7 +200,7 @@ class Work:
             given: object = self.ask(asked)
             answer = Summary(given) if isinstance(given, str) else given
             told = answer if isinstance(answer, Summary) else Summary("")
-            usage = added(usage, told.usage)
+            usage = add_usage(usage, told.usage)
             try:
                 accepted, back = accept(answer)
             except SummaryRejected as rejected:

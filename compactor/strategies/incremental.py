@@ -16,7 +16,7 @@ from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ..errors import LimitReached, SummaryRejected
 from ..prompt.shorten import FORBIDS, kept_line
-from ..summarizers.base import RequestKind, Summary, SummaryRequest, added
+from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View
@@ -149,7 +149,7 @@ class Batch:
             end_number=end_number,
             generation=previous.generation if previous else 0,
             model=summary.model,
-            usage=added(self.usage, summary.usage),
+            usage=add_usage(self.usage, summary.usage),
             notes=summary.notes,
             extra=extra,
         )
@@ -275,7 +275,7 @@ def fold(
         except SummaryRejected as rejected:  # has its own event; ask for the whole summary instead of edits
             if kind != "changes":
                 raise
-            batch = replace(batch, usage=added(usage, rejected.usage), in_full=True)
+            batch = replace(batch, usage=add_usage(usage, rejected.usage), in_full=True)
             _, send, becomes = question.prepare(view, batch)
             try:
                 summary = send()

@@ -20,6 +20,7 @@ from memory.rounds import USER, Round, ToolCall, cached_property
 
 from ..acceptance.content import assignment
 from ..tokens import TokenCounter
+from .cues import load_pattern
 from .results import (
     EMPTY,
     MORE,
@@ -29,7 +30,6 @@ from .results import (
     find_files,
     find_identifiers,
     is_identifier,
-    pattern_of,
     read_json,
     read_outcome,
     shorten_words,
@@ -185,7 +185,7 @@ def _is_change(name: str, arguments: str) -> bool:
     if words and words[0] not in words_of("shells"):
         return False
     prefix = _COMMAND.match(arguments)
-    changes = pattern_of("change in a command")
+    changes = load_pattern("tools.yaml", "change in a command")
     if changes.match(arguments) or (prefix and changes.match(arguments, prefix.end())):
         return True
     return _WRITES.search(arguments) is not None

@@ -10,6 +10,9 @@ from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
 
+#: A larger count is an error of the endpoint.
+MAX_TOKENS = 2**53
+
 RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
 #: How to ask for a summary: with a separate transcript, or as a continuation of the agent's last prompt, which its
 #: provider has in its cache.
@@ -77,23 +80,11 @@ class Summary:
     extracted: bool = False
 
     def __post_init__(self) -> None:
-        # Drop invalid counts instead of failing: the answer has been paid for.
-        object.__setattr__(self, "usage", _counts(self.usage))
-
-
-#: A larger count is an error of the endpoint.
-MAX_TOKENS = 2**53
-
-
-def _counts(usage: object) -> Mapping[str, int] | None:
-    """Return the valid counts in *usage*; None if it is no mapping."""
-    if not isinstance(usage, Mapping):
-        return None
-    return {
-        name: count
-        for name, count in usage.items()
-        if isinstance(name, str) and type(count) is int and 0 <= count <= MAX_TOKENS
-    }
+        valid = None
+        if isinstance(self.usage, Mapping):  # drop invalid counts instead of failing: the answer has been paid for
+            named = ((name, count) for name, count in self.usage.items() if isinstance(name, str))
+            valid = {name: count for name, count in named if type(count) is int and 0 <= count <= MAX_TOKENS}
+        object.__setattr__(self, "usage", valid)
 
 
 Summarizer = Callable[[SummaryRequest], "str | Summary"]
@@ -108,7 +99,7 @@ class SummarizerError(ContextError):
         self.retry_after = retry_after
 
 
-def added(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
+def add_usage(usage: Mapping[str, int] | None, more: Mapping[str, int] | None) -> Mapping[str, int] | None:
     """Return the sum of *usage* and *more*; None counts as unknown and adds nothing."""
     if usage is None or more is None:
         return more if usage is None else usage

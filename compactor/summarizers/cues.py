@@ -52,6 +52,12 @@ def load_table(name: str) -> Mapping[str, Any]:
 
 
 @cache
+def load_pattern(name: str, kind: str, form: str = "%s") -> re.Pattern[str]:
+    """Return the pattern of all entries of one *kind* in a YAML file of this package, as *form* embeds it."""
+    return re.compile(form % "|".join(load_table(name)[kind]), re.IGNORECASE)
+
+
+@cache
 def _cues() -> Cues:
     return Cues(load_table("cues.yaml"), (_FORBIDS, _RULES, _WISHES))
 

@@ -18,44 +18,33 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import NoneType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from memory.arguments import require
 
-from .answers import NoSummary, parse_body, read_answer, read_body
-from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, added
+from .answers import NoSummary, parse_body, read_answer
+from .base import Style, SummarizerError, Summary, SummaryRequest, add_usage
 from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
 
 _OPENAI = "https://api.openai.com/v1"
 _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not
 _REASONING = re.compile(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
-_OURS = {"messages": "the request's messages", "model": "model=", "stream": "nothing", "timeout": "timeout="}
+_NOT_EXTRA = {
+    "messages": "they are the request's",
+    "model": "use model=",
+    "stream": "an answer is read as a whole",
+    "timeout": "use timeout=",
+}
 #: Statuses for a request that the endpoint will always refuse.
 _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 #: Statuses that do not depend on the request: a problem with the key, or temporary overload.
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
-
-
 #: Maximum failed requests to remember until they are retried; above it, all are forgotten.
 _MAX_FAILED = 1_000
-
-
-class _Call(NamedTuple):
-    """One call of the summarizer: one HTTP request or several."""
-
-    client: Any
-    #: True for a client made here, which no host inspects.
-    is_ours: bool
-    limit: Limit
-    #: Seconds for its next request.
-    timeout: float
-
-    def again(self) -> _Call:
-        return self._replace(timeout=self.limit.left())
 
 
 class OpenAISummarizer:
@@ -103,10 +92,10 @@ class OpenAISummarizer:
         if max_output_tokens is not None and max_output_tokens < 1:
             raise ValueError("max_output_tokens= must be at least 1, or None for no limit")
         if style not in (None, "separate", "continue"):
-            raise ValueError(f"style= is 'separate', 'continue' or None, not {style!r}")
+            raise ValueError(f"style= must be 'separate', 'continue' or None, not {style!r}")
         for name in extra or ():
-            if name in _OURS:
-                raise ValueError(f"extra= may not contain {name!r}; use {_OURS[name]} instead")
+            if name in _NOT_EXTRA:
+                raise ValueError(f"extra= may not contain {name!r}: {_NOT_EXTRA[name]}")
         self.model = model
         self._temperature = temperature
         self._max_output_tokens = max_output_tokens
@@ -121,15 +110,15 @@ class OpenAISummarizer:
         self._closed = False
         self._given = client
         #: Clients made here, by process: after a fork, both processes must not share the parent's connections.
-        self._made: dict[int, Any] = {}
+        self._own: dict[int, Any] = {}
         if client is None:
             # Resolved once, so that the key only goes to the address that it was checked against.
             self._base_url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or _OPENAI
             self._endpoint = _endpoint(self._base_url)
-            self._key = SecretStr(_key(api_key, self._endpoint))
+            self._key = SecretStr(_find_key(api_key, self._endpoint))
         else:
             if base_url is not None or api_key is not None:
-                raise ValueError("give either client= or base_url= and api_key=: a client has its own")
+                raise ValueError("give either client=, or base_url= and api_key=: a client has both")
             _check_client(client)
             self._endpoint = "the given client's endpoint"
 
@@ -150,20 +139,20 @@ class OpenAISummarizer:
     def close(self) -> None:
         """Close the connections permanently. A given client stays open: it belongs to its owner."""
         self._closed = True
-        while self._made:
-            _, client = self._made.popitem()
+        while self._own:
+            _, client = self._own.popitem()
             client.close()
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        with self._explaining({}):
+        with self._explain_errors({}):
             client = self._client()  # before the time limit starts: importing openai takes half a second
-        call = _Call(client, self._given is None, Limit(self._timeout, self._clock), self._timeout)
+        limit = Limit(self._timeout, self._clock)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         if asked in self._failed:
             self._failed.discard(asked)
-            return self._answer(call, self._arguments(request.messages))
+            return self._answer(client, limit, self._arguments(request.messages))
         try:
-            return self._answer_somehow(call, request)
+            return self._answer_in_style(client, limit, request)
         except SummarizerError as failed:
             if _status_of(failed) in _TURNED_AWAY:
                 raise
@@ -172,57 +161,75 @@ class OpenAISummarizer:
             self._failed.add(asked)
             raise
 
-    def _answer_somehow(self, call: _Call, request: SummaryRequest) -> Summary:
-        if request.continued is None or not self._continues(request.continued):
-            return self._answer_separately(call, request)
+    def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
+        continued = request.continued
+        if continued is None or not (
+            self._style == "continue" or (self._style is None and continued.model == self.model)
+        ):
+            return self._answer_separately(client, limit, request)
+        # The agent's own tools and choice are part of its provider's cache key.
+        given = {"tools": sendable(continued.tools)} if continued.tools else {}
+        if continued.tool_choice is not None:
+            given["tool_choice"] = sendable(continued.tool_choice)
         try:
-            return self._answer(call, self._going_on(request.continued))
+            return self._answer(client, limit, given | self._arguments(continued.messages))
         except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
-        made = self._answer_separately(call.again(), request)
-        return replace(made, usage=added(usage, made.usage))
+        summary = self._answer_separately(client, limit, request, again=True)
+        return replace(summary, usage=add_usage(usage, summary.usage))
 
-    def _continues(self, continued: Continued) -> bool:
-        if self._style is None:
-            return bool(continued.model) and continued.model == self.model
-        return self._style == "continue"
-
-    def _answer_separately(self, call: _Call, request: SummaryRequest) -> Summary:
+    def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
         arguments = self._arguments(request.messages)
         if request.schema is None or not self._takes_formats or "response_format" in arguments:
-            return self._answer(call, arguments)
+            return self._answer(client, limit, arguments, again=again)
         schema = {"name": request.kind, "schema": sendable(request.schema), "strict": True}
         formatted = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
-            return self._answer(call, arguments | formatted)
+            return self._answer(client, limit, arguments | formatted, again=again)
         except NoSummary as failed:
-            usage, refused = failed.usage, _status_of(failed) is not None and not _is_too_long(failed.__cause__)
-        made = self._answer(call.again(), arguments)
+            too_long = getattr(failed.__cause__, "code", None) == "context_length_exceeded"
+            usage, refused = failed.usage, _status_of(failed) is not None and not too_long
+        summary = self._answer(client, limit, arguments, again=True)
         if refused:  # it answers without the schema, so the schema was the reason
             self._takes_formats = False
-        return replace(made, usage=added(usage, made.usage))
+        return replace(summary, usage=add_usage(usage, summary.usage))
 
-    def _answer(self, call: _Call, arguments: Mapping[str, Any]) -> Summary:
-        with self._explaining(arguments):
-            return read_answer(_ask(call, arguments), self.model)
+    def _answer(self, client: Any, limit: Limit, arguments: Mapping[str, Any], *, again: bool = False) -> Summary:
+        timeout = limit.left() if again else self._timeout
+        with self._explain_errors(arguments):
+            openai = _openai_of(client)
+            if openai is None:
+                answer = client.chat.completions.create(**arguments, timeout=timeout)
+                if not inspect.isawaitable(answer):
+                    return read_answer(answer, self.model)
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise SummarizerError("client= is asynchronous: its chat.completions.create must return the answer")
+            own = self._given is None
+            token = current.set(limit)
+            try:
+                create = client.chat.completions.with_streaming_response.create
+                # Connecting tries one address after another; the limit applies to each.
+                timeouts = openai.Timeout(timeout, connect=min(timeout, 10.0))
+                with create(**(_in_body(arguments) if own else arguments), timeout=timeouts) as response:
+                    if not own:
+                        bound_body(response.http_response)
+                    body = bytearray()
+                    for chunk in response.iter_bytes():
+                        limit.left()
+                        body += chunk
+            finally:
+                current.reset(token)
+            return read_answer(parse_body(bytes(body)), self.model)
 
     @contextmanager
-    def _explaining(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+    def _explain_errors(self, arguments: Mapping[str, Any]) -> Iterator[None]:
         try:
             yield
         except SummarizerError:
             raise
         except Exception as exc:  # any exception of a client is a failure of this call only
             raise self._explain(exc, arguments) from exc
-
-    def _going_on(self, continued: Continued) -> dict[str, Any]:
-        """Return the arguments of the agent's own request that are part of its provider's cache key."""
-        arguments = self._arguments(continued.messages)
-        if continued.tools:
-            arguments = {"tools": sendable(continued.tools)} | arguments
-        if continued.tool_choice is not None:
-            arguments = {"tool_choice": sendable(continued.tool_choice)} | arguments
-        return arguments
 
     def _arguments(self, messages: Any) -> dict[str, Any]:
         reasoning = _REASONING.search(self.model) is not None
@@ -244,31 +251,24 @@ class OpenAISummarizer:
             if not callable(with_options):
                 return self._given
             client = with_options(max_retries=0, timeout=self._timeout)
-            return client if _openai_of(client) is None else _without_redirects(client)
+            return client if _openai_of(client) is None else _refuse_redirects(client)
         process = os.getpid()
-        client = self._made.get(process)
-        if client is None:
+        if process not in self._own:
             # No lock: a fork could leave it locked for ever. If two threads make a client, the first one stays.
-            made = self._make_client()
-            client = self._made.setdefault(process, made)
-            if client is not made:
-                made.close()
-        return client
-
-    def _make_client(self) -> Any:
-        return make_client(self._key.get_secret_value(), self._base_url)
+            client = make_client(self._key.get_secret_value(), self._base_url)
+            if self._own.setdefault(process, client) is not client:
+                client.close()
+        return self._own[process]
 
     def _explain(self, exc: Exception, arguments: Mapping[str, Any]) -> SummarizerError:
         """Return an error with cause and remedy in our own words: the original text may quote the request."""
         name, status = type(exc).__name__, getattr(exc, "status_code", None)
         if isinstance(status, int):
-            said, code = f"{exc} {getattr(exc, 'body', '')}", getattr(exc, "code", None)
+            said = f"{exc} {getattr(exc, 'body', '')}"
             # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
             headers = getattr(getattr(exc, "response", None), "headers", None)
-            remedy = _remedy(status, code, getattr(exc, "param", None), arguments)
-            if 300 <= status < 400:
-                remedy = _redirected(headers)
+            remedy = _remedy(status, exc, headers, arguments)
             dislikes = status in _REFUSALS or "response_format" in said or "json_schema" in said
             return (NoSummary if dislikes else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=_retry_after(headers)
@@ -277,27 +277,24 @@ class OpenAISummarizer:
             return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
             return SummarizerError(
-                f"no connection to {self._endpoint}, or it broke off ({name}): check that the server runs"
-                " and that base_url= and the network are right"
+                f"no connection to {self._endpoint}, or it broke ({name}): check the server, the network and base_url="
             )
         if isinstance(exc, TypeError):
             return SummarizerError(
-                f"the client does not take these arguments ({name}): what it does not know goes into"
-                " extra={'extra_body': {...}}"
+                f"the client refuses an argument ({name}): pass it in extra={{'extra_body': {{...}}}}"
             )
-        return SummarizerError(f"asking {self._endpoint} failed ({name}): the cause is kept with this error")
+        return SummarizerError(f"the request to {self._endpoint} failed ({name}): see the cause of this error")
 
 
 def make_client(key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any) -> Any:
     """Return an ``openai.OpenAI`` that tries once, follows no redirect, and rejects a body over *most* bytes."""
     import openai
 
-    def received(response: Any) -> None:
-        bound_body(response, most)
-
     # Only gzip: it can be decompressed piece by piece.
     connections = openai.DefaultHttpxClient(
-        follow_redirects=False, headers={"Accept-Encoding": "gzip"}, event_hooks={"response": [received]}
+        follow_redirects=False,
+        headers={"Accept-Encoding": "gzip"},
+        event_hooks={"response": [lambda response: bound_body(response, most)]},
     )
     limit_connections(connections)
     client = openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
@@ -305,34 +302,17 @@ def make_client(key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES,
     return client
 
 
-def _without_redirects(client: Any) -> Any:
+def _refuse_redirects(client: Any) -> Any:
     """Return *client*, a copy of the given one, changed to follow no redirect."""
     prepare = client._prepare_options
 
-    def prepared(options: Any) -> Any:
+    def prepare_options(options: Any) -> Any:
         options = prepare(options)
         options.follow_redirects = False
         return options
 
-    client._prepare_options = prepared
+    client._prepare_options = prepare_options
     return client
-
-
-def _ask(call: _Call, arguments: Mapping[str, Any]) -> Any:
-    openai = _openai_of(call.client)
-    if openai is None:
-        return _not_awaitable(call.client.chat.completions.create(**arguments, timeout=call.timeout))
-    # Connecting tries one address after another; the limit applies to each.
-    timeout = openai.Timeout(call.timeout, connect=min(call.timeout, 10.0))
-    token = current.set(call.limit)
-    try:
-        create = call.client.chat.completions.with_streaming_response.create
-        with create(**(_in_body(arguments) if call.is_ours else arguments), timeout=timeout) as response:
-            if not call.is_ours:
-                bound_body(response.http_response)
-            return parse_body(read_body(response.iter_bytes(), call.limit))
-    finally:
-        current.reset(token)
 
 
 def _in_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,10 +330,6 @@ def _status_of(failed: SummarizerError) -> int | None:
     """Return the HTTP status of the endpoint's error; None if the failure has another cause."""
     status = getattr(failed.__cause__, "status_code", None)
     return status if isinstance(status, int) else None
-
-
-def _is_too_long(error: object) -> bool:
-    return getattr(error, "code", None) == "context_length_exceeded"
 
 
 def sendable(value: Any) -> Any:
@@ -380,7 +356,7 @@ def _endpoint(base_url: str) -> str:
     return f"{url.scheme}://{where}{f':{port}' if port else ''}{url.path}"
 
 
-def _key(api_key: str | None, endpoint: str) -> str:
+def _find_key(api_key: str | None, endpoint: str) -> str:
     key = (api_key or os.environ.get("OPENAI_API_KEY", "")).strip()
     if not key:
         host = urlsplit(endpoint).hostname or ""
@@ -388,11 +364,11 @@ def _key(api_key: str | None, endpoint: str) -> str:
             return _NO_KEY_NEEDED
         raise SummarizerError(
             "no API key: set OPENAI_API_KEY, or pass base_url= of a server that needs none, or use"
-            " ExtractiveSummarizer(), which asks no model"
+            " ExtractiveSummarizer(), which needs no model"
         )
     # Checked here: the client's own error would print the header with the key.
     if not all("!" <= character <= "~" for character in key):
-        raise SummarizerError("the API key holds characters that no key has; copy it again")
+        raise SummarizerError("the API key contains invalid characters; copy it again")
     return key
 
 
@@ -410,24 +386,27 @@ def _openai_of(client: Any) -> Any:
     return openai if openai is not None and isinstance(client, openai.OpenAI) else None
 
 
-def _not_awaitable(answer: Any) -> Any:
-    if not inspect.isawaitable(answer):
-        return answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-    raise SummarizerError("client= is asynchronous: pass one whose chat.completions.create returns the answer")
-
-
 _REMEDIES = {
     401: "check the key, in api_key= or OPENAI_API_KEY",
     403: "the key may not use this; check its permissions, or choose another model=",
     404: "check model= and base_url=, which usually ends in /v1",
     413: "the request is too large; lower summarizer_input_tokens",
-    429: "too many requests at once; wait, or ask for a higher limit",
+    429: "too many requests; wait, or ask for a higher limit",
 }
 
 
-def _remedy(status: int, code: Any, param: Any, arguments: Mapping[str, Any]) -> str:
+def _remedy(status: int, error: Any, headers: Any, arguments: Mapping[str, Any]) -> str:
+    code, param = getattr(error, "code", None), getattr(error, "param", None)
+    if 300 <= status < 400:
+        # Never followed: the conversation would go to an unchecked address.
+        location = headers.get("location") if hasattr(headers, "get") else None
+        try:
+            there = _endpoint(location) if isinstance(location, str) else ""
+        except ValueError:
+            there = ""
+        printable = re.fullmatch(r"[\w.:/\[\]-]{1,200}", there, re.ASCII)
+        there = there if printable else "another address"
+        return f"it redirects to {there}; to send the conversation there, set base_url= to that address"
     if code == "context_length_exceeded":
         return "the request is longer than the model's window; lower summarizer_input_tokens"
     if code == "insufficient_quota":
@@ -438,19 +417,8 @@ def _remedy(status: int, code: Any, param: Any, arguments: Mapping[str, Any]) ->
     if isinstance(param, str) and param in arguments:
         return f"it refuses this {param!r}; leave it out, or give another value"
     if status >= 500:
-        return "it failed by itself; if that lasts, look at its log or status page"
-    return _REMEDIES.get(status, "check model=, and what extra= and the other parameters hold")
-
-
-def _redirected(headers: Any) -> str:
-    """Return the remedy for a redirect. It is never followed: the conversation would go to an unchecked address."""
-    location = headers.get("location") if hasattr(headers, "get") else None
-    try:
-        there = _endpoint(location) if isinstance(location, str) else ""
-    except ValueError:
-        there = ""
-    where = f" to {there}" if re.fullmatch(r"[\w.:/\[\]-]{1,200}", there, re.ASCII) else " to another address"
-    return f"it redirects{where}, and the conversation is not sent there; if it may be, set base_url= to that address"
+        return "the server failed; if it goes on failing, look at its log or status page"
+    return _REMEDIES.get(status, "check model=, extra= and the other parameters")
 
 
 def _retry_after(headers: Any) -> float | None:

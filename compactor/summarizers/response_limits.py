@@ -1,4 +1,4 @@
-"""The limits of one call: its total time, and the bytes it may receive.
+"""The limits of one call: its total time, and the size of its answer.
 
 httpx limits only single reads and writes. A server that sends a byte now and then, even in headers or an error's body,
 outlives those limits. So every read and write here gets at most the remaining time.
@@ -15,37 +15,29 @@ from .base import SummarizerError
 
 #: No summary is this long; a larger answer would only fill the memory.
 MAX_ANSWER_BYTES = 10_000_000
-
-TOO_LARGE = f"the answer is larger than {MAX_ANSWER_BYTES // 1_000_000} MB: check that base_url= is right"
-
-
-def too_slow(seconds: float) -> str:
-    return f"no whole answer within {seconds:g} s: raise timeout=, or choose a faster model="
-
-
 #: Maximum bytes per decompression step: a few compressed bytes may expand to very many.
 _PIECE = 65_536
+#: Maximum bytes per write: a server that reads slowly would block a long write beyond the limit.
+_WRITE = 16_384
 
 
 class Limit:
-    """The remaining time and network bytes of one call."""
+    """The remaining time of one call."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        self._seconds, self._clock = seconds, clock
+        self.seconds, self._clock = seconds, clock
         self._end = clock() + seconds
-        self._received = 0
 
     def left(self) -> float:
         """Return the remaining seconds, always above 0. Raises ``SummarizerError`` if none remain."""
         left = self._end - self._clock()
         if left <= 0:
-            raise SummarizerError(too_slow(self._seconds))
+            raise SummarizerError(too_slow(self.seconds))
         return left
 
-    def receive(self, count: int) -> None:
-        self._received += count
-        if self._received > MAX_ANSWER_BYTES:
-            raise SummarizerError(TOO_LARGE)
+
+def too_slow(seconds: float) -> str:
+    return f"no complete answer within {seconds:g} s: raise timeout=, or choose a faster model="
 
 
 #: The limit of this thread's current call.
@@ -59,41 +51,28 @@ def _within(timeout: float | None) -> float | None:
     return limit.left() if timeout is None else min(timeout, limit.left())
 
 
-class _LimitedStream:
-    """A connection that never waits past the end of the current call."""
+class _Limited:
+    """A network backend of httpx or one of its connections; never waits past the end of the current call."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self._inner, name)
+
+    def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _Limited:
+        return _Limited(self._inner.connect_tcp(*args, timeout=_within(timeout), **more))
+
+    def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _Limited:
+        return _Limited(self._inner.start_tls(*args, timeout=_within(timeout), **more))
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        received: bytes = self._stream.read(max_bytes, timeout=_within(timeout))
-        if limit := current.get():
-            limit.receive(len(received))
+        received: bytes = self._inner.read(max_bytes, timeout=_within(timeout))
         return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        # In pieces: a server that reads slowly would block a long write beyond the limit.
-        for start in range(0, len(buffer), 16_384):
-            self._stream.write(buffer[start : start + 16_384], timeout=_within(timeout))
-
-    def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
-        return _LimitedStream(self._stream.start_tls(*args, timeout=_within(timeout), **more))
-
-
-class _LimitedBackend:
-    """Makes limited connections."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _LimitedStream:
-        return _LimitedStream(self._backend.connect_tcp(*args, timeout=_within(timeout), **more))
+        for start in range(0, len(buffer), _WRITE):
+            self._inner.write(buffer[start : start + _WRITE], timeout=_within(timeout))
 
 
 def limit_connections(http_client: Any) -> None:
@@ -105,7 +84,7 @@ def limit_connections(http_client: Any) -> None:
     for transport in (getattr(http_client, "_transport", None), *getattr(http_client, "_mounts", {}).values()):
         pool: Any = getattr(transport, "_pool", None)
         if hasattr(pool, "_network_backend"):
-            pool._network_backend = _LimitedBackend(pool._network_backend)
+            pool._network_backend = _Limited(pool._network_backend)
 
 
 def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
@@ -117,7 +96,7 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
     coding, stream = response.headers.get("content-encoding", "").strip().lower(), response.stream
     if coding in ("gzip", "x-gzip", "deflate"):
         del response.headers["content-encoding"]  # or httpx would decompress it again
-        pieces = _decompressed(stream)
+        pieces = _decompress(stream)
     else:
         # httpx decompresses other encodings itself; small pieces bound each step.
         pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
@@ -127,16 +106,16 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
         for piece in pieces:
             left -= len(piece)
             if left < 0:
-                raise SummarizerError(TOO_LARGE)
+                size = MAX_ANSWER_BYTES // 1_000_000
+                raise SummarizerError(f"the answer is larger than {size} MB: check that base_url= is right")
             yield piece
 
     base = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")
-    response.stream = type(
-        "BoundStream", (base,), {"__iter__": lambda _: bounded(), "close": lambda _: stream.close()}
-    )()
+    methods = {"__iter__": lambda _: bounded(), "close": lambda _: stream.close()}
+    response.stream = type("BoundStream", (base,), methods)()
 
 
-def _decompressed(chunks: Any) -> Iterator[bytes]:
+def _decompress(chunks: Any) -> Iterator[bytes]:
     """Yield *chunks* of gzip or zlib decompressed, in pieces. Raises ``SummarizerError`` for any other data."""
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Set
 from functools import cache
 
-from .cues import load_table
+from .cues import load_pattern, load_table
 
 MORE = "…"
 #: Outcomes of a call without a result yet, and of an empty result.
@@ -164,12 +164,6 @@ _CODE = re.compile(
 
 
 @cache
-def pattern_of(kind: str) -> re.Pattern[str]:
-    """Return the pattern of one *kind* in ``tools.yaml``."""
-    return re.compile("|".join(load_table("tools.yaml")[kind]), re.IGNORECASE)
-
-
-@cache
 def words_of(kind: str) -> frozenset[str]:
     """Return the words of one *kind* in ``tools.yaml``."""
     return frozenset(load_table("tools.yaml")[kind])
@@ -185,11 +179,11 @@ def _find_failures(lines: list[str], arguments: str) -> list[str]:
         if _QUOTED.match(line):
             sign = None if line[0].isdigit() else _CAUSE.search(line)
         else:
-            sign = pattern_of("failure in any line").search(line) or _SHOUTED.search(line)
+            sign = load_pattern("tools.yaml", "failure in any line").search(line) or _SHOUTED.search(line)
             if sign is None and (place == 0 or len(lines) - place <= 2 or len(lines) <= 3):
-                sign = pattern_of("failure in a message").search(line[:200])
+                sign = load_pattern("tools.yaml", "failure in a message").search(line[:200])
             if sign is None and place == 0 and line[0] not in "-*•":
-                sign = pattern_of("failure in the first line").search(line[:80])
+                sign = load_pattern("tools.yaml", "failure in the first line").search(line[:80])
         # A search for "error" that finds it has not failed.
         if sign and asked.isdisjoint(_LETTERS.findall(sign[0].casefold())):
             reasons.setdefault(line, 2 if _CAUSE.search(line) else 0 if line[-1] in ":：" else 1)
@@ -211,7 +205,7 @@ def _is_failure_field(key: str, value: str) -> bool:
         return said.lstrip("-").isdecimal() and said != "0"
     if low in words_of("status fields"):
         return said in words_of("failed statuses") or (len(said) == 3 and said.isdecimal() and said[0] in "45")
-    return not low and pattern_of("failure in any line").search(value[:200]) is not None
+    return not low and load_pattern("tools.yaml", "failure in any line").search(value[:200]) is not None
 
 
 _TOKEN = re.compile(r"[^\s\"'`()<>{}\[\],;|=]+")

@@ -396,7 +396,7 @@ def test_a_key_alone_means_openai() -> None:
 def test_nonsense_is_refused_before_anything_is_asked(server: ModelServer) -> None:
     assert "--base-url must be an address" in refusal(run("chat", "--base-url", "nowhere"))
     assert "--model must be the name of a model" in refusal(run("chat", "--base-url", server.base_url, "--model", " "))
-    assert "API key holds characters" in refusal(run("chat", OPENAI_API_KEY="two words"))
+    assert "API key contains invalid characters" in refusal(run("chat", OPENAI_API_KEY="two words"))
     assert "the shipped prompts are" in refusal(run("chat", "--base-url", server.base_url, "--prompt", "nope"))
     assert "--budget" in refusal(run("chat", "--budget", "some"))
     assert server.requests == []

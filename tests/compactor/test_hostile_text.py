@@ -35,7 +35,7 @@ from compactor.acceptance.prohibitions import find_lost, find_missing, find_proh
 from compactor.difference import compare
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
-from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_tags, unfenced
+from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_fence, strip_tags
 from memory import CompactedMessage
 from memory.rounds import Round
 
@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
         SimpleNamespace(choices=[{"message": {"content": text}, "finish_reason": "stop"}]), None
     ),
     "strip_tags": strip_tags,
-    "unfenced": unfenced,
+    "strip_fence": strip_fence,
     "is_remark": is_remark,
     "is_reply": is_reply,
 }

@@ -441,7 +441,7 @@ def test_no_server_holds_a_call_past_its_deadline(server: ModelServer, answer: A
     server.answers(answer)
     with OpenAISummarizer("m", base_url=server.base_url, timeout=0.2) as summarizer:
         started = time.monotonic()
-        assert "no whole answer within 0.2 s: raise timeout=" in str(failure(summarizer))
+        assert "no complete answer within 0.2 s: raise timeout=" in str(failure(summarizer))
         assert time.monotonic() - started < 5
         assert summarizer(REQUEST).text == "SUMMARY 2"
 
@@ -450,7 +450,7 @@ def test_a_server_that_hangs_is_given_up(server: ModelServer) -> None:
     """Silence ends at the deadline too."""
     server.hang()
     with OpenAISummarizer("m", base_url=server.base_url, timeout=0.2) as summarizer:
-        assert "no whole answer within 0.2 s" in str(failure(summarizer))
+        assert "no complete answer within 0.2 s" in str(failure(summarizer))
 
 
 def test_an_answer_that_comes_late_but_in_time_is_taken(server: ModelServer, summarizer: OpenAISummarizer) -> None:
@@ -560,7 +560,7 @@ def test_a_given_client_is_asked_once_and_stays_open(server: ModelServer) -> Non
         with OpenAISummarizer("m", client=client, timeout=0.2) as summarizer:
             assert "HTTP 500" in str(failure(summarizer))
             assert len(server.requests) == 1
-            assert "no whole answer within 0.2 s" in str(failure(summarizer))
+            assert "no complete answer within 0.2 s" in str(failure(summarizer))
             assert summarizer(REQUEST).text == "SUMMARY 3"
         assert not client.is_closed()
         assert client.max_retries == 5
@@ -623,16 +623,16 @@ def test_of_two_clients_made_at_once_one_is_kept(
     server: ModelServer, summarizer: OpenAISummarizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A race of two first calls leaves one client, and the other closed."""
-    make, made = summarizer._make_client, []
+    make, made = module.make_client, []
 
-    def race() -> Any:
-        client = make()
+    def race(*arguments: Any) -> Any:
+        client = make(*arguments)
         made.append(client)
         if len(made) == 1:  # what another thread may do just now
             summarizer(REQUEST)
         return client
 
-    monkeypatch.setattr(summarizer, "_make_client", race)
+    monkeypatch.setattr(module, "make_client", race)
     summarizer(REQUEST)
     assert len(server.requests) == 2
     assert sorted(client.is_closed() for client in made) == [False, True]

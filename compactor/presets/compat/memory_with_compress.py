@@ -41,7 +41,7 @@ from ...strategies import compact_rounds, compress_tool_runs
 from ...strategies.incremental import Saving
 from ...summarize import TOO_LONG, Work, refusal_in
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
-from ...summarizers.answers import strip_tags, unfenced
+from ...summarizers.answers import strip_fence, strip_tags
 from ...tokens import count_message, count_prompt, count_tokens
 from ...transcript import quote
 from ...triggers import over_tokens, when
@@ -750,7 +750,7 @@ def _fill_prompt(prompt: str, request: SummaryRequest, schema: type[BaseModel], 
 
 def _parse_answer(answer: str, schema: type[BaseModel], is_strict: bool) -> str:
     """Return the text in a model's answer. Raises ``SummarizerError`` if it does not fit the schema."""
-    body = unfenced(strip_tags(answer))
+    body = strip_fence(strip_tags(answer))
     if not (is_strict or body.startswith("{")):
         return answer
     try:
