@@ -59,13 +59,13 @@ class EventLog:
         #: Each hook with the kinds of events that it gets. Replaced, never changed: calling them needs no lock.
         self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
-        self._after_fork()
-        renew_after_fork(self)
-
-    def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks
         #: Threads that run the compactor's own code, hooks included. Not thread-local, which costs memory in each.
         self.threads_inside: set[int] = set()
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock, self.threads_inside = threading.RLock(), set()
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unittest.mock import patch
 
 from compactor.cli.app import main
@@ -52,10 +52,12 @@ def run(
     typed: bool = False,
     terminal: bool = False,
     encoding: str = "utf-8",
+    stdin: TextIO | None = None,
     **variables: str,
 ) -> Done:
-    """Run ``compactor`` with *words*; *said* is its standard input, a terminal where it is *typed*."""
-    stdin = Stream(said.encode() if isinstance(said, str) else said, terminal=typed)
+    """Run ``compactor`` with *words*; *said*, or all of *stdin*, is its input, a terminal where it is *typed*."""
+    if stdin is None:
+        stdin = Stream(said.encode() if isinstance(said, str) else said, terminal=typed)
     out = Stream(terminal=terminal, encoding=encoding)
     err = Stream(terminal=terminal, encoding=encoding)
     environment = (TERMINAL if terminal else {"COLUMNS": "90"}) | variables

@@ -64,11 +64,8 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, A
         return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
 
     parts = urlsplit(url or "https://api.openai.com/v1")
-    return (
-        summarizer,
-        partial(stream_answer, client, model),
-        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
-    )
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return summarizer, partial(stream_answer, client, model), address
 
 
 def stream_answer(client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Done, refusal, run
+from model_server import Exchange, ModelServer, completion
 from stored_sessions import session, summarise, url_of
 
-from compactor.cli import chat as module
-from compactor.cli.chat import is_answered
+from compactor import ContextCompactor
 from memory import InMemoryStore, Memory, StoreBusy
-from memory.entries import Entry
 
 
 @pytest.fixture
@@ -28,21 +29,22 @@ def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[dict[str, Any]]]]:
     """The prompts that a model is asked; it answers each in one word."""
     prompts: list[list[dict[str, Any]]] = []
 
-    def stream(_client: object, _model: str, messages: list[dict[str, Any]]) -> Any:
-        prompts.append([dict(message) for message in messages])
-        yield f"Answer-{len(prompts)}."
+    def answer(exchange: Exchange) -> None:
+        prompts.append(exchange.request.body["messages"])
+        exchange.send(200, json.dumps(completion(f"Answer-{len(prompts)}.")))
 
-    monkeypatch.setattr(module, "stream_answer", stream)
-    return prompts
+    with ModelServer() as server:
+        server.always(answer)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        yield prompts
 
 
 def chat(*lines: str, options: tuple[object, ...] = (), **variables: str) -> Done:
-    words = ("chat", "--base-url", "http://127.0.0.1:9/v1", "--summarizer", "extractive", *options)
-    return run(*words, said="".join(f"{line}\n" for line in lines), **variables)
+    return run("chat", "--summarizer", "extractive", *options, said="".join(f"{line}\n" for line in lines), **variables)
 
 
 def said(done: Done) -> str:
@@ -123,7 +125,7 @@ class Locked(InMemoryStore):
         self.busy: list[str] = []
 
     def append(self, session: str, entries: Any, after: int) -> int:
-        kinds = [entry.kind for entry in entries if isinstance(entry, Entry)]
+        kinds = [entry.kind for entry in entries]
         if self.busy and self.busy[0] in kinds:
             self.busy.pop(0)
             raise StoreBusy("another process kept it locked;\nnothing was written")
@@ -142,7 +144,7 @@ def test_a_store_that_is_busy_does_not_end_the_chat(monkeypatch: pytest.MonkeyPa
     assert [message["content"] for message in asked[-1]] == ["one"]
     memory = Memory("talk", store=store)
     assert len(memory.conversation.rounds) == 1
-    assert is_answered(memory)
+    assert memory.messages()[-1]["role"] == "assistant"
 
 
 def test_a_command_that_the_store_fails_does_not_end_it_either(
@@ -168,14 +170,14 @@ def test_what_another_process_published_is_not_reverted_unseen(
     options = ("--store", "postgresql://x", "--session", "talk", "--threshold", 50, "--retain", 2)
     talk = [f"Count flock-{number} with {number * 11} sheep, and give exact figures." for number in range(6)]
     chat(*talk, "/compact", options=options)
-    revert, meanwhile = module.ContextCompactor.revert, [lambda: summarise(Memory("talk", store=store), 5)]
+    revert, meanwhile = ContextCompactor.revert, [lambda: summarise(Memory("talk", store=store), 5)]
 
-    def overtaken(compactor: module.ContextCompactor, generation: int | None = None) -> Any:
+    def overtaken(compactor: ContextCompactor, generation: int | None = None) -> Any:
         if meanwhile:
             meanwhile.pop()()
         return revert(compactor, generation)
 
-    monkeypatch.setattr(module.ContextCompactor, "revert", overtaken)
+    monkeypatch.setattr(ContextCompactor, "revert", overtaken)
     done = chat("/revert", "/revert", options=options)
     assert (done.code, len(done.err.splitlines())) == (0, 1)
     assert "another compaction or revert was published" in done.err
