@@ -51,7 +51,7 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -
         nonlocal printed_tens
         if console is None:
             return
-        done = len(demo.held_up)
+        done = len(demo.turn_seconds)
         news = [(role, text) for role, agent in demo.agents.items() for text in agent.watch.take_news()]
         if done // 10 > printed_tens:
             printed_tens = done // 10
@@ -77,12 +77,12 @@ def _play(demo: Demo, count: int, pause: Callable[[], None]) -> None:
 
 
 def _draw(demo: Demo, count: int, console: Console) -> Panel:
-    done = len(demo.held_up)
+    done = len(demo.turn_seconds)
     width = max(20, min(console.width, 100) - 6)
     lines = [Text(f"User: {one_line(demo.asked, width - 6)}\n{one_line(demo.doing, width)}", style="dim")]
     for role, agent in demo.agents.items():
         lines += [Text(""), *_draw_agent(role, agent, done, count, console)]
-    longest = milliseconds(max(demo.held_up, default=0.0))
+    longest = milliseconds(max(demo.turn_seconds, default=0.0))
     lines += [
         Text(""),
         Text.assemble("longest time that a turn was held up  ", (longest, "bold green"), style="default"),
@@ -145,12 +145,12 @@ def print_summary(demo: Demo, console: Console) -> None:
         "compacting, in the background": [f"{one['background_seconds']:.1f} s" for one in figures],
     }
     count = "one agent" if len(figures) == 1 else "two agents"
-    title = f"{len(demo.held_up)} rounds in one Memory, {count}"
+    title = f"{len(demo.turn_seconds)} rounds in one Memory, {count}"
     console.print(make_table(("", *demo.agents), [(name, *cells) for name, cells in rows.items()], title=title))
     if demo.scenario.recalls:
         _print_promises(demo, console)
     console.print(
-        f"All calls of one turn together took {milliseconds(max(demo.held_up, default=0.0))} at most, the longest"
+        f"All calls of one turn together took {milliseconds(max(demo.turn_seconds, default=0.0))} at most, the longest"
         f" single call {milliseconds(demo.longest_call)}.\n"
         f"Summarising took {sum(one['background_seconds'] for one in figures):.1f} s, all of it in the background:"
         f" extracted offline, with\n{demo.latency:g} s added to each call that a model would take.\n"

@@ -178,7 +178,9 @@ class Replay:
         name, messages = conversation
         memory, options = Memory(), self.options()
         watch, looked = Watch(options["strategies"]), threading.Event()
-        clock = _StepClock() if self.summarizer is None else None
+        clock = FakeClock() if self.summarizer is None else None  # so that a back-off ends with the next message
+        if clock is not None:
+            clock.monotonic = time.monotonic  # type: ignore[method-assign]  # durations are real
         compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
         for hook in (*self.hooks, lambda _: looked.set()):
             compactor.on_event(hook)
@@ -251,13 +253,6 @@ class Replay:
             "conversations": results,
             "totals": sum_results(results),
         }
-
-
-class _StepClock(FakeClock):
-    """A clock for back-offs that end with the next message, so at the same one in every run. Durations are real."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def _wait_for_model(compactor: ContextCompactor, looked: threading.Event) -> None:

@@ -49,14 +49,8 @@ NO_WORK: Figures = {"prompts": 0, "times": 0, "tokens_saved": 0}
 #: The savings of one strategy. ``overlays`` are published compactions and reductions. Tokens are counted when each is
 #: published: of a compaction those of the covered rounds and the previous summary, of a reduction those of its round.
 #: ``requests`` include those whose answer was rejected; the time is that from the first request to publication.
-NO_SAVING: Figures = {
-    "overlays": 0,
-    "tokens_before": 0,
-    "tokens_after": 0,
-    "requests": 0,
-    "tokens_saved": 0,
-    "background_seconds": 0.0,
-}
+NO_SAVING: Figures = dict.fromkeys(("overlays", "tokens_before", "tokens_after", "requests", "tokens_saved"), 0)
+NO_SAVING["background_seconds"] = 0.0
 _OF_EVENTS = ("compactions", "reductions", "failures", "background_seconds")
 _OF_PROMPTS = (
     "prompt_tokens",  # of the last prompt
@@ -110,7 +104,7 @@ class Watch:
                     self._add_to_strategy(event.strategy, {"overlays": 1, "background_seconds": seconds} | saving)
                     add_figures(self._figures, {kind: 1, "background_seconds": seconds})
                 case Failed():
-                    add_figures(self._figures, {"failures": 1})
+                    self._figures["failures"] += 1
                 case Started():
                     self._add_to_strategy(event.strategy, {"requests": 1})
                 case Rejected() if event.attempt < event.attempts:  # the summarizer is asked again

@@ -95,7 +95,7 @@ class Demo:
         self.memory = Memory()
         self.agents: dict[str, Agent] = {}
         #: Seconds that the host's own calls took, for each finished round.
-        self.held_up: list[float] = []
+        self.turn_seconds: list[float] = []
         self.longest_call = 0.0
         #: The user's query and the newest message, for display.
         self.asked = self.doing = ""
@@ -108,7 +108,7 @@ class Demo:
         self.references: dict[str, bool] = {}
         self._closing = threading.Event()
         self._pause: Callable[[], None] = lambda: None
-        self._held, self._calls = 0.0, 0
+        self._turn_seconds, self._calls = 0.0, 0
         self._made_up, self._rounds = load_script(scenario.file)
         self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
@@ -157,7 +157,7 @@ class Demo:
                 names = self._made_up["names"][passes % len(self._made_up["names"])]
                 self._names = {name: self._make_up(text) for name, text in names.items()}
             script = self._rounds[index]
-            self.asked, self._held = self.fill(script["user"]), 0.0
+            self.asked, self._turn_seconds = self.fill(script["user"]), 0.0
             if self.scenario.recalls and "plan" in script:
                 self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
             with self._timed():
@@ -170,7 +170,7 @@ class Demo:
             self.scenario.play_round(self, round_, script)
             with self._timed():
                 self.memory.finish_round(round_)
-            self.held_up.append(self._held)
+            self.turn_seconds.append(self._turn_seconds)
 
     def settle(self, timeout: float) -> bool:
         """Wait for running compactions, then compose once more. Return False if *timeout* seconds are not enough."""
@@ -312,7 +312,7 @@ class Demo:
             yield
         finally:
             took = time.perf_counter() - began
-            self._held += took
+            self._turn_seconds += took
             self.longest_call = max(self.longest_call, took)
 
     @property
@@ -322,11 +322,11 @@ class Demo:
     def figures(self) -> dict[str, Any]:
         """Return all figures as the JSON document has them."""
         figures = {
-            "rounds": len(self.held_up),
+            "rounds": len(self.turn_seconds),
             "budget": BUDGET,
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
-            "longest_turn_ms": round(1000 * max(self.held_up, default=0.0), 3),
+            "longest_turn_ms": round(1000 * max(self.turn_seconds, default=0.0), 3),
             "longest_call_ms": round(1000 * self.longest_call, 3),
             "roles": {
                 role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
