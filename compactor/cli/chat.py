@@ -131,7 +131,7 @@ def open_memory(url: str | None, session: str | None) -> Iterator[Memory]:
         with open_named(url, create=True) as store:
             yield Memory(session, store=store)
     elif session is not None:
-        raise CannotRun("--session is the name of one in a store: pass --store, or set COMPACTOR_STORE")
+        raise CannotRun("--session names a session in a store: pass --store, or set COMPACTOR_STORE")
     else:
         yield Memory()
 

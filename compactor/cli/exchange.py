@@ -54,7 +54,7 @@ def _replace_when_complete(target: Path, *, force: bool) -> Iterator[TextIO]:
 
 def _require_free(target: Path, *, force: bool) -> None:
     if not force and os.path.lexists(target):
-        raise CannotRun(f"{one_line(str(target))} is there already; give another name, or --force to write over it")
+        raise CannotRun(f"{one_line(str(target))} already exists; give another name, or --force to overwrite it")
 
 
 def import_into(url: str | None, file: str, session: str | None) -> Imported:

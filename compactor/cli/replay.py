@@ -126,10 +126,10 @@ def _parse_json(text: str, name: str, first_line: int) -> Any:
 def _make_conversation(value: Any, number: int, where: str) -> Conversation:
     known_as, messages = (value.get("id"), value.get("messages")) if isinstance(value, dict) else (None, value)
     if _is_message(value):
-        raise CannotRun(f"{where}: is a message among conversations; the file must hold the one or the other")
+        raise CannotRun(f"{where}: is a message among conversations; the file must hold only one of the two")
     if not isinstance(messages, list):
         kinds = {dict: "an object without a list of messages", str: "a text", bool: "true or false", type(None): "null"}
-        raise CannotRun(f"{where}: is no conversation but {kinds.get(type(value), 'a number')}; needed is {_SHAPES}")
+        raise CannotRun(f"{where}: is no conversation but {kinds.get(type(value), 'a number')}; it needs {_SHAPES}")
     name = one_line(str(known_as), 40) if isinstance(known_as, (str, int)) else str(number)
     return name, [_check_message(message, f"{where}, message {index}") for index, message in enumerate(messages, 1)]
 

@@ -124,7 +124,7 @@ def export(
     JSON: {"session", "entries", "file"}.
     """
     if as_json and to == "-":
-        raise CannotRun("--json would stand among the session's lines; give a file by --to, or leave it out")
+        raise CannotRun("--json would mix with the session's lines; pass --to FILE, or leave --json out")
     with open_named(store) as opened:
         require_session(opened, session)
         entries = exchange.export(opened, session, to, force=force)

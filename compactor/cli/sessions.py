@@ -43,7 +43,7 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
         raise CannotRun(f"no store is named: pass --store URL, such as {_EXAMPLES}, or set COMPACTOR_STORE")
     path = _file_of(url)
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
-        raise CannotRun(f"what is kept in memory ends with the process that keeps it; pass --store {_EXAMPLES}")
+        raise CannotRun(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
     if path is not None and not create and not _is_file(path):
         place = one_line(path, 200)
         raise CannotRun(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")

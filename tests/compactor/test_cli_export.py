@@ -83,7 +83,7 @@ def test_a_session_that_is_there_is_not_changed(url: str, tmp_path: Path) -> Non
 def test_a_file_that_is_there_is_kept_but_for_force(url: str, tmp_path: Path) -> None:
     file = tmp_path / "shop.jsonl"
     file.write_text("mine", encoding="utf-8")
-    assert "is there already" in refusal(run("export", "shop", "--store", url, "--to", file))
+    assert "already exists" in refusal(run("export", "shop", "--store", url, "--to", file))
     assert file.read_text(encoding="utf-8") == "mine"
     assert run("export", "shop", "--store", url, "--to", file, "--force").code == 0
     assert len(file.read_text(encoding="ascii").splitlines()) == len(log(url)) + 1
@@ -114,7 +114,7 @@ def test_a_file_that_somebody_made_meanwhile_is_kept(url: str, tmp_path: Path, m
         return 0
 
     monkeypatch.setattr("compactor.cli.exchange.export_session", slow)
-    assert "is there already" in refusal(run("export", "shop", "--store", url, "--to", file))
+    assert "already exists" in refusal(run("export", "shop", "--store", url, "--to", file))
     assert file.read_text(encoding="utf-8") == "mine"
 
 
@@ -133,7 +133,7 @@ def test_a_path_that_cannot_be_written_is_one_line(url: str, tmp_path: Path) -> 
 
 
 def test_lines_and_one_document_do_not_mix(url: str) -> None:
-    assert "give a file by --to" in refusal(run("export", "shop", "--store", url, "--json"))
+    assert "pass --to FILE" in refusal(run("export", "shop", "--store", url, "--json"))
 
 
 @pytest.mark.parametrize(

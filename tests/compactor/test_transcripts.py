@@ -154,7 +154,7 @@ def refused(folder: Path, text: str | bytes) -> str:
         (b"[" * 200_000, ": is nested too deeply to be read (line 1)"),
         (lines(ASK) + "\n" + "[" * 200_000, ": is nested too deeply to be read (line 2)"),
         (b"[" + b"9" * 10_000 + b"]", ": holds a number too long to be read (line 1)"),
-        (b"42", ": is no conversation but a number; needed is a list of messages"),
+        (b"42", ": is no conversation but a number; it needs a list of messages"),
         (b"true", ": is no conversation but true or false"),
         (b"null", ": is no conversation but null"),
         (json.dumps(SECRET), ": is no conversation but a text"),
