@@ -1,9 +1,4 @@
-"""The prompt: log and overlays merged, at most the budget, and the same beginning for as long as it can be.
-
-A summarizer may go on from the agent's last prompt, since the provider has most of it in its cache. Its messages are
-not kept but made again from their snapshot: so a prompt costs no memory, and a host may change the messages that it was
-given.
-"""
+"""The prompt: log and overlays merged, at most the budget, and the same beginning for as long as it can be."""
 
 from __future__ import annotations
 
@@ -109,12 +104,11 @@ def compose(
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
-        summary = {"role": "system", "content": compaction.to_prompt()} if compaction is not None else None
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
         correction = rounds.usage.correction
         limit = math.floor((budget - reserve) / correction)
-        whole = show_all(view, front, summary, limit) if reminder is None else None
-        messages, report = whole or fit(view, front, summary, reminder, limit, max(1, int(budget * GRID)))
+        whole = show_all(view, front, limit) if reminder is None else None
+        messages, report = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)))
         # Once: what another thread may defer by then waits for the next prompt.
         if report.tokens_before <= limit or attempt or not _publish_deferred(memory, role):
             break
@@ -136,10 +130,8 @@ def compose(
     return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
 
 
-def show_all(
-    view: View, system: Sequence[Message], summary: Message | None, limit: int
-) -> tuple[list[Message], Report] | None:
-    """Return the prompt of *system*, *summary* and the whole tail if that is at most *limit* tokens.
+def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report] | None:
+    """Return the prompt of *system*, compaction and the whole tail if that is at most *limit* tokens.
 
     The fast path. None if the prompt is longer, or if ``fit`` has more to do: with a line about dropped posts, with a
     covered round in front because the user has not spoken since, or with a round that must be made anew.
@@ -149,16 +141,14 @@ def show_all(
         return None
     sums, growing = view.prefix_sums, view.growing
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
-    tokens = PROMPT_TOKENS + view.header_tokens + last.tokens - first.tokens
-    if summary is not None:
-        tokens += count_message(summary, view.ledger.count_again)
+    tokens = PROMPT_TOKENS + view.header_tokens + view.compaction_tokens + last.tokens - first.tokens
     asked = last.asked is not None and last.asked >= start
     for round_, group in growing:
         tokens += sum(view.ledger.costs(round_, group))
         asked = asked or group.from_user
     if not asked or tokens > limit:
         return None
-    messages = [*system, *([summary] if summary is not None else [])]
+    messages = [*system, *([view.summary] if view.summary is not None else [])]
     for account in sums.accounts[start - sums.start : closed - sums.start]:
         parts = account.parts
         if parts is None:
@@ -224,7 +214,12 @@ def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
 
 @dataclass(frozen=True, slots=True)
 class LastPrompt:
-    """A prompt that shows all of the tail, nothing shortened or left out. Its repr shows no conversation."""
+    """A prompt that shows all of the tail, nothing shortened or left out: a summarizer may go on from it, since the
+    provider has most of it in its cache. Its repr shows no conversation.
+
+    The messages of the tail are not kept but made again from the view: so a prompt costs no memory, and a host may
+    change the messages that it was given.
+    """
 
     view: View = field(repr=False)
     #: Its messages before the tail, without the plan, which is not in the log.

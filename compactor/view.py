@@ -20,10 +20,10 @@ from .acceptance.prohibitions import PROHIBITIONS, collect_prohibitions, find_lo
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, calls_in, group_pins, is_pinned
-from .prompt.groups import MessageGroup, apply_overlays, group_messages, tells_of_drops
+from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Summary, SummaryRequest
-from .tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message, window_of
+from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, count_message, window_of
 
 if TYPE_CHECKING:
     from .summarize import Work
@@ -117,10 +117,13 @@ class View:
         return group_pins(self.rounds.pins)
 
     @cached_property
+    def summary(self) -> Message | None:
+        """The message that shows the compaction; None if there is none."""
+        return {"role": "system", "content": self.compaction.to_prompt()} if self.compaction is not None else None
+
+    @cached_property
     def compaction_tokens(self) -> int:
-        if self.compaction is None:
-            return 0
-        return MESSAGE_TOKENS + self.ledger.count_again(self.compaction.to_prompt())
+        return count_message(self.summary, self.ledger.count_again) if self.summary is not None else 0
 
     def tokens_in_front(self, compaction: CompactedMessage | None) -> int:
         """Return the tokens that prompts would show before the tail with *compaction*: its message, the pinned posts of

@@ -52,12 +52,11 @@ class Report:
 
 
 def fit(
-    view: View, system: Sequence[Message], summary: Message | None, plan: Message | None, limit: int, step: int
+    view: View, system: Sequence[Message], plan: Message | None, limit: int, step: int
 ) -> tuple[list[Message], Report]:
-    """Return the longest prompt of *system*, *summary* and *view*'s tail in at most *limit* tokens, cut in steps of
-    *step* tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer.
-    """
-    frame = _Frame(view, system, summary, plan, limit, step)
+    """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
+    tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
+    frame = _Frame(view, system, plan, limit, step)
     draft = _Draft(frame.parts_ahead_of(view.end), range(view.end, frame.newest), frame.parts_from(frame.newest))
     before = tokens = frame.tokens_of(draft)
     if before > limit:
@@ -96,7 +95,6 @@ class _Frame:
 
     view: View
     system: Sequence[Message]
-    summary: Message | None
     plan: Message | None
     limit: int
     max_step: int
@@ -111,7 +109,7 @@ class _Frame:
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[Reduced, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
-        self.put_head(self.summary, self.plan)
+        self.put_head(view.summary, self.plan)
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
         #: The place of the newest round in which the user speaks; -1: in none.
@@ -151,7 +149,7 @@ class _Frame:
         if place == self.asked:  # the user's first words there and his last
             spoken = [number for number, part in enumerate(parts) if part.group.from_user]
             for number in {*spoken[:1], *spoken[-1:]}:
-                parts[number] = replace(parts[number], fixed=True, levels=())
+                parts[number] = replace(parts[number], fixed=True, pinned=True, levels=())
         self._parts[place] = parts
         return parts
 
@@ -211,7 +209,7 @@ class _Frame:
     def shorten_head(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
         newest = self.parts_from(self.newest)
-        stays = [part for part in (*self.parts_ahead_of(self.newest), *newest) if part.fixed or part.pinned]
+        stays = [part for part in (*self.parts_ahead_of(self.newest), *newest) if part.pinned]
         must = sum([part.tokens for part in stays])
         must += _least_unread(self, newest, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
@@ -238,7 +236,7 @@ class _Frame:
 def _least_unread(frame: _Frame, newest: Sequence[PromptPart], room: int) -> int:
     """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
     are none or they do not fit into *room*: an agent that never sees its results makes the same calls again."""
-    free = [part for part in newest if not (part.fixed or part.pinned or part.group.pending)]
+    free = [part for part in newest if not (part.pinned or part.group.pending)]
     if not free or not frame.view.is_unread(free[-1].round_, free[-1].group):
         return 0
     least = _clip_to(frame, free[-1], free[-1].tokens, 0).tokens + frame.note_tokens
@@ -356,10 +354,10 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     last = [number for number, part in enumerate(draft.parts) if part.round_.id == newest_id]
     back = {number for number in last if view.read_back(draft.parts[number].round_, draft.parts[number].group)}
     parts = [part if number in back else _clip(frame, part, limit) for number, part in enumerate(draft.parts)]
-    room -= sum([part.tokens for part in parts if part.fixed or part.pinned])
-    free = [n for n, part in enumerate(parts) if not (part.fixed or part.pinned or part.group.pending)]
+    room -= sum([part.tokens for part in parts if part.pinned])
+    free = [n for n, part in enumerate(parts) if not (part.pinned or part.group.pending)]
     free = [*(n for n in free[:-1] if n not in back), *(n for n in free[:-1] if n in back), *free[-1:]]
-    waiting = [n for n, part in enumerate(parts) if part.group.pending and not (part.fixed or part.pinned)]
+    waiting = [n for n, part in enumerate(parts) if part.group.pending and not part.pinned]
     gone: set[int] = set()
     for number in waiting:  # what waits before the newest
         parts[number] = _clip_to(frame, draft.parts[number], limit, room)
@@ -412,8 +410,8 @@ def _step_down(limit: int) -> int:
 
 
 def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
-    """Return *part* with each text of more than *limit* tokens clipped; the same object if it is fixed or pinned."""
-    if part.fixed or part.pinned or part.tokens <= limit:
+    """Return *part* with each text of more than *limit* tokens clipped; the same object if it is pinned."""
+    if part.pinned or part.tokens <= limit:
         return part
     shorter: dict[int, tuple[Message, int]] = {}
     for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True)):

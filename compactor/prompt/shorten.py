@@ -47,7 +47,7 @@ class PromptPart:
     #: Tokens of each message, and of all.
     costs: tuple[int, ...]
     tokens: int
-    #: Neither shortened nor left out: one of its posts is pinned; or it is the user's newest query.
+    #: Neither shortened nor left out: one of its posts is pinned, or it is the user's newest query, which is ``fixed``.
     pinned: bool = False
     fixed: bool = False
     #: The part on each level of shortening; empty if none makes it shorter, None if that is unknown.

@@ -271,19 +271,19 @@ def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, t
     summary = {"role": "system", "content": said} if said is not None else None
     head = [*system, *([summary] if summary is not None else [])]
 
-    found = show_all(view, system, summary, 10**9)
-    messages, report = fit(view, system, summary, None, 10**9, 3 * 10**8)
+    found = show_all(view, system, 10**9)
+    messages, report = fit(view, system, None, 10**9, 3 * 10**8)
 
     assert report.tokens_over == 0
     assert found in (None, (messages, report))
     speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
     assert found is not None or not speaks or messages != [*head, *_tail_of(view)]
     if found is not None:
-        assert show_all(view, system, summary, report.tokens_after) == (messages, report)
-        assert show_all(view, system, summary, report.tokens_after - 1) is None
+        assert show_all(view, system, report.tokens_after) == (messages, report)
+        assert show_all(view, system, report.tokens_after - 1) is None
         for message in found[0][len(head) :]:
             message.clear()
-        assert show_all(view, system, summary, 10**9) == (messages, report)
+        assert show_all(view, system, 10**9) == (messages, report)
 
 
 def _tail_of(view: View) -> list[Message]:
