@@ -74,20 +74,19 @@ def compose(
 ) -> Prompt:
     """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens less *reserve* for the answer.
 
-    Never waits for a model. If the tail does not fit, the role's compactor publishes a deferred compaction, if it has
-    one. If that is not enough, the tail is shortened, only as far as needed: large payloads become a preview with a
-    reference, old tool results a line; the oldest rounds are left out with a line that says which, then the oldest
-    posts of the newest round; at last its largest texts are clipped. Cuts are made in steps of ``GRID``, so that the
-    beginning rarely changes. A tool call keeps its results, pinned posts stay, and the newest user query is whole. If
-    even that does not fit, raises ``BudgetExceeded``, or, with ``on_overflow="warn"``, returns the shortest prompt that
-    there is, with the warning ``OverBudget``.
+    Never waits for a model. If the tail does not fit, the role's compactor publishes its deferred compaction. If that
+    is not enough, the tail is shortened, only as far as needed: large payloads become a preview with a reference, old
+    tool results a line; the oldest rounds are left out with a line that says which, then the oldest posts of the newest
+    round; at last its largest texts are clipped. Cuts are made in steps of ``GRID``, so that the beginning rarely
+    changes. A tool call keeps its results, pinned posts stay, and the newest user query is whole. If even that does not
+    fit, raises ``BudgetExceeded``, or, with ``on_overflow="warn"``, returns the shortest prompt and warns with
+    ``OverBudget``.
 
-    *tools* are the schemas that go with the request: they count. They and *tool_choice* are remembered in this process
-    for a summarizer that goes on from this prompt: give both as they are sent. *plan* is text or a ``Plan``, a callable
-    that gives one, or True for that of the role's compactor; while anything in it is pending, it stands before the
-    newest query. The provider's own counts, given to ``memory.record_usage``, correct the budget. *counter*
-    takes the place of *model*'s tokenizer; keep one and give it each time, since what it counted is remembered for as
-    long as it is the same.
+    *tools* are the schemas that go with the request: they count. A summarizer may go on from this prompt, with them and
+    *tool_choice*: give both as they are sent. *plan* is text or a ``Plan``, a callable that gives one, or True for that
+    of the role's compactor; while anything in it is pending, it stands before the newest query. The provider's own
+    counts, given to ``memory.record_usage``, correct the budget. *counter* takes the place of *model*'s tokenizer; give
+    the same one each time, since counts are remembered with it.
     """
     require_prompt_of(memory, role, tools, model, counter)
     if type(budget) is not int or budget < 1:

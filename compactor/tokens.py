@@ -55,10 +55,8 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     """Return the number of tokens of *text* in *encoding* (``o200k_base`` or ``cl100k_base``).
 
     Special tokens such as ``<|endoftext|>`` count as ordinary text; a lone surrogate counts as U+FFFD, as in tiktoken.
-    Takes about 2 µs for 400 characters; the first call loads the encoding, in about half a second.
-
-    A run of more than ``MAX_EXACT_RUN`` characters without white space is overestimated, at one token per byte: an
-    exact count of such a run takes a thousand times as long as of prose.
+    Takes about 2 µs for 400 characters; the first call loads the encoding, in about half a second. A run of more than
+    ``MAX_EXACT_RUN`` characters without white space, a thousand times as slow, is overestimated: one token per byte.
     """
     total = 0
     if len(text) > MAX_EXACT_RUN:
@@ -133,10 +131,8 @@ def _to_json(value: object) -> str:
 
 
 def _long_runs(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each run too long for an exact count.
-
-    A run includes the white space that an encoding joins to it: one character before, and line ends after.
-    """
+    """Return the start and end of each run too long for an exact count, with the white space that an encoding joins to
+    it: one character before, and line ends after."""
     half = MAX_EXACT_RUN // 2
     # A too long run contains a whole block of half its length; in prose, every block has white space near its start.
     blocks = (text[at : at + half] for at in range(0, len(text) - half + 1, half)) if len(text) > MAX_EXACT_RUN else ()

@@ -27,8 +27,7 @@ __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", 
 MIN_ROOM = 64
 #: Maximum characters of a call's arguments beside its result.
 MAX_ARGUMENTS = 160
-#: Maximum bytes of a name or an id in a tag, each of which may be a token; in little room, as many as providers allow
-#: in the name of a tool.
+#: Maximum bytes of a name or an id in a tag, each of which may be a token; in little room, those of a tool's name.
 MAX_ATTRIBUTE, MIN_ATTRIBUTE = 320, 64
 #: With less room for a request, in tokens, arguments do not stand beside results.
 ROOM_FOR_ARGUMENTS = 512
@@ -96,9 +95,8 @@ def _split_posts(round_: Round) -> list[Post]:
 def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
     """Yield *rounds* in steps of at most ``room.tokens``, which the caller may change after each.
 
-    *calls* are those that the results answer, if the rounds are parts of others; None: those in the rounds. A round
-    that fits is kept whole; a longer one is split between posts, and a longer post within its text. Raises
-    ``StepsTooSmall`` if there is too little room to go on.
+    *calls* are those that the results answer; None: those in the rounds. A round that fits is kept whole; a longer one
+    is split between posts, and a longer post within its text. Raises ``StepsTooSmall`` if there is too little room.
     """
     step = Step()
     for done, round_ in enumerate(rounds):

@@ -88,11 +88,8 @@ class View:
 
     @property  # not cached: a view that held itself would be freed late
     def as_summarised(self) -> View:
-        """The view as the summarizer is to go on from it: the model's text alone, and all rounds since, raw.
-
-        The same view if nothing was folded in offline, or if some of those rounds are gone, as with hosts that drop old
-        ones: then the extracted text is all that is left of them.
-        """
+        """The view as the summarizer is to go on from it: the model's text alone, and all rounds since, raw. The same
+        view if nothing was folded in offline, or if some of those rounds are gone: then only the extract is left."""
         current = self.compaction
         if current is None or not current.is_offline:
             return self

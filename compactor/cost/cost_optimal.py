@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -125,20 +127,17 @@ def cost_optimal(
 
     The trigger estimates W* as the conversation runs: from its growth, the length of its system messages and summary,
     the retained rounds, and how often the provider's cache was cold (``memory.record_usage(..., cached_tokens=...)``).
-    *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* is
-    ``continue`` if the summarizer continues the agent's cached prompt; *delta_tokens* is the length of its answer if it
-    is asked only for edits.
+    *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* is ``continue`` if the
+    summarizer continues the agent's cached prompt; *delta_tokens* is the length of its answer if it writes only edits.
 
-    It is never due for fewer than *least* new tokens, because each compaction rewrites the summary and may lose
-    something. The default, 1,500, is 1.5 times a usual summary. It is always due before the prompt, in the provider's
-    count, reaches *budget*. The margin is the growth during a compaction, and at most half the budget. None: the
-    configuration's ``max_tokens``, or most of the model's window.
+    It is never due for fewer than *least* new tokens (by default 1.5 times a usual summary), because each compaction
+    may lose something. It is always due before the prompt, in the provider's count, reaches *budget*, with the growth
+    during a compaction as a margin, at most half the budget. None: ``max_tokens``, or most of the model's window. It is
+    also due at the ``threshold`` or ``max_tokens`` that the compactor's configuration sets.
 
     *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: remaining calls, or a
     callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
     requires it. None: unknown, the conversation goes on.
-
-    If the compactor's configuration sets a ``threshold`` or ``max_tokens``, the trigger is due there as well.
     """
     whole_number("least", least)
     for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
@@ -179,14 +178,18 @@ class CostOptimal(Trigger):
         self._instruction_tokens: int | None = None
         #: Measured calls of the model during a compaction.
         self._latency: float | None = None
-        #: The last due compaction: its end, the number of calls after that end at the time, and the rounds at the time.
-        #: The pass that makes the compaction keeps these rounds, so it sees no later calls.
+        #: The last due compaction: its end, and at the time, the number of calls after that end and the rounds. The
+        #: pass that makes the compaction keeps these rounds, so it sees no later calls.
         self._asked: tuple[str, int, object] | None = None
 
     def within(self, config: CompactorConfig) -> CostOptimal:
         trigger = copy.copy(self)
         trigger.verdict = trigger._weigh
-        trigger._config, trigger._chosen = config, _chosen_in(config)
+        trigger._config = config
+        chosen = [after_rounds(config.threshold)] if "threshold" in config.model_fields_set else []
+        if config.max_tokens is not None:
+            chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
+        trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
         trigger._instruction_tokens = trigger._latency = trigger._asked = None
         return trigger
 
@@ -213,7 +216,11 @@ class CostOptimal(Trigger):
         grown, measured = measure_growth(view, view.due_end(self._config))
         sizes, prices = self._estimate(view, measured), self.prices.with_cold(view.usage.cold)
         best, price = best_interval(prices, sizes, self._style), price_of_compaction(prices, sizes, self._style)
-        tokens, ceiling = view.corrected_tokens, self._ceiling(view, sizes)
+        # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
+        budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
+        meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
+        ceiling = max(budget - math.ceil(meanwhile), budget // 2)
+        tokens = view.corrected_tokens
         left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
@@ -256,12 +263,6 @@ class CostOptimal(Trigger):
             return "growing", None
         return ("grown" if repaid else "ends_soon"), None
 
-    def _ceiling(self, view: View, sizes: Sizes) -> int:
-        """Return the number of prompt tokens at which a compaction must begin to be ready in time."""
-        budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
-        meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
-        return max(budget - math.ceil(meanwhile), budget // 2)
-
     @property
     def _latency_calls(self) -> float:
         """Calls of the model during a compaction."""
@@ -277,12 +278,3 @@ class CostOptimal(Trigger):
             went_by = max(view.calls_behind(view.end) - calls, 0)
             self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
             self._asked = None
-
-
-def _chosen_in(config: CompactorConfig) -> Trigger | None:
-    """Return the trigger that *config* sets explicitly; None if it sets none."""
-    rounds = after_rounds(config.threshold) if "threshold" in config.model_fields_set else None
-    if config.max_tokens is None:
-        return rounds
-    tokens = over_tokens(max(1, int(config.max_tokens * config.token_ratio)))
-    return tokens if rounds is None else rounds | tokens

@@ -53,12 +53,10 @@ class Limits:
     if *prices* have a dollar price per token (``Prices.of_model``), else in tokens: as many uncached input tokens of
     the agent's model as cost the same.
 
-    The cost of a call is known only afterwards. An estimate is reserved for it, and the reported usage replaces the
-    estimate, so an hour is overspent at most by the error of the estimates. A failed or abandoned call, or one without
-    reported usage, costs its estimate. A call that the endpoint refused, or that did not reach it, costs nothing.
-
-    A cycle holds its permit from its first request to its end. An abandoned cycle holds it until its call really ends,
-    because the provider works until then. A ``deterministic`` summarizer calls no model and needs no permit.
+    An estimate is reserved for each call, and the reported usage replaces it, so an hour is overspent at most by the
+    error of the estimates. A failed or abandoned call, or one without reported usage, costs its estimate; one that the
+    endpoint refused, or that did not reach it, costs nothing. A cycle holds its permit from its first request until its
+    last call really ends, also if it is abandoned. A ``deterministic`` summarizer needs no permit.
     """
 
     def __init__(
@@ -171,10 +169,8 @@ class Limits:
         return self.max_concurrency is not None and len(self._in_use) >= self.max_concurrency
 
     def _seconds_until_room(self, cost: float, now: float) -> float | None:
-        """Return the seconds until there is room for *cost* and for the first in the queue.
-
-        None if only the end of a call makes room. Called with the lock held.
-        """
+        """Return the seconds until there is room for *cost* and for the first in the queue; None if only the end of a
+        call makes room. Called with the lock held."""
         first = next(iter(self._queue.values()), 0.0)
         return self._room_in(max(cost, first), now) or None
 

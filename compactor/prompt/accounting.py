@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 #: Texts whose counts are remembered; at one more, all are forgotten.
 MAX_TEXTS = 64
-#: Rounds that are counted between two looks at the lock.
+#: Rounds that are counted between two looks at what other threads have counted.
 COUNTED_AT_ONCE = 64
 #: Accounts of closed rounds are kept up to twice the number in the prefix sums, plus this many.
 MIN_ACCOUNTS = 1_024
@@ -39,7 +39,6 @@ MAX_COUNTERS = 8
 #: The overlays of a round: its reductions, and the numbers of its pinned posts (0 is the query) and of its erased ones.
 #: With equal overlays, it costs the same.
 Overlays = tuple[tuple[Reduction, ...], frozenset[int], tuple[int, ...]]
-NO_OVERLAYS: Overlays = ((), frozenset(), ())
 #: The redactions, the rounds' epoch, the reductions' version and the pins: sums hold as long as it is equal.
 _Moment = tuple[object, ...]
 
@@ -166,8 +165,7 @@ class Ledger:
         *origin* or before it.
 
         Counts the rounds that are new since the last call and those that read otherwise now; reads none before
-        *origin*. When *origin* moves forward, as with each compaction, older accounts are let go sooner or later; when
-        it moves back, by a revert, they are counted anew.
+        *origin*. That moves forward with each compaction, and back by a revert.
         """
         origin, pins = min(origin, settled), rounds.pins
         moment: _Moment = (rounds.redactions, rounds.epoch, reductions.version, pins)
@@ -180,10 +178,7 @@ class Ledger:
             known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in sums.accounts[:-1]}
 
         def overlays_of(round_id: str) -> Overlays:
-            over, gone = reductions.by_round.get(round_id, ()), erased.get(round_id, ())
-            if not over and not gone and round_id not in pinned:
-                return NO_OVERLAYS
-            return over, pinned.get(round_id, frozenset()), gone
+            return reductions.by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
 
         def account_at(place: int) -> RoundAccount:
             account = known.get(number_at(place))

@@ -83,9 +83,6 @@ def kind_named(name: object, *, stays: bool = False) -> str:
     return name
 
 
-# --- overlays applied: a round as it reads now, without what was to be seen only once ----------------------------
-
-
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
 OVERLAY = "compactor.overlay"
 #: Under this key of its ``extra``, a reduction has what stands for the arguments of calls, by the call's number from 0.
@@ -111,7 +108,7 @@ def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) ->
         if reduction is None:
             posts.append(post)
         elif reduction.kind == "offloaded":
-            posts.append(_reading(_with_arguments(post, reduction), reduction.text, reduction.kind))
+            posts.append(_offload(post, reduction))
         elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
             posts.append(_summary(reduction, round_, role))
     kept = _without_ephemeral(round_, posts, role)
@@ -133,8 +130,7 @@ def is_summary(post: Post) -> bool:
 def _covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
     """Return which of *reductions*, in the order of their posts, covers the post of that number."""
     place = bisect_left(reductions, number, key=lambda one: one.last_number)
-    found = reductions[place] if place < len(reductions) else None
-    return found if found is not None and found.covers(number) else None
+    return reductions[place] if place < len(reductions) and reductions[place].covers(number) else None
 
 
 def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
@@ -151,19 +147,19 @@ def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
     return round_
 
 
-def _with_arguments(post: Post, reduction: Reduction) -> Post:
-    """Return *post* with the arguments of its calls as they read now."""
+def _offload(post: Post, reduction: Reduction) -> Post:
+    """Return *post* with its text, and the arguments of its calls, as they read now."""
     left = reduction.extra.get(ARGUMENTS)
-    if not isinstance(left, Mapping):
-        return post
-    calls = tuple(
-        call.model_copy(update={"arguments": left.get(str(number), call.arguments)})
-        for number, call in enumerate(post.tool_calls)
-    )
-    return post.model_copy(update={"tool_calls": calls, "extra": freeze_mapping(without_calls(post.extra))})
+    if isinstance(left, Mapping):
+        calls = tuple(
+            call.model_copy(update={"arguments": left.get(str(number), call.arguments)})
+            for number, call in enumerate(post.tool_calls)
+        )
+        post = post.model_copy(update={"tool_calls": calls, "extra": freeze_mapping(without_calls(post.extra))})
+    return _replace_text(post, reduction.text, reduction.kind)
 
 
-def _reading(post: Post, text: str, why: str) -> Post:
+def _replace_text(post: Post, text: str, why: str) -> Post:
     extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: why})
     return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
 
@@ -198,20 +194,14 @@ def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post
             shown.append(post)
             continue
         newer[post.kind] = newer.get(post.kind, 0) + 1
-        if not round_.closed and (post.number > said or newer[post.kind] <= _kept(post)):
+        keep = post.extra.get("keep", 0)
+        is_kept = isinstance(keep, int) and newer[post.kind] <= keep
+        if not round_.closed and (post.number > said or is_kept):
             shown.append(post)
         elif post.tool_call_id is not None:  # its call would be left without an answer
             line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
-            shown.append(_reading(post, line, "ephemeral"))
+            shown.append(_replace_text(post, line, "ephemeral"))
     return shown[::-1]
-
-
-def _kept(post: Post) -> int:
-    keep = post.extra.get("keep", 0)
-    return keep if isinstance(keep, int) else 0
-
-
-# --- message groups: a tool call stays with its results -----------------------------------------------------------
 
 
 Message = dict[str, Any]

@@ -218,9 +218,9 @@ class OffloadRule:
     ) -> Reduction | None:
         """Return the ``offloaded`` reduction of a large *post*; *post* None is the round's query. None if it is small.
 
-        None also if the reduction would not be shorter in tokens; if *post* is an overlay's, unless ``again``; if its
-        round is in no log, so that nothing reloads it; and if it holds more than text, such as an image, which no
-        reference gives back. *cost* is the tokens of its message, if they are known.
+        None also if the reduction would not be shorter in tokens; if *post* is an overlay's, unless ``again``; and if
+        no reference gives back all of it: its round is in no log, or it holds more than text. *cost* is the tokens of
+        its message, if they are known.
         """
         text = round_.user_query if post is None else text_of(post)
         calls = post.tool_calls if post is not None and self.arguments else ()
@@ -290,12 +290,10 @@ def only_text(extra: Mapping[str, Any]) -> bool:
     content = kept.get("content") if isinstance(kept, Mapping) else None
     if isinstance(content, str) or not isinstance(content, Sequence):
         return True
-    return all(map(_is_text, content)) or result_of_text(content) is not None
-
-
-def _is_text(part: object) -> bool:
-    return isinstance(part, str) or (
-        isinstance(part, Mapping) and any(isinstance(part.get(key), str) for key in ("text", "refusal"))
+    return result_of_text(content) is not None or all(
+        isinstance(part, str)
+        or (isinstance(part, Mapping) and any(isinstance(part.get(key), str) for key in ("text", "refusal")))
+        for part in content
     )
 
 
@@ -407,13 +405,8 @@ def strip_marks(text: str) -> str:
     """Return *text* without the lines that compaction put into it."""
     if not any(words in text for words in _WORDS):
         return text
-    return "\n".join(line for line in text.split("\n") if not _is_mark(line))
-
-
-def _is_mark(line: str) -> bool:
-    if len(line) > _MAX_MARK or not (line.startswith("[") and line.endswith("]")):
-        return False
-    return line == FORBIDS or _MARK.fullmatch(line) is not None
+    lines = text.split("\n")
+    return "\n".join(line for line in lines if len(line) > _MAX_MARK or not (line == FORBIDS or _MARK.fullmatch(line)))
 
 
 def _strip_post(post: Post) -> Post:
