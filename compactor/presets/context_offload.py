@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memory import Memory
+from memory import Memory, Reduction
 from memory.messages import text_of
-from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import freeze_mapping
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from memory.errors import ContextError
+from memory import ContextError
 
 from ...prompt.groups import Message
 

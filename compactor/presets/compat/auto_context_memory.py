@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from memory import Memory, Recall
+from memory import USER, Event, Memory, Recall, Redacted, Reduction, Round
 from memory.errors import ContextError, MessageError, StaleCompaction, StoreError, UnknownReference
-from memory.events import Event, Redacted
 from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, parse, query_message, repeats_query
-from memory.overlays import Reduction
 from memory.references import messages_behind, parse_reference, posts_reference, range_reference
-from memory.rounds import USER, Round, freeze, thaw
+from memory.rounds import freeze, thaw
 from memory.visibility import sees
 
 from ...background import ContextCompactor

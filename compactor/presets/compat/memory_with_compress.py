@@ -23,13 +23,9 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from memory import Memory
-from memory.errors import ContextError, StoreError
-from memory.events import Event
+from memory import CompactedMessage, ContextError, Event, Memory, Round, StoreError
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, from_round, parse
-from memory.overlays import CompactedMessage
-from memory.rounds import Round
 
 from ...acceptance.checks import Source
 from ...acceptance.prohibitions import find_prohibitions

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 from weakref import finalize
 
-from memory import Memory
-from memory.errors import MessageError
+from memory import USER, CompactedMessage, Memory, MessageError, Post
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
-from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, cached_property
+from memory.rounds import cached_property
 
 from ...acceptance.checks import Source, is_too_little
 from ...acceptance.prohibitions import (

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from memory import Memory
-from memory.errors import ContextError, StoreError
-from memory.events import Event, Redacted
+from memory import ContextError, Event, Memory, Redacted, StoreError
 from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
 from memory.references import ceil_boundary, floor_boundary, fold
 from memory.rounds import cached_property, utc_now

@@ -14,25 +14,13 @@ from itertools import pairwise, takewhile
 from operator import eq
 from typing import Any, NamedTuple
 
-from memory import Memory
+from memory import ContextError, Event, Memory, MessageError, Post
 from memory.entries import EventRecorded, Place, PostRedacted, ShownRecorded, StandIn, covers, items_in, runs_of
-from memory.errors import ContextError, MessageError
-from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
-from memory.messages import (
-    ASSISTANT,
-    FUNCTION,
-    SYSTEM,
-    TOOL,
-    from_post,
-    pair_results,
-    parse,
-    query_message,
-    repeats_query,
-)
+from memory.messages import ASSISTANT, FUNCTION, SYSTEM, TOOL, from_post, from_round, pair_results, parse, query_message
 from memory.references import posts_reference, range_reference
-from memory.rounds import EMPTY, Post, Record, copy_with, freeze_mapping, new_id, run_dump, thaw
+from memory.rounds import EMPTY, Record, copy_with, freeze_mapping, new_id, run_dump, thaw
 
 from ...prompt.groups import Message
 
@@ -179,22 +167,19 @@ class LogReader:
         A failed round has none.
         """
         if number not in self._cache:
-            self._cache[number] = dict(self._read_round(number))
+            self._cache[number] = self._read_round(number)
         return self._cache[number]
 
-    def _read_round(self, number: int) -> Iterator[tuple[int, Message]]:
+    def _read_round(self, number: int) -> dict[int, Message]:
         if number == 0:
-            yield from ((place, from_post(post)) for place, post in enumerate(self.snapshot.header, 1))
-            return
+            return dict(enumerate(map(from_post, self.snapshot.header), 1))
         round_ = self.rounds[number - 1] if number <= len(self.rounds) else None
         if round_ is None or round_.state == "failed":
-            return
-        query = query_message(round_)
-        if query is not None:
-            yield 0, query
-        for place, post in enumerate(round_.post_list):
-            if not (place == 0 and query is not None and repeats_query(post, round_)):
-                yield post.number, from_post(post)
+            return {}
+        messages, numbers = list(from_round(round_, ASSISTANT)), [post.number for post in round_.post_list]
+        if query_message(round_) is not None:  # a post that repeats it is no message
+            numbers = [0, *numbers[len(numbers) + 1 - len(messages) :]]
+        return dict(zip(numbers, messages, strict=True))
 
     def find_all(self, first: int = 0) -> Iterator[Place]:
         """Yield all places, in order: of the header, and of the rounds from *first* on."""
