@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from forks import needs_fork, run
 
-from memory import hooks as forking
+from memory import Memory
 
 PRELUDE = """
     import threading
@@ -166,27 +166,14 @@ def test_a_child_that_a_hook_forks_notifies_at_once() -> None:
     """)
 
 
-class Renewed:
-    def __init__(self) -> None:
-        self.times = 0
-
-    def _after_fork(self) -> None:
-        self.times += 1
-
-
-def test_what_lives_is_renewed_and_what_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registering keeps nothing alive."""
-    # A set of this test's own: what other tests left alive did not fork.
-    monkeypatch.setattr(forking, "_renewables", weakref.WeakSet())
-    living, dying = Renewed(), Renewed()
-    forking.renew_after_fork(living)
-    forking.renew_after_fork(living)
-    forking.renew_after_fork(dying)
-    del dying
+def test_what_is_renewed_after_a_fork_is_not_kept_alive() -> None:
+    """A Memory is registered for children to come, and is gone with its last reference."""
+    memory = Memory()
+    memory.on_round_added(print)
+    gone = weakref.ref(memory)
+    del memory
     gc.collect()
-    assert [one for one in forking._renewables if isinstance(one, Renewed)] == [living]
-    forking._renew_all()
-    assert living.times == 1
+    assert gone() is None
 
 
 @needs_fork

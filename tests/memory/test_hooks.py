@@ -12,7 +12,6 @@ import pytest
 from memory import CompactedMessage, CompactionProvider, Event, InMemoryStore, Memory
 from memory.entries import Entry, RoundFailed
 from memory.events import HookFailed, ProviderFailed
-from memory.hooks import Hooks
 
 LONG = 60.0  # seconds: where a deadlock would otherwise hang the run
 
@@ -277,22 +276,6 @@ def test_notifications_of_one_thread_wait_for_one_another_and_not_for_other_thre
     memory.on_round_added(hook)
     memory.create_round("the first")
     assert heard == [3, 1, 2]
-
-
-def test_hooks_take_any_arguments_and_report_what_failed() -> None:
-    """The list is used for more than rounds."""
-    failed, heard = [], []
-    hooks = Hooks(lambda callback, error: failed.append((callback, error)))
-    fault = ValueError()
-
-    def broken(*args: object, **more: object) -> None:
-        raise fault
-
-    hooks.add(broken)
-    hooks.add(lambda *args, **more: heard.append((args, more)))
-    hooks(1, 2, key=3)
-    assert heard == [((1, 2), {"key": 3})]
-    assert failed == [(broken, fault)]
 
 
 # -- providers ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from memory import (
     ToolCall,
 )
 from memory import overlays as overlay_rule
-from memory.messages import pair_results
 from memory.overlays import Ties, merge_reductions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -366,10 +365,17 @@ def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
     """Whatever was called in which order, and however often an id was used: all of a call and its results, or none."""
     first, last = (min(end, len(posts)) for end in ends)
     round_ = conversation(*posts, closed=closed).conversation.rounds[0]
-    pairs = pair_results(round_.post_list, ROLE)
-    together = [{place + 1, *(at + 1 for at in results.values())} for place, results in pairs.items()]
-    newest = max(set(range(1, len(posts) + 1)) - {at + 1 for results in pairs.values() for at in results.values()})
-    if not closed and newest - 1 in pairs and len(pairs[newest - 1]) < len(posts[newest - 1]) - 1:
+    groups, waiting = {}, {}  # by a call's number: the numbers of it and its results; by id: the calls without one
+    for number, post in enumerate(posts, 1):
+        if post and post[0] == "call":
+            groups[number] = [number]
+            waiting |= {name: [number] * post[1:].count(name) for name in post[1:]}
+        elif post and waiting.get(post[0]):
+            groups[waiting[post[0]].pop()].append(number)
+    together = [set(group) for group in groups.values()]
+    results = {number for group in groups.values() for number in group[1:]}
+    newest = max(set(range(1, len(posts) + 1)) - results)
+    if not closed and newest in groups and len(groups[newest]) < len(posts[newest - 1]):
         together.append({newest, 99})  # what it waits for is outside
     span = set(range(first, last + 1))
     torn = any(span & group and not group <= span for group in together)
@@ -383,6 +389,7 @@ def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.M
         *itertools.chain.from_iterable((("call", f"{n}"), (f"{n}",)) for n in range(20)), closed=False
     )
     journal, asked = memory.journal(ROLE), []
+    pair_results = overlay_rule.pair_results
     monkeypatch.setattr(overlay_rule, "pair_results", lambda *given: asked.append(given) or pair_results(*given))
     for first in range(1, 39, 2):
         assert journal.reduce(over(first, first + 1), base=0) is not None
@@ -419,8 +426,12 @@ def test_a_journal_tells_rounds_apart() -> None:
 
 def test_an_id_that_is_used_again_means_the_newest_call() -> None:
     """Results go to calls in the order of the log; one that answers nothing goes nowhere."""
-    memory = conversation(("x",), ("call", "a"), ("a",), ("call", "a", "a"), ("a",), ("a",), ("a",))
-    assert pair_results(memory.conversation.rounds[0].post_list, ROLE) == {1: {0: 2}, 3: {0: 4, 1: 5}}
+    posts = (("x",), ("call", "a"), ("a",), ("call", "a", "a"), ("a",), ("a",), ("a",))
+    for first, last in ((1, 1), (2, 3), (4, 6), (7, 7)):
+        assert reduce(conversation(*posts), first, last) is not None
+    for first, last in ((2, 2), (3, 3), (4, 4), (4, 5), (5, 6), (6, 7)):
+        with pytest.raises(StaleCompaction, match="torn"):
+            reduce(conversation(*posts), first, last)
 
 
 # -- withdrawing, resuming ---------------------------------------------------------------------------------------------
