@@ -7,7 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Literal
+
+import yaml
 
 from memory.rounds import cached_property
 
@@ -21,20 +24,12 @@ _CJK_CHAR = re.compile(f"[{CJK}]")
 #: Characters that may follow a one-word value, such as "done" in "state: done".
 _VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
-_STOP_WORDS = """
-    a about after again all also am an and any are as at be because been before being but by can could did do does doing
-    done for from get go going got had has have having he her here hers him his how i if in into is it its just let like
-    may me might more most much my no not now of off ok okay on once one only or other our ours out over own please same
-    say see she should so some such take than thank thanks that the their them then there these they this those through
-    to too up us very want was we well were what when where which while who why will with would yes you your yours i'm
-    i'd i'll i've it's that's let's don't doesn't didn't can't won't isn't we're you're sure need help know look
-"""
-_STOP = frozenset(_STOP_WORDS.split())
-_CALENDAR_WORDS = """
-    monday tuesday wednesday thursday friday saturday sunday january february march april june july august september
-    october november december today tomorrow noon midnight
-"""
-_CALENDAR = frozenset(_CALENDAR_WORDS.split())
+_TEXT = files(__package__).joinpath("words.yaml").read_text(encoding="utf-8")
+_TABLES: Mapping[str, str] = yaml.load(_TEXT, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
+_WORDS = {name: frozenset(words.split()) for name, words in _TABLES.items()}
+_STOP, _CALENDAR, _GENERIC, _NO_ANSWER = (_WORDS[name] for name in ("stop", "calendar", "generic", "no_answer"))
+_FILL = _STOP | _WORDS["fill"]
+_FAULT_FIELDS, _ERROR_FIELDS = _WORDS["fault_fields"], _WORDS["fault_fields"] | _WORDS["error_fields"]
 #: Weights of terms, by kind.
 _CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
@@ -154,11 +149,6 @@ _CHANGED = re.compile(
     r"|改成|改为|现在|变成",
     re.IGNORECASE,
 )
-_FILL_WORDS = """
-    actually correction sorry instead currently new current latest final remember note that change set raise lower move
-    moved changed update updated hm oh wait switch rather fyi longer they us
-"""
-_FILL = _STOP | frozenset(_FILL_WORDS.split())
 _WHOSE = frozenset({"his", "her", "their", "your"})
 _VERB = re.compile(r" [a-z]|是|は")
 _FIELD = re.compile(r"(?:^|[(,] ?)([\w.-]{1,40}): ([^,()]{1,60})")
@@ -377,38 +367,6 @@ _STEM = 5
 #: Number of most frequent words that identify a text's language, and the minimum share of them in a text of the same.
 _FREQUENT, _SAME_LANGUAGE = 40, 0.06
 
-# Words that summaries, error messages and replies use about anything: alone, they say nothing about a conversation.
-_EMPTY_WORDS = """
-    above access actions additional agent agreed ai all already also amet answer answered answers any api appears
-    applicable asked assist assistance assistant attempt auth authentication author availability available bad bar baz
-    been before begin being below body both brief briefly broken busy call called came cannot capacity center chat
-    clear code come comment comments complete completed completion concluded connect connection contained contains
-    content context continue continued continues conversation conversations could covered covers current currently
-    data default denied described description detail detailed details dialog dialogue did discussed discussion doctype
-    dolor done due during each earlier empty encountered end ended ends entire error errors even everything exceeded
-    exception exchange exchanged expired explained failed failure false fatal few file fine first follow followed
-    following follows foo forbidden found full further gateway general generate generated get given good got great had
-    handled happened has have head help helped helpful here history hr href html http https human important in include
-    included includes including information input instruction instructions interaction internal invalid involved ipsum
-    issue issues key kindly know last later latest length let limit limited line list long lorem made main many
-    maximum may message messages meta missing model more most much nan named need needed needs never next nginx nil no
-    none not note noted notes nothing null number object of ok okay one ongoing only organization other outcome output
-    over overall overload overloaded overview param parsed parties pending per perform performed permission placeholder
-    please point points possible previous previously problem problems proceed proceeded process processed processing
-    provide provided providing query question questions quota rate reached ready recap received recent record
-    regarding related relevant remaining reply reported request requested requests required reset resolved respond
-    responded response responses result results retry role round rounds said second seems sent server service session
-    several short shown side since sit some something sorry span speaker state status step steps stop stopped style
-    subject succeeded success successful successfully summaries summarised summarising summarize summarized
-    summarizing summary support sure system talk talked task tasks temporarily test testing text thank thanks there
-    thing things this through throughout time timed timeout title to today todo together token tokens topic topics
-    total traceback transcript true try trying turn type unable unauthorized unavailable undefined understood
-    unexpected unknown unsupported upstream url use used user users using valid various version via wait waiting want
-    wanted wants was way well went were what whatever which while who within words work worked working would write
-    written wrong yes yet you your
-"""
-_EMPTY = frozenset(_EMPTY_WORDS.split())
-
 
 @dataclass(frozen=True)
 class Terms:
@@ -463,7 +421,7 @@ def _fold_number(term: str) -> str:
 
 def _keys(word: str) -> list[str]:
     """Return the keys under which *word* is compared; none if it is generic."""
-    if word in _EMPTY:
+    if word in _GENERIC:
         return []
     if not word.isascii() and UNSPACED.search(word):
         return [run[at : at + 2] for run in UNSPACED.findall(word) for at in range(max(1, len(run) - 1))]
@@ -522,17 +480,6 @@ _ERROR = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
-#: The keys of error objects. The first ones are in no other object; an honest one may have the others.
-_FAULT_FIELDS = "error errors fault faultstring exception errorcode error_code statuscode status_code"
-_ERROR_FIELDS = """
-    detail details message msg code status type param reason title request_id requestid object success ok errormessage
-    error_message path timestamp trace_id instance documentation_url
-"""
-_FAULT_KEYS = frozenset(_FAULT_FIELDS.split())
-_ERROR_KEYS = _FAULT_KEYS.union(_ERROR_FIELDS.split())
-#: Placeholders that programs write for a missing text.
-_NO_ANSWER_WORDS = "done ok none null nil nan undefined true false n a na todo completed json"
-_NO_ANSWER = frozenset(_NO_ANSWER_WORDS.split())
 _LETTERS = re.compile(r"\w+")
 
 
@@ -623,6 +570,6 @@ def find_error(text: str) -> Literal["page", "message", ""]:
         except (ValueError, RecursionError):
             value = {}
         keys = {str(key).casefold() for key in value}
-        if keys and keys <= _ERROR_KEYS:
-            return "message" if keys.isdisjoint(_FAULT_KEYS) else "page"
+        if keys and keys <= _ERROR_FIELDS:
+            return "message" if keys.isdisjoint(_FAULT_FIELDS) else "page"
     return "message" if _ERROR.match(text) else ""
