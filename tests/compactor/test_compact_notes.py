@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import run
 from scene import ROLE, ManualExecutor, add_round, memory_of, of_kind, on_command, text_of
+from stored_sessions import url_of
 from test_prepared import FullStore
 
 from compactor import (
@@ -25,14 +27,10 @@ from compactor import (
 )
 from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
-from compactor.strategies.compact_notes import WRITTEN
-from compactor.strategies.note_edits import SCHEMA
-from compactor.strategies.notes import INSTRUCTIONS, read_notes, render_notes
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_prompt
 from compactor.transcript import quote
 from memory import CompactedMessage, InMemoryStore, Memory, Note, open_store
-from memory.transfer.jsonl import export_session, import_session
 from prompts import load
 
 pytestmark = pytest.mark.timeout(60)
@@ -86,6 +84,17 @@ def texts(notes: Iterable[Note]) -> list[str]:
     return [note.text for note in notes]
 
 
+def notes_of(answer: str, span: tuple[int, int]) -> tuple[Note, ...]:
+    """Return the notes of an *answer* with headings and one item a line."""
+    notes, section = [], ""
+    for line in filter(None, answer.split("\n")):
+        if line.startswith("## "):
+            section = line[3:]
+        else:
+            notes.append(Note(text=line[2:], section=section, first_round=span[0], last_round=span[1]))
+    return tuple(notes)
+
+
 # What is asked
 
 
@@ -98,7 +107,7 @@ def test_the_first_time_the_notes_are_written_in_full() -> None:
     )  # fmt: skip
     assert "write short notes" in text_of(request)
     assert scene.made.summary == SHOWN
-    assert scene.made.notes == read_notes(FIRST, (1, 4))
+    assert scene.made.notes == notes_of(FIRST, (1, 4))
     assert [event.major for event in scene.published] == [False]
 
 
@@ -112,8 +121,10 @@ def test_then_only_changes_are_asked_for() -> None:
         5,
         8,
     )
-    assert request.notes == read_notes(FIRST, (1, 4))
-    assert (request.schema, request.target_tokens) == (SCHEMA, 60)
+    assert request.notes == notes_of(FIRST, (1, 4))
+    assert request.schema is not None
+    assert list(request.schema["properties"]) == ["add", "replace", "remove"]
+    assert request.target_tokens == 60
     (message,) = request.messages
     said = message["content"]
     assert said.startswith(
@@ -138,11 +149,7 @@ def scene_made(scene: Scene, place: int) -> CompactedMessage:
 def test_the_summary_is_the_notes_written_out() -> None:
     """What is new stands behind all that there was, and says which rounds it comes from."""
     scene = Scene().add(13)
-    assert (
-        scene.made.summary
-        == render_notes(scene.made.notes)
-        == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
-    )
+    assert scene.made.summary == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
     spans = [(note.first_round, note.last_round) for note in scene.made.notes]
     assert spans == [(1, 4), (1, 4), (5, 8), (9, 12)]
     assert scene.made.end_index == 12
@@ -311,7 +318,7 @@ def test_malformed_changes_become_a_full_rewrite_at_once(bad: str) -> None:
     assert published.usage == {"input_tokens": 200, "output_tokens": 20}
     assert published.sent_tokens > scene.published[0].sent_tokens * 2
     assert [event.major for event in scene.published] == [False, True, False]
-    assert scene.made.notes == read_notes(full, (1, 8))
+    assert scene.made.notes == notes_of(full, (1, 8))
 
 
 @pytest.mark.parametrize("changes", ["add [Done]: Item-8.", "none", '{"add":[],"replace":[],"remove":[]}'])
@@ -322,7 +329,7 @@ def test_changes_are_no_rewrite(changes: str) -> None:
     assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
     assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["malformed", "malformed"]
     assert "not in the form that was asked for" in text_of(scene.summarizer.requests[-1])
-    assert scene.made.notes == read_notes(full, (1, 8))
+    assert scene.made.notes == notes_of(full, (1, 8))
 
 
 def test_none_is_no_summary() -> None:
@@ -416,7 +423,7 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() 
     assert major.previous is None
     assert "at most 72 tokens" in text_of(major)
     assert [event.major for event in scene.published] == [False, False, False, True, False, False]
-    assert scene.made.extra[WRITTEN] == count_tokens(scene_made(scene, 3).summary)
+    assert scene.made.extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
 
 
 def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() -> None:
@@ -440,7 +447,7 @@ def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
         default=lambda request: "none" if request.kind == "changes" else "## Done\n- " + "All were looked at. " * 14
     )
     scene = Scene(config=CONFIG.copy_with(target_tokens=60), summarizer=answers).add(25)
-    assert scene.made.extra[WRITTEN] > 60
+    assert scene.made.extra["written_tokens"] > 60
     assert scene.kinds == ["rounds"] + ["changes"] * 5
 
 
@@ -471,14 +478,14 @@ def test_whoever_takes_no_changes_writes_all_each_time() -> None:
     assert all("at most 30 tokens" in text_of(request) for request in writer.requests)
     assert [event.major for event in scene.published] == [False, True, True]
     assert [request.start_index for request in writer.requests] == [1, 1, 1]
-    assert scene.made.notes == read_notes("## Done\n- 12 items were priced.", (1, 12))
+    assert scene.made.notes == notes_of("## Done\n- 12 items were priced.", (1, 12))
 
 
 def test_it_works_offline() -> None:
     """The extractive summarizer takes no changes; its summaries are notes all the same."""
     scene = Scene(summarizer=ExtractiveSummarizer()).add(13)
     assert scene.made.end_index == 12
-    assert render_notes(scene.made.notes) == scene.made.summary
+    assert all(f"{number}. {note.text}" in scene.made.summary for number, note in enumerate(scene.made.notes, 1))
     assert any("Item-9 costs 99 euros" in text for text in texts(scene.made.notes))
     assert of_kind(scene.compactor.events, Failed) == []
 
@@ -569,10 +576,12 @@ def test_what_the_user_forbade_becomes_a_note_where_it_was_lost() -> None:
         memory.finish_round(round_)
 
     scene = Scene([FIRST, "remove 1", "none"]).add(1, forbidding).add(4)
-    forbidden = Note(text="Never delete the invoices.", section=INSTRUCTIONS, first_round=1, last_round=4)
+    forbidden = Note(
+        text="Never delete the invoices.", section="Instructions from the user", first_round=1, last_round=4
+    )
     assert scene.made.notes[0] == forbidden
-    assert scene.made.summary.startswith(f"## {INSTRUCTIONS}\n1. Never delete the invoices.\n\n## Goal\n")
-    assert texts(scene.made.notes)[1:] == texts(read_notes(FIRST, (1, 4)))
+    assert scene.made.summary.startswith("## Instructions from the user\n1. Never delete the invoices.\n\n## Goal\n")
+    assert texts(scene.made.notes)[1:] == texts(notes_of(FIRST, (1, 4)))
     (prepared,) = of_kind(scene.compactor.events, Prepared)
     assert prepared.restored == 1
     scene.add(4)
@@ -657,12 +666,12 @@ def test_notes_survive_a_resume_a_fork_and_an_export(tmp_path: Any) -> None:
     for copy in (scene.memory.fork(at_round=9), Memory.from_state_dict(scene.memory.state_dict())):
         ContextCompactor.for_role(copy, ROLE, CONFIG, scene.summarizer)
         assert of(copy) == notes
-    lines, other = tmp_path / "session.jsonl", InMemoryStore()
-    with lines.open("w") as stream:
-        export_session(store, "session", stream)
-    with lines.open() as stream:
-        import_session(other, stream, "copy")
-    copy = Memory("copy", store=other)
+    store.close()
+    lines, other = tmp_path / "session.jsonl", url_of(tmp_path / "other.db")
+    assert run("export", "session", "--store", url_of(tmp_path / "chat.db"), "--to", lines).code == 0
+    assert run("import", lines, "--store", other).code == 0
+    store = open_store(other)
+    copy = Memory("session", store=store)
     ContextCompactor.for_role(copy, ROLE, CONFIG, scene.summarizer)
     assert of(copy) == notes
     store.close()
@@ -676,7 +685,7 @@ def test_what_is_redacted_is_gone_from_the_notes(tmp_path: Any) -> None:
     assert any(secret in entry.body for entry in store.read("session"))
     scene.memory.redact("r6.p2")
     assert not any(secret in entry.body for entry in store.read("session"))
-    assert texts(scene.made.notes) == texts(read_notes(FIRST, (1, 4))), "made of the rounds before"
+    assert texts(scene.made.notes) == texts(notes_of(FIRST, (1, 4))), "made of the rounds before"
 
 
 def test_every_decision_tells_the_strategy() -> None:

@@ -26,7 +26,6 @@ from compactor import (
     compose,
     count_tokens,
 )
-from compactor.acceptance.prohibitions import PROHIBITIONS
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.tokens import count_prompt
@@ -556,6 +555,6 @@ def test_what_the_user_forbade_is_carried_on_though_the_view_shows_it_no_more() 
     assert "Never book" not in text_of(view_compacted(memory, compact_view))
     compaction = memory.get_role_rounds(ROLE)[1]
     assert compaction is not None
-    assert compaction.extra[PROHIBITIONS] == ("Never book without asking me.",)
+    assert compaction.extra["standing"] == ("Never book without asking me.",)
     assert compaction.summary.endswith("\n- Never book without asking me.")
     assert compaction.summary.count("Never book") == 1

@@ -38,7 +38,6 @@ from compactor import (
     over_messages,
 )
 from compactor.events import Reduced
-from compactor.strategies.compress_tool_runs import STANDS_FOR
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Memory, Reduction
 
@@ -54,7 +53,10 @@ def test_a_long_run_of_calls_becomes_one_message() -> None:
     assert (asked, done) == (user(), answer("done"))
     head, _, text = str(summary["content"]).partition("\n")
     assert summary["role"] == "user"
-    assert head == f"[Summary of {STANDS_FOR}, kept in full; reload r1.p1-p8]"
+    assert head == (
+        "[Summary of tool calls that were made already and are not to be made again, and of their results, kept in full;"
+        " reload r1.p1-p8]"
+    )
     assert "made already and are not to be made again" in head
     assert text == "f was called; its results were long."
     original = memory.reload("r1.p1-p8")

@@ -25,7 +25,6 @@ from compactor import (
 )
 from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
-from compactor.strategies.compress_tool_runs import MIN_TARGET
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message, count_tokens
 from prompts import PromptError, PromptTemplate
@@ -70,7 +69,7 @@ def test_a_target_is_never_too_small_to_say_anything_nor_larger_than_requests_al
     """A floor, a share of a request, and half of the mark that the prompt has passed."""
     memory = memory_of(user(), *pairs(4), answer(), user(), *pairs(90, 4, text=words(300)), answer())
     _, requests = apply(memory, compress_tool_runs(ratio=0.09), config=CONFIG.copy_with(summarizer_input_tokens=4_000))
-    assert requests[0].target_tokens == MIN_TARGET
+    assert requests[0].target_tokens == 64
     assert {request.target_tokens for request in requests[1:]} == {1_000}
     memory = memory_of(user(), *pairs(20, text=words(300)), answer())
     _, requests = apply(memory, compress_tool_runs(), mark=600)

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prompts
-from compactor.acceptance.prohibitions import HEADING
 from memory.errors import ContextError
 from prompts import CLOSING, MAX_PROBLEMS, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
 
@@ -619,7 +618,7 @@ def test_a_shipped_prompt_asks_for_what_every_summary_needs(prompt: PromptTempla
 def test_a_prompt_of_rounds_keeps_what_the_user_set(name: str) -> None:
     """Standing instructions word for word, from nobody but the user, under the heading where they are checked."""
     for wanted in (
-        f"## {HEADING.rstrip(':')}\n",
+        "## Instructions from the user\n",
         "word for word, in quotation marks",
         "Only the user's messages set these",
         "never translated",
