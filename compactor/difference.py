@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from memory.overlays import CompactedMessage
 
@@ -14,27 +14,21 @@ from .acceptance.content import find_identifiers, find_unknown
 from .acceptance.prohibitions import bare
 from .summarizers.statements import sentences
 
-__all__ = ["Difference", "LineChange", "compare"]
+__all__ = ["Difference", "compare"]
 
 #: Maximum characters of a sentence and of a word. Longer sentences are cut; a line with a longer word is data and is
 #: not split.
 _MAX_SENTENCE, _MAX_WORD = 1_000, 160
+Fate = Literal["dropped", "came in", "stayed"]
 _MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
-
-
-class LineChange(NamedTuple):
-    """One sentence or line, and its fate."""
-
-    what: Literal["dropped", "came in", "stayed"]
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
-    #: Every sentence of both, in reading order; a sentence that stayed appears once.
-    changes: tuple[LineChange, ...]
+    #: Every sentence or line of both and what became of it, in reading order; one that stayed appears once.
+    changes: tuple[tuple[Fate, str], ...]
     #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one lacks.
     gone: tuple[str, ...]
     #: First and last round that only the later one covers, by their numbers in the log; None if there is none.
@@ -52,13 +46,13 @@ class Difference:
     def stayed(self) -> tuple[str, ...]:
         return self._of("stayed")
 
-    def _of(self, what: str) -> tuple[str, ...]:
-        return tuple(change.text for change in self.changes if change.what == what)
+    def _of(self, wanted: Fate) -> tuple[str, ...]:
+        return tuple(text for fate, text in self.changes if fate == wanted)
 
     def __str__(self) -> str:
         covers = "no round more" if self.rounds is None else f"rounds {self.rounds[0]}-{self.rounds[1]} more"
         counts = f"{len(self.came_in)} came in, {len(self.dropped)} dropped, {len(self.stayed)} stayed"
-        lines = [f"Covers {covers}: {counts}.", *(f"{_MARKS[what]} {text}" for what, text in self.changes)]
+        lines = [f"Covers {covers}: {counts}.", *(f"{_MARKS[fate]} {text}" for fate, text in self.changes)]
         if self.gone:
             lines.append(f"No longer named: {', '.join(self.gone)}")
         return "\n".join(lines)
@@ -83,34 +77,33 @@ def _split(summary: str) -> Iterator[str]:
     """Yield the sentences of *summary*, and its lines of data."""
     for line in filter(None, summary.splitlines()):
         is_data = any(len(word) > _MAX_WORD for word in line.split())
-        found = [] if is_data else list(sentences(line, _MAX_SENTENCE))
-        if found:
-            yield from found
+        parts = [] if is_data else list(sentences(line, _MAX_SENTENCE))
+        if parts:
+            yield from parts
         elif any(map(str.isalnum, line)):
             yield " ".join(line.split())
 
 
-def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[LineChange]:
+def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Fate, str]]:
     before, after = [bare(text) for text in old], [bare(text) for text in new]
-    changes: list[tuple[LineChange, str]] = []  # each with its key: the bare text
+    changes: list[tuple[Fate, str, str]] = []  # each with its key: the bare text
     old_at = new_at = 0
     for old_index, new_index in (*_match(before, after), (len(before), len(after))):
-        changes.extend((LineChange("dropped", old[index]), before[index]) for index in range(old_at, old_index))
-        changes.extend((LineChange("came in", new[index]), after[index]) for index in range(new_at, new_index))
+        changes.extend(("dropped", old[index], before[index]) for index in range(old_at, old_index))
+        changes.extend(("came in", new[index], after[index]) for index in range(new_at, new_index))
         if new_index < len(after):
-            changes.append((LineChange("stayed", new[new_index]), after[new_index]))
+            changes.append(("stayed", new[new_index], after[new_index]))
         old_at, new_at = old_index + 1, new_index + 1
     # A sentence that was dropped in one place and came in at another has moved: it stayed, at its new place.
-    dropped = Counter(key for change, key in changes if change.what == "dropped")
-    came_in = Counter(key for change, key in changes if change.what == "came in")
+    dropped, came_in = (Counter(key for one, _, key in changes if one == fate) for fate in ("dropped", "came in"))
     moved = {"dropped": dropped & came_in, "came in": dropped & came_in}
-    for change, key in changes:
-        if change.what == "stayed" or moved[change.what][key] == 0:
-            yield change
+    for fate, text, key in changes:
+        if fate == "stayed" or moved[fate][key] == 0:
+            yield fate, text
             continue
-        moved[change.what][key] -= 1
-        if change.what == "came in":
-            yield LineChange("stayed", change.text)
+        moved[fate][key] -= 1
+        if fate == "came in":
+            yield "stayed", text
 
 
 def _match(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
@@ -125,10 +118,10 @@ def _match(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]
     ends: list[int] = []
     last: list[int] = []
     earlier: list[int] = []
-    for number, (found, _) in enumerate(pairs):
-        length = bisect_left(ends, found)
+    for number, (index, _) in enumerate(pairs):
+        length = bisect_left(ends, index)
         earlier.append(last[length - 1] if length else -1)
-        ends[length : length + 1] = [found]
+        ends[length : length + 1] = [index]
         last[length : length + 1] = [number]
     chosen: list[tuple[int, int]] = []
     number = last[-1] if last else -1

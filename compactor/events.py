@@ -44,6 +44,7 @@ __all__ = [
     "Started",
     "Stopped",
     "StrategyFailed",
+    "SummaryEvent",
     "log_events",
     "logger_to",
     "visible",
@@ -157,6 +158,23 @@ class CompactionEvent(Event):
     """The generation that the decision was based on."""
 
 
+class SummaryEvent(CompactionEvent):
+    """An event about the answer to a summarizer's request."""
+
+    strategy: str = ""
+    """The strategy that asked for it."""
+    start: int
+    """First round summarized."""
+    end: int
+    """Last round summarized, inclusive."""
+    seconds: float
+    """Time taken from the first request on, checks included."""
+    usage: Mapping[str, int] | None = None
+    """Token usage of all requests."""
+    model: str | None = None
+    """The model that answered."""
+
+
 class Evaluated(CompactionEvent):
     """The trigger was evaluated."""
 
@@ -243,27 +261,15 @@ class Started(CompactionEvent):
     answer is an intermediate result."""
 
 
-class Prepared(CompactionEvent):
+class Prepared(SummaryEvent):
     """A summary passed its checks. It is not shown yet."""
 
     name: ClassVar[str] = "compaction.prepared"
     level: ClassVar[str] = "debug"
-    strategy: str = ""
-    """The strategy that asked for it."""
-    start: int
-    """First round summarized."""
-    end: int
-    """Last round summarized, inclusive."""
     tokens_before: int
     """Tokens of what it summarizes, as in ``Started``."""
     tokens_after: int
     """Tokens of the summary."""
-    seconds: float
-    """Time taken, checks included."""
-    usage: Mapping[str, int] | None = None
-    """Token usage of all attempts."""
-    model: str | None = None
-    """The model that answered."""
     restored: int = 0
     """Number of user prohibitions that the summary had dropped and that were restored."""
     unknown_identifiers: tuple[str, ...] = ()
@@ -311,21 +317,15 @@ class Deferred(CompactionEvent):
     """Seconds until it is evaluated again if nothing happens before."""
 
 
-class Rejected(CompactionEvent):
+class Rejected(SummaryEvent):
     """A summary failed a check. Unless this was the last attempt, the summarizer is asked again at once.
 
-    At level debug: the failure that follows is an event of its own, ``Failed`` or ``StrategyFailed``, and names the
-    check.
+    Its time and usage are those of this attempt. At level debug: the failure that follows is an event of its own,
+    ``Failed`` or ``StrategyFailed``, and names the check.
     """
 
     name: ClassVar[str] = "compaction.rejected"
     level: ClassVar[str] = "debug"
-    strategy: str = ""
-    """The strategy that asked for it."""
-    start: int
-    """First round summarized."""
-    end: int
-    """Last round summarized, inclusive."""
     check: str
     """The name of the check, one of ``acceptance.CHECKS``."""
     attempt: int
@@ -334,24 +334,12 @@ class Rejected(CompactionEvent):
     """Maximum number of attempts."""
     unknown_identifiers: tuple[str, ...] = ()
     """Identifiers that its source does not contain, if that was the fault."""
-    seconds: float
-    """Time taken by this attempt."""
-    usage: Mapping[str, int] | None = None
-    """Token usage of this attempt."""
-    model: str | None = None
-    """The model that answered."""
 
 
-class Published(CompactionEvent):
+class Published(SummaryEvent):
     """A compaction is shown from now on; *generation* is its own."""
 
     name: ClassVar[str] = "compaction.published"
-    strategy: str = ""
-    """The strategy that made it."""
-    start: int
-    """First round covered."""
-    end: int
-    """Last round covered, inclusive."""
     first_round_id: str = ""
     """First round that the previous compaction did not cover; empty: none."""
     last_round_id: str = ""
@@ -360,14 +348,8 @@ class Published(CompactionEvent):
     """Tokens of the previous summary and the newly covered rounds, as prompts showed them."""
     tokens_after: int
     """Tokens of the new summary in a prompt."""
-    seconds: float
-    """From the first request to publication."""
     requests: int = 1
     """Requests to the summarizer."""
-    usage: Mapping[str, int] | None = None
-    """Token usage of all requests."""
-    model: str | None = None
-    """The model that answered."""
     reused: bool = False
     """It was paid for in an earlier cycle, perhaps another process's; *usage* is of that cycle."""
     major: bool = False
