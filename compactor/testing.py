@@ -20,10 +20,11 @@ classes for the capabilities that the store has. With ``pytest.register_assert_r
 
 from __future__ import annotations
 
-import heapq
 import itertools
+import sched
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
@@ -144,9 +145,7 @@ class FakeClock:
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._elapsed = 0.0
-        self._count = itertools.count()
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []
-        self._lock = threading.Lock()  # guards _elapsed and _calls; not held while calling
+        self._calls = sched.scheduler(lambda: self._elapsed)
 
     def now(self) -> datetime:
         return self._start + timedelta(seconds=self._elapsed)
@@ -155,34 +154,25 @@ class FakeClock:
         return self._elapsed
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        with self._lock:
-            call = (self._elapsed + seconds, next(self._count), callback)
-            heapq.heappush(self._calls, call)
+        call = self._calls.enter(seconds, 0, callback)
 
         def cancel() -> None:
-            with self._lock:
-                if call in self._calls:
-                    self._calls.remove(call)
-                    heapq.heapify(self._calls)
+            with suppress(ValueError):  # it was made, or cancelled
+                self._calls.cancel(call)
 
         return cancel
 
     @property
     def waiting(self) -> list[float]:
         """Seconds until each pending call, the next one first."""
-        with self._lock:
-            return [at - self._elapsed for at, _, _ in sorted(self._calls, key=lambda call: call[:2])]
+        return [call.time - self._elapsed for call in self._calls.queue]
 
     def advance(self, seconds: float) -> None:
         """Move the clock by *seconds*, and make the calls that fall due."""
         if seconds < 0:
             raise ValueError(f"time does not go back, by {-seconds:g} seconds")
         until = self._elapsed + seconds
-        while True:
-            with self._lock:
-                if not self._calls or self._calls[0][0] > until:
-                    self._elapsed = until
-                    return
-                at, _, callback = heapq.heappop(self._calls)
-                self._elapsed = max(self._elapsed, at)
-            callback()
+        while (calls := self._calls.queue) and calls[0].time <= until:
+            self._elapsed = max(self._elapsed, calls[0].time)
+            self._calls.run(blocking=False)
+        self._elapsed = until
