@@ -260,7 +260,8 @@ class Window:
         """Return a message as it reads now; None if its round has failed."""
         if isinstance(item, tuple):
             return log.read_round(item[0]).get(item[1])
-        return thaw(self._stand_ins[item].message) if item in self._stand_ins else None
+        one = self._stand_ins.get(item)
+        return None if one is None else thaw(one.message)
 
     def find_originals(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the messages that *items* replace, down to those of the log and of the host."""
@@ -279,7 +280,8 @@ class Window:
     @property
     def direct(self) -> list[Message]:
         """All messages that the host put into the window, oldest first, shown or not."""
-        return [thaw(self._stand_ins[id_].message) for id_ in self._state.direct]
+        with self.lock:
+            return [thaw(self._stand_ins[id_].message) for id_ in self._state.direct]
 
     @property
     def redactions(self) -> int:
@@ -292,7 +294,8 @@ class Window:
 
     def _list_sources(self, item: Item) -> list[Item]:
         """Return what *item* replaces; a message of the log or of the host replaces nothing."""
-        return list(items_in(self._stand_ins[item].sources)) if item in self._stand_ins else []
+        one = self._stand_ins.get(item) if isinstance(item, str) else None
+        return [] if one is None else list(items_in(one.sources))
 
     # -- changing what is shown ----------------------------------------------------------------------------------------
 
@@ -486,7 +489,8 @@ class Window:
         }
 
     def _list_beside(self, item: Item) -> list[Item]:
-        return list(items_in(self._stand_ins[item].beside)) if item in self._stand_ins else []
+        one = self._stand_ins.get(item) if isinstance(item, str) else None
+        return [] if one is None else list(items_in(one.beside))
 
     def load(self, saved: Mapping[str, Any], known: int) -> None:
         """Show what ``check_state`` returned as *saved*, over the first *known* messages of the history."""
