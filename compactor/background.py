@@ -86,7 +86,6 @@ class ContextCompactor:
         clock: Clock | None = None,
         rng: Callable[[], float] = random.random,
         counter: TokenCounter | None = None,
-        ledger: Ledger | None = None,
         header_tokens: Callable[[], int] | None = None,
         on_event: EventHook | None = None,
         history: int = 512,
@@ -98,7 +97,7 @@ class ContextCompactor:
         require_role(role)
         _check_role(role, rounds_getter)
         _check_options(plan=plan, rng=rng, counter=counter, header_tokens=header_tokens, executor=executor)
-        _check_options(journal=journal, clock=clock, ledger=ledger, prices=prices, limits=limits)
+        _check_options(journal=journal, clock=clock, prices=prices, limits=limits)
         whole_number("history", history)
         config = config if config is not None else CompactorConfig()
         clock = clock if clock is not None else SYSTEM_CLOCK
@@ -139,7 +138,7 @@ class ContextCompactor:
             journal=self._journal,
             trigger=when(trigger).within(config) if trigger else default_trigger(config),
             strategies=chain,
-            ledger=ledger if ledger is not None else Ledger(role, self._count),
+            ledger=Ledger(role, self._count),
             emit=emit,
             monotonic=clock.monotonic,
             deferral=deferral,
@@ -170,9 +169,14 @@ class ContextCompactor:
             raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
         self.role = self._runner.role = role
         self._has_own_journal, self._session = False, memory.session_id
-        self._cycle.ledger = ledger_of(memory, role, self._count)
-        self._cycle.header_tokens = partial(_count_header, memory, role, self._count)
         self._journal.use(memory.journal(role), role)
+        self._count_with(memory)
+
+    def _count_with(self, memory: Memory) -> None:
+        """Count each round once with all that read *memory*, and its system messages too."""
+        self._cycle.ledger = ledger_of(memory, self.role, self._count)
+        if self._cycle.header_tokens is None:
+            self._cycle.header_tokens = partial(_count_header, memory, self.role, self._count)
 
     def current_plan(self) -> object:
         """Return the agent's plan as it stands; None if there is none."""
@@ -201,7 +205,6 @@ class ContextCompactor:
         clock: Clock | None = None,
         rng: Callable[[], float] = random.random,
         counter: TokenCounter | None = None,
-        ledger: Ledger | None = None,
         header_tokens: Callable[[], int] | None = None,
         on_event: EventHook | None = None,
         history: int = 512,
@@ -214,10 +217,6 @@ class ContextCompactor:
         """
         if not isinstance(memory, Memory) or not isinstance(role, str):
             raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
-        config = config if config is not None else CompactorConfig()
-        if not isinstance(config, CompactorConfig):
-            raise _wrong_config(config)
-        count = counter if counter is not None else counter_for(config.model)
         compactor = cls(
             config,
             summarizer,
@@ -233,13 +232,13 @@ class ContextCompactor:
             clock=clock,
             rng=rng,
             counter=counter,
-            ledger=ledger if ledger is not None else ledger_of(memory, role, count),
-            header_tokens=header_tokens if header_tokens is not None else partial(_count_header, memory, role, count),
+            header_tokens=header_tokens,
             on_event=on_event,
             history=history,
             llm_api=llm_api,
             limits=limits,
         )
+        compactor._count_with(memory)
         memory.register_compaction_provider(role, compactor)
         return compactor
 
@@ -356,7 +355,6 @@ _OPTIONS: Mapping[str, tuple[type | tuple[str, ...], str]] = {
     "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
     "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
-    "ledger": (("count",), "a Ledger"),
     "prices": (Prices, "what Prices(...) or Prices.of_model(...) gives"),
     "limits": (Limits, "what Limits(...) gives"),
 }

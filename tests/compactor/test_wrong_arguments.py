@@ -68,7 +68,6 @@ def compactor_of(*given: Any, **options: Any) -> ContextCompactor:
         ({"clock": time.time}, "clock.*no now"),
         ({"rng": 5}, "rng"),
         ({"counter": "gpt-4"}, "counter is a function .*not str"),
-        ({"ledger": 5}, "ledger"),
         ({"header_tokens": 5}, "header_tokens"),
         ({"on_event": [print]}, "callback is a function"),
         ({"limits": {"concurrent": 1}}, "limits is what Limits"),
