@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -128,7 +128,7 @@ class Work:
         self.major, self.sent_tokens = False, 0
         self.origin = Origin(strategy=strategy)
 
-    def summarize(  # noqa: PLR0915  (the one way from a request to an accepted answer)
+    def summarize(
         self,
         request: SummaryRequest,
         source: Source,
@@ -187,45 +187,11 @@ class Work:
                 with suppress(SummaryRejected):  # by the checks of today
                     accepted, back = accept(Summary(same[-1].text, same[-1].usage, same[-1].model))
         is_kept = accepted is not None
-
-        attempts = 1 if self.deterministic or request.kind == "changes" else self.config.summary_attempts
-        attempt, asked, usage = 1, request, None
         if accepted is None:
             self._take_turn(request)
             self.emit(Started(**span, tokens_before=tokens_before))
-        while accepted is None:
-            self.requests += 1
-            self.sent_tokens += source.sent or 0
-            asked_at = self.monotonic()
-            given: object = self.ask(asked)
-            answer = Summary(given) if isinstance(given, str) else given
-            told = answer if isinstance(answer, Summary) else Summary("")
-            usage = add_usage(usage, told.usage)
-            try:
-                accepted, back = accept(answer)
-            except SummaryRejected as rejected:
-                rejected.usage = usage
-                self.emit(
-                    Rejected(
-                        **span,
-                        check=rejected.check,
-                        attempt=attempt,
-                        attempts=attempts,
-                        unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
-                        seconds=self.monotonic() - asked_at,
-                        usage=told.usage,
-                        model=told.model,
-                    )
-                )
-                if attempt >= attempts or rejected.is_final:
-                    raise
-                try:
-                    self._take_turn(request)
-                except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
-                    raise rejected from None
-                asked, attempt = with_feedback(request, rejected), attempt + 1
-
-        summary = accepted.summary if attempt == 1 else replace(accepted.summary, usage=usage)
+            accepted, back = self._ask_until_accepted(request, source, accept, span)
+        summary = accepted.summary
         self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
         if not is_kept and self.journal is not None:
             self.keep(view, accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
@@ -246,6 +212,49 @@ class Work:
             )
         )
         return summary
+
+    def _ask_until_accepted(
+        self,
+        request: SummaryRequest,
+        source: Source,
+        accept: Callable[[object], tuple[CheckedSummary, int]],
+        span: Mapping[str, Any],
+    ) -> tuple[CheckedSummary, int]:
+        """Return what *accept* makes of the first answer that passes, with the usage of all attempts."""
+        once = self.deterministic or request.kind == "changes"
+        attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
+        while True:
+            self.requests += 1
+            self.sent_tokens += source.sent or 0
+            began = self.monotonic()
+            given: object = self.ask(asked)
+            answer = Summary(given) if isinstance(given, str) else given
+            told = answer if isinstance(answer, Summary) else Summary("")
+            usage = add_usage(usage, told.usage)
+            try:
+                accepted, back = accept(answer)
+                return accepted._replace(summary=replace(accepted.summary, usage=usage)), back
+            except SummaryRejected as rejected:
+                rejected.usage = usage
+                self.emit(
+                    Rejected(
+                        **span,
+                        check=rejected.check,
+                        attempt=attempt,
+                        attempts=attempts,
+                        unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
+                        seconds=self.monotonic() - began,
+                        usage=told.usage,
+                        model=told.model,
+                    )
+                )
+                if attempt == attempts or rejected.is_final:
+                    raise
+                try:
+                    self._take_turn(request)
+                except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
+                    raise rejected from None
+                asked, attempt = with_feedback(request, rejected), attempt + 1
 
     def _take_turn(self, request: SummaryRequest) -> None:
         """Take the run's permit and lease for *request*, or renew them.
