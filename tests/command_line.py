@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import runpy
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 from unittest.mock import patch
-
-from compactor.cli.app import main
 
 #: The variables that decide how a terminal is written to, as a plain one has them.
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "90", "LINES": "40"}
@@ -62,6 +61,7 @@ def run(
     err = Stream(terminal=terminal, encoding=encoding)
     environment = (TERMINAL if terminal else {"COLUMNS": "90"}) | variables
     with (
+        patch.object(sys, "argv", ["compactor", *map(str, words)]),
         patch.object(sys, "stdin", stdin),
         patch.object(sys, "stdout", out),
         patch.object(sys, "stderr", err),
@@ -69,7 +69,7 @@ def run(
     ):
         code: object = None
         try:
-            main([str(word) for word in words])
+            runpy.run_module("compactor", run_name="__main__")
         except SystemExit as end:
             code = end.code
     return Done(code, out.text, err.text)
