@@ -444,8 +444,8 @@ class Memory(Log):
             provider = self._providers.get(role)
             compaction: CompactedMessage | None = None
             try:  # first: a round that is added in between only lengthens the tail
-                if provider is not None:
-                    compaction = _check_compaction(provider.get_compaction())
+                given: object = None if provider is None else provider.get_compaction()
+                compaction = given if given is None or isinstance(given, CompactedMessage) else _read_compaction(given)
             except Exception as error:  # noqa: BLE001  (a broken provider must not break the chat)
                 self._emit(ProviderFailed, role=role, error=describe_error(error))
                 provider = None
@@ -629,18 +629,12 @@ def _round_of(now: Snapshot, round_id: str) -> Round:
     return round_
 
 
-def _check_compaction(compaction: object) -> CompactedMessage | None:
-    """Return a provider's compaction as a ``CompactedMessage``; the provider may use a class of its own with the same
-    three fields.
-
-    Raises ``MessageError`` if it is no compaction.
-    """
-    if compaction is None or isinstance(compaction, CompactedMessage):
-        return compaction
-    start, end, summary = (getattr(compaction, name, None) for name in ("start_index", "end_index", "summary"))
+def _read_compaction(given: object) -> CompactedMessage:
+    """Return a provider's object with the three fields of a compaction as one. Raises ``MessageError`` if it lacks one."""
+    start, end, summary = (getattr(given, name, None) for name in ("start_index", "end_index", "summary"))
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(summary, str)):
         raise MessageError(
             "get_compaction() must return None or an object with start_index, end_index and summary: two whole numbers"
-            f" and a text; not {kind_of(compaction)}"
+            f" and a text; not {kind_of(given)}"
         )
     return CompactedMessage(start, end, summary)
