@@ -1,7 +1,4 @@
-"""The entries of the log: what can happen to a session, one typed record a kind.
-
-This is the durable format: what a store keeps and an exporter reads.
-"""
+"""The entries of a session's log, one typed record for each kind. This is the durable format of stores and exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a role's overlays are published: in the log, beside what they are made from."""
+"""A role's overlays, published in the log beside the rounds that they stand for."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Journal(ABC):
         """Give that right back; nothing changes if it is somebody else's."""
 
     def refresh(self) -> bool:
-        """Read what others wrote; return whether there was anything."""
+        """Read the entries that others wrote; return whether there were any."""
         return False
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:  # noqa: B027  (nothing, by default)
@@ -243,7 +243,7 @@ class Journal(ABC):
 class RoleJournal(Journal):
     """One role's overlays in a Memory's log. Their indices are those of the present.
 
-    *holder* names it where the store gives leases; without one, it draws a random name.
+    *holder* is its name for the store's leases; by default a random one.
     """
 
     keeps_reductions = False
@@ -283,7 +283,7 @@ class RoleJournal(Journal):
             if state.generation != base:
                 raise StaleCompaction("generation")
             last = now.number_of(compaction.end_round_id or "")
-            # Not past an open round, even one that another process opened: what is said in it is still to come.
+            # Not past an open round, even one that another process opened: it will take more posts.
             if not 1 <= last <= now.closed_prefix or set(map(now.state_of, round_ids)) - {"finished"}:
                 raise StaleCompaction("rounds_changed")
             changes = {"created_at": made_at, "generation": base + 1, "end_number": last}
@@ -305,7 +305,7 @@ class RoleJournal(Journal):
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
-                revert(now, self._role, state.generation + 1)  # raises where the one before cannot be read
+                revert(now, self._role, state.generation + 1)  # raises if the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
         now = self._memory._write(records)
@@ -335,7 +335,7 @@ class RoleJournal(Journal):
         return self._write_reductions(records) is not None
 
     def _write_reductions(self, records: Callable[[Snapshot], Iterable[Record]]) -> Reductions | None:
-        """Append what *records* makes, and return the role's reductions; None if it made nothing."""
+        """Append the records, and return the role's reductions; None if there were no records."""
         written: list[Record] = []
 
         def keep(now: Snapshot) -> Iterable[Record]:
@@ -389,12 +389,12 @@ class RoleJournal(Journal):
                 yield record.facts
 
     def keep(self, records: Callable[[Snapshot], Iterable[Record]]) -> None:
-        """Append what *records* makes of the present snapshot. It is called while nobody else can append, so it must
-        not wait for anybody."""
+        """Append the records that *records* returns for the present snapshot. It is called under the lock, so it must
+        not wait."""
         self._memory._write(records)
 
     def shown(self) -> Iterator[ShownRecorded | PostRedacted]:
-        """Yield what was kept of what is shown, and what was erased, in the order of the log."""
+        """Yield the records of shown messages and of redactions, in the order of the log."""
         for entry in self._store.read_kinds(self._memory.session_id, kinds_of(ShownRecorded, PostRedacted)):
             record = entry.record
             if isinstance(record, PostRedacted) or (isinstance(record, ShownRecorded) and record.role == self._role):
@@ -409,7 +409,7 @@ class RoleJournal(Journal):
         return not self._memory.index_texts(most_rounds=INDEXED_AT_ONCE)
 
     def _check_reduction(self, now: Snapshot, reduction: Reduction, base: int) -> Reduction:
-        """Return *reduction* with its posts' numbers. Raises ``StaleCompaction`` where it may not be published."""
+        """Return *reduction* with its posts' numbers. Raises ``StaleCompaction`` if it may not be published."""
         state, round_ = now.journal(self._role), now.round(reduction.round_id)
         if state.generation != base:
             raise StaleCompaction("generation")
@@ -437,7 +437,7 @@ class RoleJournal(Journal):
 
 
 def withdraw_reductions(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:
-    """Yield what takes live *reductions* of *role* out again."""
+    """Yield the records that withdraw live *reductions* of *role*."""
     for one in reductions:
         ends = {"first_number": one.first_number, "last_number": one.last_number}
         yield ReductionWithdrawn(role=role, round_id=one.round_id, **ends)

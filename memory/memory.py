@@ -630,7 +630,7 @@ def _round_of(now: Snapshot, round_id: str) -> Round:
 
 
 def _read_compaction(given: object) -> CompactedMessage:
-    """Return a provider's object with the three fields of a compaction as one. Raises ``MessageError`` if it lacks one."""
+    """Return an object that has the three fields of a compaction as one. Raises ``MessageError`` if it lacks any."""
     start, end, summary = (getattr(given, name, None) for name in ("start_index", "end_index", "summary"))
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(summary, str)):
         raise MessageError(

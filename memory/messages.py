@@ -295,8 +295,8 @@ def _answered_ids(parts: Iterable[Any]) -> Iterator[str]:
 
 
 def _unanswered_calls(parts: Sequence[Any], role: str) -> list[Mapping[str, Any]]:
-    """Return the calls in the parts of the assistant's message, except those that it answers itself: no other result is
-    paired with them."""
+    """Return the calls in the parts of the assistant's message, except those that it answers itself: they get no field,
+    so no other result is paired with them."""
     calls = [part for part in parts if _is_call(part) and isinstance(part.get("id"), str)] if role == ASSISTANT else []
     answered = set(_answered_ids(parts)) if calls else ()
     return [part for part in calls if part["id"] not in answered]

@@ -89,7 +89,7 @@ class CompactedMessage(Record):
 
     @property
     def model_end_number(self) -> int:
-        """The last round in the model's own text, by its number in the log; 0 where there is none. The rounds after it
+        """The last round in the model's own text, by its number in the log; 0 if there is none. The rounds after it
         are summarised again, with their reductions."""
         return (self.extra[OFFLINE]["end_number"] if self.is_offline else self.end_number) or 0
 

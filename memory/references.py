@@ -148,7 +148,7 @@ def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed
 
 
 def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
-    """Yield the rounds at *place*. Raises ``UnknownReference`` where there is none."""
+    """Yield the rounds at *place*. Raises ``UnknownReference`` if there is none."""
     if not 1 <= place.first <= place.last <= len(rounds):
         raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
     is_empty = True

@@ -174,7 +174,7 @@ class Record(BaseModel):
     Wrong fields raise ``MessageError``, which names the fields and not their values.
     """
 
-    # Errors end up in logs: they name the field and never show what was in it.
+    # Errors end up in logs: they name the field and never quote its value.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     #: The fields that may be given by place.
