@@ -1,4 +1,4 @@
-"""The entries of a session's log, one typed record for each kind. This is the durable format of stores and exporters."""
+"""The entries of a session's log, one typed record for each kind: the durable format of stores and exporters."""
 
 from __future__ import annotations
 
