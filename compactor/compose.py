@@ -99,7 +99,7 @@ def compose(
     front = header_of(memory, role, system)
     reminder = _plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
-    tool_tokens = count_tools(tools, ledger.count_again)
+    tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
@@ -152,8 +152,10 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
         parts = account.parts
         if parts is None:
             return None
-        shown = [message for part in parts for message in part.messages]
-        messages += [message.copy() for message in shown] if account.plain else copy_messages(shown)
+        if account.plain:
+            messages += [message.copy() for part in parts for message in part.messages]
+        else:
+            messages += copy_messages([message for part in parts for message in part.messages])
     messages += copy_messages([message for _, group in growing for message in group.messages])
     return messages, Report(tokens, tokens)
 
