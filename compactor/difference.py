@@ -11,7 +11,7 @@ from typing import Literal
 from memory.overlays import CompactedMessage
 
 from .acceptance.content import find_identifiers, find_unknown
-from .acceptance.prohibitions import bare
+from .acceptance.prohibitions import letters_of
 from .summarizers.statements import sentences
 
 __all__ = ["Difference", "compare"]
@@ -85,7 +85,7 @@ def _split(summary: str) -> Iterator[str]:
 
 
 def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Fate, str]]:
-    before, after = [bare(text) for text in old], [bare(text) for text in new]
+    before, after = [letters_of(text) for text in old], [letters_of(text) for text in new]
     changes: list[tuple[Fate, str, str]] = []  # each with its key: the bare text
     old_at = new_at = 0
     for old_index, new_index in (*_match(before, after), (len(before), len(after))):

@@ -20,7 +20,7 @@ from memory.visibility import Rounds
 from prompts import escape_tags
 
 from .acceptance.checks import CHECKS, AnswerParser, CheckedSummary, Source, check_summary
-from .acceptance.prohibitions import Heard, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
+from .acceptance.prohibitions import UserWords, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
@@ -310,7 +310,7 @@ class Work:
             if previous is not None:
                 instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
             before = previous.summary if previous is not None else ""
-            heard = Heard(request.rounds, (*instructions, *prohibitions), before)
+            heard = UserWords(request.rounds, (*instructions, *prohibitions), before)
             notes = heard.attribute_notes(notes)
             text = render_notes(notes) if notes else heard.attribute(text)
         missing = find_lost(prohibitions, (text,))

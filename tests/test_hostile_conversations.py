@@ -17,7 +17,7 @@ from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
 from compactor.acceptance.content import assignment, content
-from compactor.acceptance.prohibitions import Heard, instructions_in, read_user_words, restore_sentences
+from compactor.acceptance.prohibitions import UserWords, instructions_in, read_user_words, restore_sentences
 from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
@@ -217,7 +217,7 @@ def take_notes(text: str) -> None:
 
 
 def attribute(text: str) -> None:
-    heard = Heard([asked(text)])
+    heard = UserWords([asked(text)])
     heard.attribute(text)
     heard.attribute(f"Instructions from the user:\n- {text}")
     heard.attribute_notes((Note(text=text, section="Instructions from the user"),))

@@ -154,14 +154,14 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     if not is_extracted and kind != "changes" and is_cut_off(said, source.text):
         reason = f"the summary is cut off; raise the summarizer's token limit, or lower {length_setting}"
         raise refusal("cut_off", reason)
-    if not is_extracted and kind == "tool_run" and in_own_voice(summary.text):
+    if not is_extracted and kind == "tool_run" and is_in_first_person(summary.text):
         reason = "the summary reports tool calls in the first person, which agents repeat to users; check the prompt"
         raise refusal("voice", reason)
 
     # The last checks read names and words. That takes longer than all checks above together.
     names = find_identifiers(new)
     unknown = find_unknown(names, (source.text, source.previous, *source.beside))
-    terms, sources = Terms(new), (Terms(bare(source.text)), Terms(source.previous))
+    terms, sources = Terms(new), (Terms(strip_markup(source.text)), Terms(source.previous))
     if is_written and says_nothing(terms, sources, len(names) - len(unknown)):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
         hollow = refusal("hollow", reason)
@@ -223,17 +223,17 @@ _COPIED_WORD = re.compile(
 _POST = "\0"
 
 
-def bare(text: str, between: str = " ") -> str:
+def strip_markup(text: str, between: str = " ") -> str:
     """Return *text* without transcript tags and with single spaces."""
     return " ".join(_TAG.sub(f" {between} ", text.replace("&lt;", "<")).split())
 
 
 def repeats(text: str, source: str) -> bool:
     """Return whether *text* is a verbatim stretch of at least half of *source*, ignoring white space and tags."""
-    said = bare(text)
+    said = strip_markup(text)
     if any(word not in source for word in said.split() if "<" not in word):
         return False  # fast path: most summaries leave here at one of the first words
-    read = bare(source)
+    read = strip_markup(source)
     return 2 * len(said) >= len(read) and said in read
 
 
@@ -242,10 +242,10 @@ def is_copied(text: str, source: str) -> bool:
 
     Takes time linear in both. Different runs are counted, so repetition in either text does not count as more copying.
     """
-    said = _COPIED_WORD.findall(bare(text).casefold())
+    said = _COPIED_WORD.findall(strip_markup(text).casefold())
     read: list[str] = []
     posts: list[int] = []  # the number of each word's post
-    for number, post in enumerate(bare(source, _POST).split(_POST)):
+    for number, post in enumerate(strip_markup(source, _POST).split(_POST)):
         words = _COPIED_WORD.findall(post.casefold())
         read += words
         posts += [number] * len(words)
@@ -408,7 +408,7 @@ _CLAUSE = (
 )
 _BY_ME = r"\b(?:was|were|been|being|is|are) (?:\w{1,40} ){1,3}by (?:me|us)\b(?![/-])"
 _BEGINNING, _PASSIVE = ((pattern.replace(" ", r"\ ")) for pattern in (_LEAD + _CLAUSE, _BY_ME))
-_OWN_VOICE = re.compile(
+_FIRST_PERSON = re.compile(
     rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}+
       (?: {_BEGINNING}
           (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )
@@ -421,10 +421,10 @@ _OWN_VOICE = re.compile(
 )
 
 
-def in_own_voice(text: str) -> bool:
+def is_in_first_person(text: str) -> bool:
     """Return whether a sentence of *text* reports in the first person: "I called ...", "We will ...".
 
     Text in quotation marks, in code or behind a result's arrow belongs to another speaker and does not count. This is
     a guess by patterns, in time linear in *text*.
     """
-    return _OWN_VOICE.search(_OTHER_SPEAKERS.sub(" … ", text)) is not None
+    return _FIRST_PERSON.search(_OTHER_SPEAKERS.sub(" … ", text)) is not None

@@ -1,7 +1,7 @@
 """Keep a user's prohibitions word for word across compactions, even if a summarizer drops them.
 
 Only a user's post can give an instruction. So in a stored summary, the text below ``HEADING`` is always the user's:
-``Heard.attribute`` moves a model's own words elsewhere.
+``UserWords.attribute`` moves a model's own words elsewhere.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _keep_newest(found: Iterable[str]) -> tuple[str, ...]:
     """Return the last ``MAX_PROHIBITIONS`` of *found*; a repeated sentence keeps its last position."""
     latest: dict[str, str] = {}
     for sentence in found:
-        key = bare(sentence)
+        key = letters_of(sentence)
         latest.pop(key, None)
         latest[key] = sentence
     return tuple(latest.values())[-MAX_PROHIBITIONS:]
@@ -105,8 +105,8 @@ def find_lost(prohibitions: Iterable[str], texts: Iterable[str]) -> tuple[str, .
     Compares letters and digits only, so a summary's quotation style does not matter.
     """
     prohibitions = tuple(prohibitions)
-    read = [bare(text) for text in texts] if prohibitions else []
-    return tuple([sentence for sentence in prohibitions if not any(bare(sentence) in text for text in read)])
+    read = [letters_of(text) for text in texts] if prohibitions else []
+    return tuple([sentence for sentence in prohibitions if not any(letters_of(sentence) in text for text in read)])
 
 
 def restore_sentences(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
@@ -161,7 +161,7 @@ def _heading_in(line: str) -> Section | None:
     """
     if line.strip() == Section.GOAL:
         return Section.GOAL
-    return _ATTRIBUTING.get(bare(line)) if len(line) <= _MAX_HEADING else None
+    return _ATTRIBUTING.get(letters_of(line)) if len(line) <= _MAX_HEADING else None
 
 
 def _is_heading(line: str) -> bool:
@@ -171,7 +171,7 @@ def _is_heading(line: str) -> bool:
     return named or line.startswith("#") or (line.startswith("**") and line.endswith("**"))
 
 
-def bare(text: str) -> str:
+def letters_of(text: str) -> str:
     """Return the letters and digits of *text* in lower case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
@@ -191,12 +191,12 @@ MAX_QUOTES = 1_000
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
 
 
-class Heard:
+class UserWords:
     """The user's words, searchable for quotes."""
 
-    def __init__(self, rounds: Iterable[Round], carried: Iterable[str] = (), previous: str = "") -> None:
-        """Take the *rounds* of a request, the instructions *carried* from earlier ones and the *previous* summary."""
-        self._rounds, self._carried, self._previous = tuple(rounds), tuple(carried), previous
+    def __init__(self, rounds: Iterable[Round], known: Iterable[str] = (), previous: str = "") -> None:
+        """Take the *rounds* of a request, the instructions *known* from earlier ones and the *previous* summary."""
+        self._rounds, self._known, self._previous = tuple(rounds), tuple(known), previous
         self._quotes_left = MAX_QUOTES
         #: By text: its sentences, their letters joined, and the end of each sentence in these.
         self._sentences: dict[str, tuple[list[str], str, list[int]]] = {}
@@ -204,7 +204,7 @@ class Heard:
     @cached_property
     def _texts(self) -> list[tuple[str, str]]:
         """The user's texts, newest first, each with its letters."""
-        return [(text, bare(text)) for text in (*self._carried, *read_user_words(self._rounds))][::-1]
+        return [(text, letters_of(text)) for text in (*self._known, *read_user_words(self._rounds))][::-1]
 
     @cached_property
     def _letters_of_all(self) -> str:
@@ -218,10 +218,10 @@ class Heard:
         is_of_others = False
         for line in self._previous.split("\n"):
             if _is_heading(line):
-                is_of_others = bare(line) == bare(OTHERS)
+                is_of_others = letters_of(line) == letters_of(OTHERS)
             elif is_of_others:
                 texts.append(_item_in(line))
-        return "\n".join(map(bare, texts))
+        return "\n".join(map(letters_of, texts))
 
     def find_sentence(self, quote: str) -> str:
         """Return the user's whole sentence that contains *quote* word for word, or "" if none does.
@@ -229,7 +229,7 @@ class Heard:
         The whole sentence, because a part may say the opposite. A quote across several sentences returns all of them.
         After ``MAX_QUOTES`` quotes, the result is always "".
         """
-        letters = bare(quote)
+        letters = letters_of(quote)
         if not letters or self._quotes_left == 0:
             return ""
         self._quotes_left -= 1
@@ -238,7 +238,7 @@ class Heard:
                 continue
             if text not in self._sentences:
                 said = list(sentences(text, MAX_SENTENCE))
-                parts = list(map(bare, said))
+                parts = list(map(letters_of, said))
                 self._sentences[text] = said, "".join(parts), list(accumulate(map(len, parts)))
             said, joined, ends = self._sentences[text]
             start = joined.find(letters)
@@ -246,7 +246,7 @@ class Heard:
                 continue
             first, last = bisect_right(ends, start), bisect_left(ends, start + len(letters))
             whole = " ".join(said[first : last + 1])
-            if _is_long(letters) or 2 * len(letters) >= len(bare(whole)):
+            if _is_long(letters) or 2 * len(letters) >= len(letters_of(whole)):
                 return whole
         return ""
 
@@ -289,7 +289,7 @@ class Heard:
             said, is_all = self._split_quotes(note.text)
             if not is_all:
                 section = self._heading_for(note.text).rstrip(":")
-            elif bare(" ".join(said)) != bare(note.text):
+            elif letters_of(" ".join(said)) != letters_of(note.text):
                 text = " ".join(said)
         elif heading is not None:
             section += _IN_OTHER_WORDS
@@ -299,7 +299,7 @@ class Heard:
     def _heading_for(self, item: str) -> str:
         """Return the heading for *item*, which is not the user's: ``OTHERS`` or ``UNSAID``."""
         item = _item_in(item)
-        asked = map(bare, (*_quotes_in(item), item)) if self._quotes_left else ()
+        asked = map(letters_of, (*_quotes_in(item), item)) if self._quotes_left else ()
         return OTHERS if any(_is_long(one) and one in self._letters_of_all for one in asked) else UNSAID
 
     def _split_quotes(self, item: str) -> tuple[list[str], bool]:
@@ -309,8 +309,8 @@ class Heard:
         found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
         if not found and (sentence := self.find_sentence(item)):  # the user's sentence itself contains a quotation
             return [sentence], True
-        letters = sum(len(bare(quote)) for quote in quotes)
-        return found, len(found) == len(quotes) and 2 * letters >= len(bare(item))
+        letters = sum(len(letters_of(quote)) for quote in quotes)
+        return found, len(found) == len(quotes) and 2 * letters >= len(letters_of(item))
 
 
 def _mark_heading(line: str) -> str:

@@ -58,16 +58,16 @@ def drop(
     def strategy(view: View) -> Iterator[Reduction]:
         work = view.work
         needs_tokens = work is None or work.exceeds is None or "tokens" in work.exceeds
-        dropping, dropped = _Dropping(Tail(view), protected), list[Reduction]()
+        dropper, dropped = _Dropper(Tail(view), protected), list[Reduction]()
         left = types if needs_tokens else {}  # removing attachments does not lower the number of messages
         for name, kept in rules:
             if not name.startswith(ATTACHMENT):
-                dropped += dropping.drop_posts(name, kept)
+                dropped += dropper.drop_posts(name, kept)
             else:  # all types at once: only one overlay of a post takes effect
-                dropped += dropping.drop_attachments(left)
+                dropped += dropper.drop_attachments(left)
                 left = {}
-        if needs_tokens and not dropping.outweighs_line():
-            dropped = _Dropping(Tail(view), protected).drop_attachments(types)
+        if needs_tokens and not dropper.outweighs_line():
+            dropped = _Dropper(Tail(view), protected).drop_attachments(types)
         yield from dropped
 
     strategy.__name__ = strategy.__qualname__ = f"drop({', '.join(name for name, _ in rules)})"
@@ -85,7 +85,7 @@ def pairs_of(rules: object) -> list[tuple[Any, Any]]:
     return [(kind, kept) for kind, kept in pairs]
 
 
-class _Dropping:
+class _Dropper:
     """Applies the rules of one strategy to a tail, one after the other."""
 
     def __init__(self, tail: Tail, keep_rounds: int) -> None:

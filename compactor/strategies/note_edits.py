@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from memory.overlays import Note
 from memory.rounds import freeze_mapping
 
-from ..acceptance.prohibitions import bare
+from ..acceptance.prohibitions import letters_of
 from ..errors import SummaryRejected
 from .notes import Span, append_notes, normalize_heading, normalize_text
 
@@ -97,12 +97,12 @@ def apply_edits(
     texts: dict[int, str] = {}
     removed: set[int] = set()
     added: list[tuple[str, str]] = []
-    names = {bare(name): name for name in (*order, *(note.section for note in reversed(notes)))}
+    names = {letters_of(name): name for name in (*order, *(note.section for note in reversed(notes)))}
     for op, number, section, said in edits:
         text, name = normalize_text(said), normalize_heading(section)
         if op == "add":
             if text:
-                added.append((names.setdefault(bare(name), name), text))
+                added.append((names.setdefault(letters_of(name), name), text))
         elif not 1 <= number <= len(notes):
             raise _malformed(f"it names note {number}, and there are {len(notes)}")
         elif number in texts or (op == "replace" and number in removed):

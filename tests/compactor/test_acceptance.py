@@ -21,8 +21,8 @@ from compactor.acceptance.checks import (
     AnswerParser,
     Source,
     check_summary,
-    in_own_voice,
     is_cut_off,
+    is_in_first_person,
     repeats,
 )
 from compactor.summarizers.answers import is_reply
@@ -389,7 +389,7 @@ def test_tool_calls_told_in_the_assistants_voice_are_refused(answer: str) -> Non
 @pytest.mark.parametrize("answer", OTHER_VOICE)
 def test_what_others_said_is_not_the_assistants_voice(answer: str) -> None:
     """Quotations, code and results."""
-    assert not in_own_voice(answer)
+    assert not is_in_first_person(answer)
     assert accepted(answer, kind="tool_run")
 
 
@@ -432,7 +432,7 @@ def test_a_voice_is_listened_for_only_in_what_has_the_right_size() -> None:
 def test_a_voice_is_listened_for_in_one_go(mark: str) -> None:
     """Twice the text, twice the time: neither list marks nor quotations that never close are read again and again."""
     began = time.thread_time()
-    in_own_voice(mark * (300_000 // len(mark)))
+    is_in_first_person(mark * (300_000 // len(mark)))
     assert time.thread_time() - began < 4  # what is quadratic takes minutes
 
 

@@ -13,13 +13,13 @@ import pytest
 from compactor import SummarizerError
 from compactor.acceptance.checks import (
     Source,
-    bare,
     check_summary,
     has_markup,
-    in_own_voice,
     is_copied,
     is_cut_off,
+    is_in_first_person,
     repeats,
+    strip_markup,
 )
 from compactor.acceptance.content import (
     Terms,
@@ -30,8 +30,7 @@ from compactor.acceptance.content import (
     names_nothing_new,
     says_nothing,
 )
-from compactor.acceptance.prohibitions import bare as letters
-from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions
+from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions, letters_of
 from compactor.difference import compare
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
@@ -92,24 +91,24 @@ def accepting(text: str) -> None:
 FUNCTIONS: dict[str, Callable[[str], object]] = {
     "accept": accepting,
     "is_cut_off": lambda text: is_cut_off(text, text),
-    "bare": bare,
+    "strip_markup": strip_markup,
     "has_markup": has_markup,
     "is_copied": lambda text: is_copied(text, text),
     "repeats": lambda text: repeats(text, text[:-1]),
-    "identifiers": find_identifiers,
-    "unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
+    "find_identifiers": find_identifiers,
+    "find_unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
     "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
-    "letters": letters,
-    "lost": lambda text: find_lost(("Never sell it.",), (text,)),
-    "standing_sentences": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),
+    "letters_of": letters_of,
+    "find_lost": lambda text: find_lost(("Never sell it.",), (text,)),
+    "find_prohibitions": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),
     "find_error": find_error,
     "says_nothing": lambda text: says_nothing(Terms(text), (Terms(text),), 0),
     "names_nothing_new": lambda text: names_nothing_new(Terms("x"), Terms(text), Terms("y")),
     "find_telling_terms": lambda text: list(find_telling_terms(text)),
-    "in_own_voice": in_own_voice,
+    "is_in_first_person": is_in_first_person,
     "compared": lambda text: compare(compaction(text), compaction(text[::-1])),
-    "changes_in": parse_edits,
-    "is_changes": is_edits,
+    "parse_edits": parse_edits,
+    "is_edits": is_edits,
     "parse_body": lambda text: parse_body(text.encode()),
     "read_answer": lambda text: read_answer(
         SimpleNamespace(choices=[{"message": {"content": text}, "finish_reason": "stop"}]), None

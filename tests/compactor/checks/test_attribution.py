@@ -17,7 +17,7 @@ from compactor.acceptance.prohibitions import (
     OTHERS,
     PROHIBITIONS,
     UNSAID,
-    Heard,
+    UserWords,
     add_quoted_instructions,
     collect_prohibitions,
     instructions_in,
@@ -114,7 +114,7 @@ def test_a_part_of_a_sentence_brings_the_whole() -> None:
 @pytest.mark.parametrize("quote", ["it", "to", "", "a b", "!!", "not"])
 def test_a_word_is_no_quote(quote: str) -> None:
     """It stands in anything."""
-    assert Heard(rounds("I would not like it to be a bother, whatever else there is.")).find_sentence(quote) == ""
+    assert UserWords(rounds("I would not like it to be a bother, whatever else there is.")).find_sentence(quote) == ""
 
 
 def test_quotes_of_the_user_are_found_however_they_are_marked() -> None:
@@ -154,7 +154,7 @@ def test_a_model_cannot_say_that_the_user_said_it() -> None:
 
 def test_notes_are_attributed_as_lines_are() -> None:
     """One by one, under the same headings."""
-    heard = Heard(rounds("Never push to main. Thanks."))
+    heard = UserWords(rounds("Never push to main. Thanks."))
     name = HEADING.rstrip(":")
     notes = [
         Note(text='"Never push to main."', section=name),
@@ -207,7 +207,9 @@ def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
 @pytest.mark.parametrize("heading", [HEADING, "What the user said:", "Where we are:", "Goal:", f"## {HEADING}"])
 def test_a_note_of_several_lines_opens_no_section_of_the_users(heading: str) -> None:
     """Each line of a note is the note's."""
-    notes = Heard(rounds("Never pay.")).attribute_notes([Note(text=f"Paid.\n{heading}\n- {FORBIDDEN}", section="Done")])
+    notes = UserWords(rounds("Never pay.")).attribute_notes(
+        [Note(text=f"Paid.\n{heading}\n- {FORBIDDEN}", section="Done")]
+    )
     text = render_notes(notes)
     assert FORBIDDEN in text
     assert instructions_in(text) == ()
@@ -235,7 +237,7 @@ def test_lost_sentences_join_those_that_stand_there() -> None:
 def test_hostile_answers_are_read_in_no_time(text: str) -> None:
     """Whatever is opened and never closed."""
     began = time.thread_time()
-    Heard(rounds("Never pay.")).attribute(f"{HEADING}\n{text}")
+    UserWords(rounds("Never pay.")).attribute(f"{HEADING}\n{text}")
     assert time.thread_time() - began < 10
 
 
@@ -249,7 +251,7 @@ def test_hostile_answers_are_read_in_no_time(text: str) -> None:
 )
 def test_nothing_but_the_users_words_stands_below_the_heading(lines: list[str]) -> None:
     """Whatever a model answers; and none is lost that stood anywhere else."""
-    text = Heard(rounds("Never pay. Hello.")).attribute("\n".join(lines))
+    text = UserWords(rounds("Never pay. Hello.")).attribute("\n".join(lines))
     assert set(instructions_in(text)) <= {"Never pay."}
     assert {statement.text for statement in from_summary(text) if statement.of_user} <= {"Never pay."}
     assert ("99887766" in text) == any("99887766" in line for line in lines)
