@@ -29,7 +29,7 @@ from .overlays import CompactedMessage, CompactionProvider, JournalState, Note, 
 from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
-from .stores import InMemoryStore, Store, delete_files, expire, expired, open_store
+from .stores import InMemoryStore, Store, delete_files, expire, list_expired, open_store
 from .usage import Usage
 from .visibility import Rounds
 
@@ -39,4 +39,4 @@ __all__ += ["HookFailed", "InMemoryStore", "Journal", "JournalState", "Memory", 
 __all__ += ["OlderVersion", "Origin", "Overlay", "Post", "ProviderFailed", "Recall", "Redacted", "Reduction"]
 __all__ += ["Reductions", "Round", "RoundClosed", "Rounds", "SessionPurged", "StaleCompaction", "Store", "StoreBusy"]
 __all__ += ["StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnreachable", "ToolCall"]
-__all__ += ["UnknownReference", "UnknownRound", "Usage", "delete_files", "expire", "expired", "open_store"]
+__all__ += ["UnknownReference", "UnknownRound", "Usage", "delete_files", "expire", "list_expired", "open_store"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from memory import CompactedMessage, Memory, StaleCompaction, expire, expired
+from memory import CompactedMessage, Memory, StaleCompaction, expire
 
 from ..difference import compare
 from ..events import visible
@@ -198,7 +198,7 @@ def expire_(
         _print(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
         return
     with open_named(store, write=True) as opened:
-        old = expired(opened, age)
+        old = list_expired(opened, age)
         if old:
             names = ", ".join(one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
             question = f"{quantity(len(old), 'session')}: {names}. Erase all of this, for good?"

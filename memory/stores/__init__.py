@@ -8,7 +8,7 @@ from ..arguments import require
 from ..errors import StoreError
 from .base import Checkpoint, Extent, FoundText, FoundTexts, Store, StoredText
 from .inmemory import InMemoryStore
-from .retention import delete_files, expire, expired
+from .retention import delete_files, expire, list_expired
 
 __all__ = [
     "Checkpoint",
@@ -20,7 +20,7 @@ __all__ = [
     "StoredText",
     "delete_files",
     "expire",
-    "expired",
+    "list_expired",
     "open_store",
 ]
 

@@ -20,7 +20,7 @@ _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
 _OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
-def expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:
+def list_expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:
     """Return the sessions without an append for longer than *older_than*, sorted. *now* defaults to the present."""
     before = (utc_now() if now is None else now) - older_than
     return sorted(name for name, extent in adapt_store(store).extents().items() if extent.created_at < before)
@@ -35,7 +35,7 @@ def expire(
     with an append during the call is still purged. Raises ``StoreError``; sessions purged before it stay purged.
     """
     wanted = None if sessions is None else set(sessions)
-    purged = [name for name in expired(store, older_than, now=now) if wanted is None or name in wanted]
+    purged = [name for name in list_expired(store, older_than, now=now) if wanted is None or name in wanted]
     for session in purged:
         store.purge(session)
     return purged

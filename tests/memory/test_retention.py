@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory import Memory, Store, StoreError, delete_files, expire, expired, open_store
+from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store
 from memory.stores.retention import FILES_KEPT, remove_files
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -95,8 +95,8 @@ def test_sessions_expire_when_somebody_says_so(store: Store, tmp_path: Path) -> 
     session(store, "old", folder=tmp_path / "old")
     session(store, "new", at=NOON + 9 * DAY, folder=tmp_path / "new")
     now = NOON + 10 * DAY
-    assert expired(store, 10 * DAY, now=now) == []
-    assert expired(store, 9 * DAY, now=now) == ["old"]
+    assert list_expired(store, 10 * DAY, now=now) == []
+    assert list_expired(store, 9 * DAY, now=now) == ["old"]
     assert expire(store, 9 * DAY, now=now, sessions=["new"]) == []
     assert expire(store, 9 * DAY, now=now) == ["old"]
     assert list(store.sessions()) == ["new"]
