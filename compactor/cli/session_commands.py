@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from memory import CompactedMessage, Memory, StaleCompaction, expire
+from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired
 
 from ..difference import compare
 from ..events import visible
