@@ -83,21 +83,16 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
 
 def _role_of(now: Snapshot, role: str) -> _Role:
     state, reductions, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
-    places = now.reduction_places.get(role, {})
+    places, known = now.reduction_places.get(role, {}), (usage.input_tokens, usage.steps) if usage else None
     return _Role(
         generation=state.generation if state else None,
         held_round_id=state.revert_round_id if state else None,
         published=now.published.get(role, ()),
         prepared=tuple(now.prepared.get(role, ())),
         reductions=_Reductions(version=reductions.version, places=places) if reductions else None,
-        usage=_usage_of(usage) if usage else None,
+        # Two values, as older versions read them, if that loses nothing.
+        usage=(*known, usage.cold) if usage and known and usage.cold else known,
     )
-
-
-def _usage_of(usage: Usage) -> tuple[int | None, int] | tuple[int | None, int, float]:
-    """Return *usage* in the form that older versions read, if that loses nothing."""
-    known = (usage.input_tokens, usage.steps)
-    return (*known, usage.cold) if usage.cold else known
 
 
 def resume_from(kept: Checkpoint, archive: StoredRounds) -> Snapshot | None:

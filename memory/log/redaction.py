@@ -67,8 +67,8 @@ def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
 
 
 def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
-    """Return the round and the number of a post, given itself or by reference; 0 is the user's query. *rounds* are all
-    rounds of the log. Raises ``UnknownReference`` if there is no such post."""
+    """Return the round and the number (0: the user's query) of a post, given itself or by reference. *rounds* are those
+    of the log. Raises ``UnknownReference``."""
     if isinstance(what, Post):
         for round_ in reversed(rounds):
             for post in round_.post_list:
@@ -128,9 +128,8 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
     """Return *now* without everything made from the text. This needs no text, so the result is the same when the log is
     read again. Every role gets a new generation, because a compaction in the making may hold the text.
 
-    May raise ``StoreError``, because it reads the compaction to be shown instead. So it is tried before the redaction
-    is written, too.
-    """
+    May raise ``StoreError``, because it reads the compaction to be shown instead. So try it before the redaction is
+    written."""
     number = now.number_of(record.round_id)
     if not number:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
@@ -150,10 +149,8 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
 
 
 def read_affected(store: Store, session: str, rounds: Iterable[int]) -> list[Entry]:
-    """Return, in order, the entries that may hold texts of *rounds*, and those that say which texts are erased.
-
-    On an indexed store these are all compactions and all entries of these rounds; else the whole log.
-    """
+    """Return, in order, the entries that may hold texts of *rounds*, and those that say which texts are erased: on an
+    indexed store all compactions and all entries of these rounds, else the whole log."""
     if "indexed" not in store.capabilities:
         return list(store.read(session))
     found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}
@@ -166,8 +163,7 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
     """Return the number and the new body of each entry that holds an erased text. *numbers* gives a round's number.
 
     Overlays come first, then posts, so that the post shows whether a redaction was interrupted. An overlay published
-    after the redaction was made without the text, and stays.
-    """
+    after the redaction was made without the text, and stays."""
     entries = list(log)
     posts: dict[str, frozenset[int]] = {}
     first = None  # the first round in which a later entry erases something
@@ -187,9 +183,8 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
             else:
                 left = _erase_in(record, posts, first)
             if left != record:
-                (texts if isinstance(record, (RoundOpened, PostAdded)) else overlays).append(
-                    (entry.number, Entry.of(left).body)
-                )
+                bodies = texts if isinstance(record, (RoundOpened, PostAdded)) else overlays
+                bodies.append((entry.number, Entry.of(left).body))
     return [*overlays, *texts]
 
 
@@ -205,10 +200,8 @@ def _erase_in_shown(
 ) -> ShownRecorded:
     """Return *record* without the texts made from a post in *erased*, which has the posts by round number."""
     nothing = freeze_mapping({"role": "user", "content": REDACTED})
-    made = (
-        copy_with(one, message=nothing) if covers(one.sources + one.beside, sources, erased) else one
-        for one in record.made
-    )
+    tells = [covers(one.sources + one.beside, sources, erased) for one in record.made]
+    made = (copy_with(one, message=nothing) if told else one for one, told in zip(record.made, tells, strict=True))
     return copy_with(record, made=tuple(made))
 
 

@@ -109,12 +109,12 @@ class Store(ABC):
 
     @abstractmethod
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        """Store *entries* after entry number *after*, all or none, and return the number of the last one.
+        """Store *entries* after entry number *after*, all or none and durably, and return the number of the last one.
 
-        The entries are durable when it returns. Raises ``Conflict`` if the log has grown past *after*; if it grew by
-        these very entries (same ids), the append is a repetition and returns their number. Also raises ``Conflict`` if
-        the id of entry *after* differs from ``entries[0].follows`` and that is not empty: the session was purged and
-        started again. Without this check an outdated Memory writes into a new session of the same length.
+        Raises ``Conflict`` if the log has grown past *after*; if it grew by these very entries (same ids), the append
+        is a repetition and returns their number. Also raises ``Conflict`` if the id of entry *after* differs from
+        ``entries[0].follows`` and that is not empty: the session was purged and started again. Without this check an
+        outdated Memory writes into a new session of the same length.
         """
 
     @abstractmethod
@@ -129,8 +129,7 @@ class Store(ABC):
     def redact(self, session: str, number: int, body: str = "") -> None:
         """Replace the body of one entry and destroy the old one; id, kind and number stay.
 
-        Without a *body* the entry becomes an empty entry of the kind ``redacted``. Raises ``KeyError`` if there is no
-        such entry.
+        Without a *body* it becomes an empty entry of the kind ``redacted``. Raises ``KeyError`` for an unknown number.
         """
 
     @abstractmethod
@@ -213,10 +212,11 @@ class AdaptedStore(Store):
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        having = {name: [getattr(store, method, None) for method in needed] for name, needed in CAPABILITIES.items()}
-        self.capabilities = frozenset(name for name, methods in having.items() if all(map(callable, methods)))
-        for name in self.capabilities:
-            vars(self).update(zip(CAPABILITIES[name], having[name], strict=True))
+        for methods in CAPABILITIES.values():
+            found = {name: getattr(store, name, None) for name in methods}
+            if all(map(callable, found.values())):
+                vars(self).update(found)
+        self.capabilities = frozenset(name for name, methods in CAPABILITIES.items() if methods[0] in vars(self))
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> Any:
         return self._store.append(session, entries, after)
@@ -251,8 +251,7 @@ def adapt_store(store: object) -> Store:
     return AdaptedStore(store)
 
 
-# The first lookup imports the codec. A child forked during that import would wait for its lock forever, so look it up
-# now.
+# The first lookup imports the codec; a child forked during that import would wait for its lock forever.
 codecs.lookup("unicode_escape")
 
 #: Characters that PostgreSQL (NUL) or UTF-8 (lone surrogates) cannot hold.
@@ -272,11 +271,9 @@ def unescape(name: str) -> str:
 
 def key_of(name: str) -> str:
     """Return a unique index key for *name*: the escaped name itself unless it is long."""
-    ascii_ = escape(name)
-    if len(ascii_) <= 100:
-        return ascii_
+    name = escape(name)
     # 64 + ":" + 64 hex = 129 characters: never equal to a short key, and still recognisable.
-    return f"{ascii_[:64]}:{hashlib.sha256(ascii_.encode()).hexdigest()}"
+    return name if len(name) <= 100 else f"{name[:64]}:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def storable(text: str) -> str:

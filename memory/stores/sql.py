@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
-from sqlalchemy.engine import ScalarResult
 
 from ..entries import BODY_VERSION, Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
@@ -67,10 +66,10 @@ _KEEP_CHECKPOINT = text(
     """UPDATE compactor_sessions SET checkpoint_number = :number, checkpoint = :body
     WHERE key = :key AND checkpoint_number <= :number"""
 )
-_SEIZE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expires)
+_TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expires)
     VALUES (:session, :name, :holder, {now} + :seconds)
-    ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires"""
-_TAKE_LEASE = f"{_SEIZE_LEASE} WHERE l.holder = excluded.holder OR l.expires <= {{now}}"
+    ON CONFLICT (session, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
+    WHERE l.holder = excluded.holder OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
 _PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
@@ -92,8 +91,7 @@ class SqlStore(Store):
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._connections = Connections(dialect)
-        leases = (text(one.format(now=dialect.now)) for one in (_SEIZE_LEASE, _TAKE_LEASE, _LEASE_LEFT))
-        self._seize_lease, self._take_lease, self._lease_left = leases
+        self._take_lease, self._lease_left = (text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT))
 
     def __repr__(self) -> str:
         return f"<SqlStore on {self._dialect.where}>"
@@ -253,11 +251,8 @@ class SqlStore(Store):
     def _read_selected(self, key: str, select_numbers: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
         """Yield the entries that an index selects. Reads all numbers first: each page would scan the index again."""
 
-        def read_numbers(connection: Connection) -> list[int]:
-            numbers: ScalarResult[int] = connection.execute(select_numbers, where | {"key": key}).scalars()
-            return sorted(map(int, numbers))
-
-        numbers = self._read(read_numbers)
+        where |= {"key": key}
+        numbers = self._read(lambda connection: sorted(map(int, connection.execute(select_numbers, where).scalars())))
 
         def pages() -> Iterator[Sequence[Entry]]:
             start, size = 0, 100
@@ -317,10 +312,10 @@ class SqlStore(Store):
         return StoreDamaged(f"{message} ({self._dialect.where}); nothing was changed: restore a backup")
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
-        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder), "seconds": seconds}
+        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
 
         def take(connection: Connection) -> float:
-            if connection.execute(self._seize_lease if take_over else self._take_lease, where).rowcount:
+            if connection.execute(self._take_lease, where | {"seconds": seconds, "take_over": take_over}).rowcount:
                 return 0.0
             # Positive even if the lease has just expired: this caller did not get it.
             return max(0.001, float(connection.execute(self._lease_left, where).scalar_one()))
