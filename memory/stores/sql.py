@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -342,9 +343,9 @@ class SqlStore(Store):
 
     def _merge_texts(self) -> None:
         """Remove deleted texts from the index, step by step so that no writer waits long."""
-        more = self._connections.write(lambda connection: merge_texts(connection, begin=True))
-        while more:
-            more = self._connections.write(lambda connection: merge_texts(connection, begin=False))
+        step = partial(merge_texts, begin=True)
+        while self._connections.write(step):
+            step = partial(merge_texts, begin=False)
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from sqlite3 import sqlite_version_info
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, insert, or_, select, table, update
@@ -278,10 +279,8 @@ def _has_index(connection: Connection) -> bool:
 
 def _has_trigrams(connection: Connection) -> bool:
     """Return whether this SQLite can have trigrams; the file may come from another."""
-    version = connection.exec_driver_sql("SELECT sqlite_version()").scalar_one()
-    if tuple(map(int, version.split(".")[:2])) < _FIRST_SQLITE_WITH_TRIGRAMS:
-        return False
-    return "fts5" in connection.exec_driver_sql("PRAGMA module_list").scalars().all()
+    modules = connection.exec_driver_sql("PRAGMA module_list").scalars().all()
+    return sqlite_version_info >= _FIRST_SQLITE_WITH_TRIGRAMS and "fts5" in modules
 
 
 def _empty_unusable_index(connection: Connection) -> None:

@@ -26,6 +26,8 @@ from .state_dict import (
     value_of,
 )
 
+__all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "read_session"]
+
 #: The ``format`` in the first line.
 JSONL_FORMAT = "context-compactor session"
 

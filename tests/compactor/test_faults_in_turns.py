@@ -35,7 +35,6 @@ from memory import (
     StoreUnreachable,
     open_store,
 )
-from memory.log import session_log as log
 
 ROLE = "Planner"
 CONFIG = CompactorConfig(threshold=4, retain_recent=2, backoff_initial=1.0)
@@ -277,7 +276,7 @@ def test_an_old_round_that_cannot_be_read_does_not_stop_a_chat(
     tmp_path: Path, change: str, fault: type[StoreError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it is summarised no prompt and no compaction need it; who asks for it is told, and gets all else."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 20)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 20)
     with chatting(url_in(tmp_path)) as chat:
         for number in range(1, 10):
             chat.turn(number)

@@ -11,8 +11,6 @@ from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, t
 
 from memory import CompactedMessage, Memory, NewerVersion, StoreDamaged, StoreError
 from memory.entries import Entry
-from memory.log import session_log as log
-from memory.stores.sql import SqlStore
 
 #: What is done to the body of an entry, and what is said of it.
 CUT = ("body = substr(body, 1, 40)", StoreDamaged, r"entry {} \(.*cannot be read; nothing was changed: restore")
@@ -20,11 +18,11 @@ NEWER = ("version = 99", NewerVersion, r"entry {} \(.*newer version of context-c
 unreadable = pytest.mark.parametrize(("change", "fault", "said"), [CUT, NEWER], ids=["cut", "newer"])
 
 
-def change_entry(store: SqlStore, number: int, change: str) -> None:
+def change_entry(store: Any, number: int, change: str) -> None:
     on(store, f"UPDATE compactor_entries SET {change} WHERE number = :number", number=number)  # noqa: S608
 
 
-def rows(store: SqlStore) -> Any:
+def rows(store: Any) -> Any:
     """Return the log as it is in the database."""
     return on(store, "SELECT number, id, kind, version, body FROM compactor_entries ORDER BY number")
 
@@ -56,7 +54,7 @@ def test_an_old_round_that_cannot_be_read_spoils_no_other(
     url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a checkpoint it is an error when it is read, each time, and nothing else is."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 20)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 20)
     with opened(url) as store:
         writer = Memory("s", store=store)
         for number in range(1, 11):
@@ -81,7 +79,7 @@ def test_what_a_revert_would_show_is_read_before_it_is_written(
     url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody could read on behind it: the one that stands stays, and the chat goes on."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 5)
     with opened(url) as store:
         memory, journal = made_with_compactions(store)
         first = next(iter(store.read_kinds("s", ["compaction published"]))).number
@@ -102,7 +100,7 @@ def test_what_a_revert_would_show_is_read_before_it_is_written(
         assert len(Memory("s", store=store).conversation.rounds) == 8
 
 
-def made_with_compactions(store: SqlStore) -> tuple[Memory, Any]:
+def made_with_compactions(store: Any) -> tuple[Memory, Any]:
     """Return a session of six rounds and its journal, with one compaction of two rounds and another of four."""
     memory = Memory("s", store=store)
     journal = memory.journal("Planner")
@@ -122,7 +120,7 @@ def test_what_cannot_be_erased_yet_is_hidden_and_keeps_nobody_out(
     url: str, change: str, fault: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overlay that cannot be read may hold the text: it is left alone, and the erasure is gone on with later."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 10)
     with opened(url) as store:
         memory, _ = made_with_compactions(store)
         first = next(iter(store.read_kinds("s", ["compaction published"])))

@@ -15,9 +15,7 @@ from test_overlays_machine import ROLES, Overlays, overlays
 from compactor import compose
 from memory import InMemoryStore, Memory, StoreError, UnknownRound, open_store
 from memory.entries import CompactionPrepared, Entry
-from memory.transfer.fork import fork_session
 from memory.transfer.jsonl import export_session, import_session
-from memory.transfer.state_dict import memory_from, state_of
 
 
 def compaction(memory: Memory, role: str = "Planner") -> str | None:
@@ -38,7 +36,7 @@ def answered(count: int, store: InMemoryStore | None = None) -> Memory:
 def test_a_fork_at_the_last_round_reads_as_the_session() -> None:
     """Header, rounds, overlays, pins, usage, what was erased: all of it, under another name."""
     memory = eventful(InMemoryStore())
-    fork = fork_session(memory, 6)
+    fork = memory.fork(6)
     assert everything(fork) == everything(memory)
     assert fork.session_id != memory.session_id
     for role in ("Planner", "Coder"):
@@ -49,7 +47,7 @@ def test_a_fork_at_the_last_round_reads_as_the_session() -> None:
 def test_a_fork_holds_what_is_up_to_a_round(at_round: int) -> None:
     """Rounds with the posts and the states that they have now; pins and the compaction that ends there or before."""
     memory = eventful(InMemoryStore())
-    fork = fork_session(memory, at_round)
+    fork = memory.fork(at_round)
     assert list(fork.conversation.rounds) == list(memory.conversation.rounds[:at_round])
     assert fork.header == memory.header
     assert compaction(fork) == ("up to 2" if at_round >= 2 else None)
@@ -65,9 +63,9 @@ def test_a_round_that_was_open_has_what_it_has_now() -> None:
     first = memory.create_round("first")
     other.create_round("second")
     memory.add_post(first, send_from="Planner", send_to="User", message="late")
-    assert [round_.state for round_ in fork_session(memory, 1).conversation.rounds] == ["created"]
+    assert [round_.state for round_ in memory.fork(1).conversation.rounds] == ["created"]
     memory.finish_round(first, state="failed")
-    (kept,) = fork_session(memory, 1).conversation.rounds
+    (kept,) = memory.fork(1).conversation.rounds
     assert (kept.state, kept.post_list[0].message) == ("failed", "late")
 
 
@@ -75,7 +73,7 @@ def test_an_open_round_is_finished_by_the_next() -> None:
     """In the fork as in the session that it was made of."""
     memory = answered(1)
     memory.create_round("open")
-    fork = fork_session(memory, 2)
+    fork = memory.fork(2)
     assert fork.conversation.rounds[1].state == "created"
     fork.create_round("next")
     assert fork.conversation.rounds[1].state == "finished"
@@ -86,7 +84,7 @@ def test_a_fork_shares_nothing() -> None:
     """Writing to one never shows in the other, in a store that both use."""
     store = InMemoryStore()
     memory = eventful(store)
-    fork = fork_session(memory, 6, "fork")
+    fork = memory.fork(6, "fork")
     for written, other in ((memory, fork), (fork, memory)):
         before, log = everything(other), [(entry.number, entry.body) for entry in store.read(other.session_id)]
         written.add_post("round-6", send_from="Planner", send_to="User", message="more")
@@ -104,10 +102,10 @@ def test_a_fork_in_another_store_may_have_the_same_name() -> None:
     """In the same store it has a name of its own; one that is taken is refused, and that session left alone."""
     store, elsewhere = InMemoryStore(), InMemoryStore()
     memory = answered(2, store)
-    assert everything(fork_session(memory, 2, "s", elsewhere)) == everything(memory)
+    assert everything(memory.fork(2, "s", store=elsewhere)) == everything(memory)
     before = list(store.read("s"))
     with pytest.raises(StoreError, match=r"already.*another name"):
-        fork_session(memory, 1, "s")
+        memory.fork(1, "s")
     assert list(store.read("s")) == before
     assert store.sessions() == ["s"]
 
@@ -117,7 +115,7 @@ def test_a_database_forks_alike(tmp_path: Path, at_round: int) -> None:
     """Within one database, and out of it; where rounds are read when somebody asks, what is published as well."""
     with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
         memory = eventful(store)
-        fork, elsewhere = fork_session(memory, at_round, "fork"), fork_session(memory, at_round, store=InMemoryStore())
+        fork, elsewhere = memory.fork(at_round, "fork"), memory.fork(at_round, store=InMemoryStore())
         assert everything(fork) == everything(elsewhere) == everything(Memory("fork", store=store))
         fork.create_round("only here")
         assert everything(memory) == everything(Memory("s", store=store))
@@ -127,7 +125,7 @@ def test_entries_of_a_fork_are_new_ones() -> None:
     """With ids of their own; rounds, posts and time stamps keep theirs, and entries say which round they belong to."""
     store = InMemoryStore()
     memory = eventful(store)
-    fork = fork_session(memory, 5, "fork")
+    fork = memory.fork(5, "fork")
     ids = {entry.id for entry in store.read("s")}
     entries = list(store.read("fork"))
     assert not any(entry.id in ids for entry in entries)
@@ -144,7 +142,7 @@ def test_a_round_that_is_not_there_is_an_error(at_round: Any) -> None:
     store = InMemoryStore()
     memory = answered(2, store)
     with pytest.raises(UnknownRound, match="this session has 2"):
-        fork_session(memory, at_round)
+        memory.fork(at_round)
     assert store.sessions() == ["s"]
 
 
@@ -154,7 +152,7 @@ def test_a_purged_session_has_no_fork() -> None:
     memory = answered(2, store)
     store.purge("s")
     with pytest.raises(StoreError, match="purged"):
-        fork_session(memory, 1)
+        memory.fork(1)
 
 
 def test_the_newest_compaction_before_the_round_is_current() -> None:
@@ -162,7 +160,7 @@ def test_the_newest_compaction_before_the_round_is_current() -> None:
     memory = answered(6)
     for last in (1, 3, 5):
         publish(memory, last)
-    fork = fork_session(memory, 4)
+    fork = memory.fork(4)
     assert compaction(fork) == "up to 3"
     assert publish(fork, 4).generation > 2
     fork.journal("Planner").revert()
@@ -181,7 +179,7 @@ def test_what_was_reverted_stays_so() -> None:
     publish(memory, 3)
     memory.journal("Planner").revert()
     publish(memory, 2)
-    found = {at_round: compaction(fork_session(memory, at_round)) for at_round in range(1, 7)}
+    found = {at_round: compaction(memory.fork(at_round)) for at_round in range(1, 7)}
     assert found == {1: "up to 1", 2: "up to 2", 3: "up to 2", 4: "up to 2", 5: "up to 2", 6: "up to 2"}
 
 
@@ -191,7 +189,7 @@ def test_a_revert_in_a_session_without_compactions_is_left_out() -> None:
     answered(1, store)
     body = '{"role":"Planner","generation":1}'
     store.append("s", [Entry("compaction reverted", body=body)], len(list(store.read("s"))))
-    fork = fork_session(Memory("s", store=store), 1, "fork")
+    fork = Memory("s", store=store).fork(1, "fork")
     assert "compaction reverted" not in {entry.kind for entry in store.read("fork")}
     assert compaction(fork) is None
 
@@ -202,7 +200,7 @@ def test_the_words_that_are_the_newest_again_are_shown() -> None:
     reduce(memory, 1, [None], "summarised")
     reduce(memory, 2, [None], "summarised")
     reduce(memory, 2, memory.conversation.rounds[1].post_list[:1], "offloaded")
-    fork = fork_session(memory, 2)
+    fork = memory.fork(2)
     live = fork.rounds_getter("Planner")().reductions
     assert [one.kind for one in live.of("round-1")] == ["summarised"]
     assert [one.kind for one in live.of("round-2")] == ["offloaded"]
@@ -220,7 +218,7 @@ def test_reductions_that_were_replaced_withdrawn_or_erased_stay_so() -> None:
     reduce(memory, 2, posts, "offloaded")
     memory.redact("r2.p1")
     reduce(memory, 2, [None], "dropped", role="Coder")
-    fork = fork_session(memory, 2)
+    fork = memory.fork(2)
     for role in ("Planner", "Coder"):
         assert fork.rounds_getter(role)().reductions.of("round-2") == ()
     assert len(fork.rounds_getter("Planner")().reductions.of("round-1")) == 1
@@ -232,7 +230,7 @@ def test_erased_words_are_not_in_the_fork() -> None:
     memory = answered(3, store)
     publish(memory, 2)
     memory.redact("r2.p1")
-    fork = fork_session(memory, 3, "fork")
+    fork = memory.fork(3, "fork")
     log = "".join(entry.body for entry in store.read("fork"))
     assert "answer 2" not in log
     assert "up to 2" not in log
@@ -246,9 +244,9 @@ def test_how_long_a_later_prompt_was_stays_behind() -> None:
     memory.create_round("later")
     memory.record_usage("Planner", 900, counted=600)
     assert memory.usage("Planner").input_tokens == 900
-    fork = fork_session(memory, 1)
+    fork = memory.fork(1)
     assert (fork.usage("Planner").input_tokens, fork.usage("Planner").steps) == (None, 10)
-    assert fork_session(memory, 2).usage("Planner") == memory.usage("Planner")
+    assert memory.fork(2).usage("Planner") == memory.usage("Planner")
 
 
 def test_what_is_about_no_round_stays_where_it_was_written_before_the_next() -> None:
@@ -263,7 +261,7 @@ def test_what_is_about_no_round_stays_where_it_was_written_before_the_next() -> 
     store.append("s", [Entry("flagged", body="{}"), Entry("tagged", body="{}", round=1)], memory.snapshot.number)
     memory = Memory("s", store=store)
     for at_round, expected in ((1, {"starred", "tagged"}), (2, {"starred", "flagged", "tagged"})):
-        fork_session(memory, at_round, f"fork {at_round}")
+        memory.fork(at_round, f"fork {at_round}")
         kinds = {entry.kind for entry in store.read(f"fork {at_round}")}
         assert kinds - {"round opened", "post added", "round closed"} == expected
 
@@ -277,16 +275,16 @@ class Copies(Overlays):
         if memory is None or not end:
             return
         known = overlays(memory)
-        assert overlays(memory_from(Memory, state_of(memory))) == known
+        assert overlays(Memory.from_state_dict(memory.state_dict())) == known
         elsewhere, stream = InMemoryStore(), io.StringIO()
         export_session(self.store, "s", stream)
         stream.seek(0)
         import_session(elsewhere, stream)
         assert overlays(Memory("s", store=elsewhere)) == known
         for at_round in range(1, memory.snapshot.total + 1):
-            self.agrees(memory, fork_session(memory, at_round, store=InMemoryStore()), at_round)
+            self.agrees(memory, memory.fork(at_round, store=InMemoryStore()), at_round)
         if memory.snapshot.total:
-            assert overlays(fork_session(memory, memory.snapshot.total)) == known
+            assert overlays(memory.fork(memory.snapshot.total)) == known
 
     def agrees(self, memory: Memory, fork: Memory, at_round: int) -> None:
         """What *fork* knows is what *memory* knows of those rounds."""

@@ -16,7 +16,6 @@ from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, Sto
 from memory.entries import BODY_VERSION, Entry
 from memory.errors import StoreDamaged
 from memory.transfer.jsonl import JSONL_FORMAT, Imported, export_session, import_session
-from memory.transfer.state_dict import STATE_VERSION
 
 
 def lines_of(store: Store, session: str = "s") -> list[str]:
@@ -64,7 +63,7 @@ def test_a_session_goes_from_database_to_database(tmp_path: Path) -> None:
 def test_a_file_is_ascii_and_says_what_it_holds() -> None:
     """One JSON object a line, whatever the texts: the first tells the format, its version, the session and how many."""
     assert "".join(LINES).isascii()
-    head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": "s", "entries": len(LINES) - 1}
+    head = {"format": JSONL_FORMAT, "version": 1, "session": "s", "entries": len(LINES) - 1}
     assert json.loads(LINES[0]) == head
     entry = json.loads(LINES[-1])
     assert entry.keys() == {"id", "kind", "number", "round", "created_at", "version", "body"}
@@ -150,7 +149,7 @@ def test_a_file_that_is_cut_off_is_refused(cut: int) -> None:
         (["1" * 5_000 + "\n"], StoreDamaged, "line 1 is not whole"),
         (changed(1, entries="many"), StoreDamaged, "line 1 cannot be read: its entries"),
         (changed(1, entries=3), StoreDamaged, "line 5 is one more than line 1 says"),
-        (changed(1, version=STATE_VERSION + 1), NewerVersion, "line 1 .*newer version"),
+        (changed(1, version=2), NewerVersion, "line 1 .*newer version"),
         (changed(4, body=[]), StoreDamaged, r"line 4: entry 3 \(post added\) .*cannot be read"),
         (changed(4, number=7), StoreDamaged, "line 4: entry 3 is missing"),
         (changed(4, version=BODY_VERSION + 1), NewerVersion, "entry 3 .*newer version"),

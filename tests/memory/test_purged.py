@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from indexed import Indexed, shown, with_rounds
 
 from memory import Conflict, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
-from memory.log.checkpoint import checkpoint_of
 
 PURGED = r"purged; go on with a new Memory"
 
@@ -92,19 +91,24 @@ def test_the_cause_is_told_too() -> None:
     assert isinstance(raised.value.__cause__, Conflict)
 
 
-def test_a_checkpoint_of_the_session_before_is_passed_over() -> None:
+def test_a_checkpoint_of_the_session_before_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was slow may keep it when the new one has begun."""
-    store = Indexed()
-    outdated = begun_anew(store, 3, 5)
+    store, before = Indexed(), Indexed()
+    begun_anew(store, 3, 5)
     expected = shown(Memory("s", store=store))
-    store.checkpoints["s"] = checkpoint_of(outdated.snapshot)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
+    with_rounds(before, 3)
+    monkeypatch.undo()
+    store.checkpoints["s"] = before.checkpoints["s"]
     assert shown(Memory("s", store=store)) == expected
 
 
-def test_a_memory_that_was_opened_from_a_checkpoint_finds_out_too() -> None:
+def test_a_memory_that_was_opened_from_a_checkpoint_finds_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read nothing but that."""
     store = Indexed()
-    store.checkpoints["s"] = checkpoint_of(with_rounds(store, 3).snapshot)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
+    with_rounds(store, 3)
+    assert "s" in store.checkpoints
     outdated = Memory("s", store=store)
     store.purge("s")
     with_rounds(store, 3)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from compactor.presets import expire_files
 from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store
-from memory.stores.retention import FILES_KEPT, remove_files
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -31,7 +31,7 @@ def session(store: Store, name: str, *, at: datetime = NOON, folder: Path | None
     if folder is not None:
         folder.mkdir(parents=True)
         (folder / OURS).write_text("what was said")
-        memory.journal("").note(FILES_KEPT, {"session": name, "folder": str(folder)})
+        memory.journal("").note("files.kept", {"session": name, "folder": str(folder)})
     return memory
 
 
@@ -66,7 +66,7 @@ def test_only_our_own_files_are_removed(store: Store, tmp_path: Path) -> None:
     (folder / "below" / OURS).write_text("theirs")
     (folder / OURS.replace("r3", "r4")).symlink_to(outside / OURS)
     (tmp_path / "link").symlink_to(outside)
-    Memory("mine", store=store).journal("").note(FILES_KEPT, {"session": "mine", "folder": str(tmp_path / "link")})
+    Memory("mine", store=store).journal("").note("files.kept", {"session": "mine", "folder": str(tmp_path / "link")})
     store.purge("mine")
     assert sorted(one.name for one in folder.iterdir()) == ["below", "notes.txt", OURS.replace("r3", "r4")]
     assert (outside / OURS).read_text() == (folder / "below" / OURS).read_text() == "theirs"
@@ -114,13 +114,13 @@ def test_files_can_be_removed_before_the_store_does_it(store: Store, tmp_path: P
 
 def test_files_are_as_old_as_what_was_written_last(tmp_path: Path) -> None:
     """Only those before that moment are removed, and the folder with the last of them."""
-    folder = tmp_path / "mine"
+    folder, now = tmp_path / "mine", datetime.fromtimestamp(300, UTC)
     folder.mkdir()
     for place, at in enumerate((100, 200)):
         (folder / f"a-{place:016}.txt").write_text("said")
         os.utime(folder / f"a-{place:016}.txt", (at, at))
-    assert remove_files(str(folder), before=150) == 1
+    assert expire_files(tmp_path, timedelta(seconds=150), now=now) == 1
     assert [one.name for one in folder.iterdir()] == [f"a-{1:016}.txt"]
-    assert remove_files(str(folder)) == 1
+    assert expire_files(tmp_path, timedelta(), now=now) == 1
     assert not folder.exists()
-    assert remove_files(str(folder)) == 0
+    assert expire_files(tmp_path, timedelta(), now=now) == 0

@@ -20,7 +20,6 @@ from compactor.testing import (
 )
 from memory import InMemoryStore, Memory, Store, StoreError, open_store
 from memory.entries import Entry, RoundFinished
-from memory.stores.base import adapt_store
 
 
 def entry(name: str = "r") -> Entry:
@@ -55,7 +54,7 @@ def test_memories_on_a_stores_six_methods_share_its_sessions() -> None:
     assert [round_.user_query for round_ in other.conversation.rounds] == ["first"]
     assert one.is_same_session(other)
     assert not one.is_same_session(Memory("s", store=SixMethods()))  # type: ignore[arg-type]
-    assert adapt_store(store).capabilities == frozenset()
+    assert one._store.capabilities == frozenset()
 
 
 class Complete(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from executors import SOON
@@ -21,8 +22,6 @@ from postgres import Postgres as Server
 from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
 from memory import Memory, StoreBusy, StoreFull, open_store
-from memory.log import session_log as log
-from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +36,7 @@ class Disk:
         self.folder = folder
         self._mounted = mounted
 
-    def fill(self, store: SqlStore) -> None:
+    def fill(self, store: Any) -> None:
         if not self._mounted:
             ((pages,),) = on(store, "PRAGMA page_count")
             self._limit(store, pages)
@@ -46,13 +45,13 @@ class Disk:
             while True:
                 others.write(b"x" * 4096)
 
-    def free(self, store: SqlStore) -> None:
+    def free(self, store: Any) -> None:
         if self._mounted:
             (self.folder / "others").unlink()
         else:
             self._limit(store, 1_000_000)
 
-    def _limit(self, store: SqlStore, pages: int) -> None:
+    def _limit(self, store: Any, pages: int) -> None:
         for done in (store._connections.read, store._connections.write):  # a limit is a connection's own
             done(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all())
 
@@ -103,7 +102,7 @@ def fill_up(memory: Memory) -> list[str]:
 
 def test_a_chat_goes_on_when_a_full_disk_has_room_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing acknowledged is lost, nothing is there twice, and all can be read meanwhile."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)  # checkpoints are tried, and fail unseen
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 5)  # checkpoints are tried, and fail unseen
     with opened(sqlite_url(disk.folder, QUICK)) as store:
         memory = Memory("s", store=store)
         for number in range(4):

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 import compactor.events
 from memory import CompactedMessage, CompactionRecord, Memory, Reduction
 from memory.entries import KINDS
-from memory.log.state import Snapshot
 from memory.rounds import Attachment, Post, Record, Round, ToolCall
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,7 @@ RECORDS: list[type[BaseModel]] = [
 FIELDS = {
     "record": {name for record in RECORDS for name in record.model_fields}
     | {one.name for one in fields(CompactionRecord)},
-    "snapshot": {one.name for one in fields(Snapshot)},
+    "snapshot": {one.name for one in fields(Memory().snapshot)},
 }
 
 
