@@ -30,7 +30,7 @@ from compactor.acceptance.content import (
     names_nothing_new,
     says_nothing,
 )
-from compactor.acceptance.prohibitions import find_lost, find_missing, find_prohibitions, letters_of
+from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions, letters_of
 from compactor.difference import compare
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
@@ -67,6 +67,16 @@ HOSTILE = {
     "dots": ("", "a.", " error"),
     "never": ("", "never ", ""),
     "Han": ("", "不要", ""),
+    "URLs": ("", "http://", ""),
+    "addresses": ("", "a@", ""),
+    "words with digits": ("", "x1y2 ", ""),
+    "sentences": ("", ". then ", ""),
+    "clauses": ("", ". having a ", ""),
+    "passives": ("", "was ", ""),
+    "items": ("", "- ", ""),
+    "opening quotes": ("", "“", ""),
+    "refusals": ("", "i can't ", ""),
+    "greeting": ("Hello", " ", "x"),
 }
 
 REQUEST = Round(user_query="Never sell K1234 below 1,200 euros.")
@@ -99,6 +109,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "find_unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
     "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
     "letters_of": letters_of,
+    "attribute": lambda text: UserWords([REQUEST]).attribute(f"Instructions from the user:\n{text}"),
     "find_lost": lambda text: find_lost(("Never sell it.",), (text,)),
     "find_prohibitions": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),
     "find_error": find_error,

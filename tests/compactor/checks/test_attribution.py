@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -231,17 +230,6 @@ def test_lost_sentences_join_those_that_stand_there() -> None:
         f"Goal: x.\n\n{HEADING}\n- Never pay.\n- Don't call.\n\nDone: y.",
         1,
     )
-
-
-@pytest.mark.parametrize("text", ["“" * 200_000, '"' * 200_001, "- " * 200_000, f"{HEADING}\n" + "«a" * 100_000])
-def test_hostile_answers_are_read_in_no_time(text: str) -> None:
-    """Whatever is opened and never closed."""
-    began = time.thread_time()
-    UserWords(rounds("Never pay.")).attribute(f"{HEADING}\n{text}")
-    assert time.thread_time() - began < 10
-
-
-# -- nobody else's words ---------------------------------------------------------------------------------------------
 
 
 @given(
