@@ -57,6 +57,7 @@ class HostRounds(Sequence[Round]):
     def __init__(self, rounds: Iterable[Any], role: str) -> None:
         # A copy: the host may go on adding to its list.
         self._rounds = tuple(rounds)
+        self.total = len(self._rounds)
         self.role = role
         #: Equal to nothing else: another host's rounds may change at any time.
         self.epoch = object()

@@ -69,7 +69,7 @@ class View:
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
-        put(self, "total", len(self.rounds))
+        put(self, "total", self.rounds.total)
         put(self, "closed", self.rounds.settled)
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
         put(self, "tail_length", self.total - self.end)

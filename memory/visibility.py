@@ -39,7 +39,8 @@ class Rounds(Sequence[Round]):
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
         self._failed = failed = () if include_failed else snapshot.failed
-        self._length = snapshot.total - len(failed)
+        #: How many rounds there are.
+        self.total = snapshot.total - len(failed)
         self.role = role
         #: How many rounds at the beginning stay as they are while ``epoch`` does.
         self.settled = snapshot.closed_prefix - bisect_right(failed, snapshot.closed_prefix)
@@ -65,7 +66,7 @@ class Rounds(Sequence[Round]):
         return list(self)
 
     def __len__(self) -> int:
-        return self._length
+        return self.total
 
     @overload
     def __getitem__(self, index: int) -> Round: ...
@@ -73,17 +74,17 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
-            places = range(*index.indices(self._length))
+            places = range(*index.indices(self.total))
             rounds = self._snapshot.rounds_at(self._numbers_at(places))
             return tuple([filter_posts(self.role, round_) for round_ in rounds])
-        place = index + self._length if index < 0 else index
-        if not 0 <= place < self._length:
-            raise IndexError(f"no round at {index}; there are {self._length}")
+        place = index + self.total if index < 0 else index
+        if not 0 <= place < self.total:
+            raise IndexError(f"no round at {index}; there are {self.total}")
         round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
         return filter_posts(self.role, round_)
 
     def __iter__(self) -> Iterator[Round]:
-        rounds = map(self._snapshot.round_at, self._numbers_at(range(self._length)))
+        rounds = map(self._snapshot.round_at, self._numbers_at(range(self.total)))
         return map(partial(filter_posts, self.role), rounds)
 
     def _numbers_at(self, places: range) -> Iterable[int]:
@@ -123,7 +124,7 @@ class Rounds(Sequence[Round]):
         if last:
             end = last - bisect_right(self._failed, last)
         else:
-            end = min(compaction.end_index, self._length)
+            end = min(compaction.end_index, self.total)
             last = self.number_at(end - 1) if end else 0
         pinned: tuple[str, ...] = ()
         if now.pinned:
@@ -142,12 +143,12 @@ class Rounds(Sequence[Round]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return self._length == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return self.total == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<Rounds role={self.role!r} length={self._length}>"
+        return f"<Rounds role={self.role!r} length={self.total}>"
 
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
