@@ -97,10 +97,8 @@ class Cycle:
         try:
             while True:
                 current = StrategyPass(self, run)
-                if isinstance(current.view.rounds, Rounds):
-                    _ = (
-                        current.view.prefix_sums
-                    )  # counts what is new, on this thread rather than where prompts are composed
+                if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
+                    _ = current.view.prefix_sums
                 due = current.weigh() if self.deferral is not None and self.config.enabled else None
                 if prepared_at == current.base and current.deferred is None:  # or it would be made again and again
                     raise StaleCompaction("rounds_changed")
@@ -224,8 +222,8 @@ class StrategyPass:
         weighed = deferral.weigh(self.view, self.base, self._state.prepared, needed=needed) if deferral else None
         if weighed is None:
             return None
-        self._see(self.view, weighed[0])
-        decision = weighed[1]
+        deferred, decision = weighed
+        self._see(self.view, deferred)
         if self._run is not None:
             self._run.recheck_in = decision.recheck_in
         return decision if decision.show else None
@@ -294,7 +292,7 @@ class StrategyPass:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
-            _ = self.view.prefix_sums  # lets go of what is covered now, rather than at the next look
+            _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next look
 
     def _note_failure(self, error: Exception, work: Work, run: Run) -> None:
         """Tell and remember that a strategy failed; raise the *error* if no other strategy can do better."""

@@ -338,7 +338,7 @@ class Runner:
                 return
             worker = self._executor
             if worker is None:
-                worker = self._thread = self._thread or self._make_thread()
+                worker = self._thread = self._thread or DaemonExecutor(1, f"compactor-{self.role or 'role'}")
         try:
             submitted = worker.submit(partial(self._work, partial(self._run_cycle, run)))
         except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
@@ -349,9 +349,6 @@ class Runner:
             return
         if isinstance(submitted, Future) and worker is self._executor:
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
-
-    def _make_thread(self) -> DaemonExecutor:
-        return DaemonExecutor(1, f"compactor-{self.role or 'role'}")
 
     def _work(self, job: Job) -> None:
         """Run *job* on a worker, as the compactor's own code: to wait for the compactor in there would never end."""
@@ -577,7 +574,9 @@ class Runner:
             if call not in self._calls or not self._close(run):  # it has ended just now
                 return
             outlived = self._thread
-            thread = self._thread = self._make_thread() if outlived is not None else None
+            thread = self._thread = (
+                DaemonExecutor(1, f"compactor-{self.role or 'role'}") if outlived is not None else None
+            )
         timeout = CompactionTimeout(
             f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
         )
