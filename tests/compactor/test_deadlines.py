@@ -23,11 +23,10 @@ from scene import (
     prices,
 )
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest, View
-from compactor.acceptance.checks import Source
+from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest, View, compact_rounds
 from compactor.events import Discarded, Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import CompactedMessage, StaleCompaction
+from memory import CompactedMessage, Overlay, StaleCompaction
 from memory.events import Event
 
 pytestmark = pytest.mark.timeout(30)
@@ -147,10 +146,9 @@ def test_a_strategy_that_falls_back_publishes_nothing_late_either() -> None:
     """Whatever it makes of a call that was given up."""
     clock = FakeClock()
 
-    def strategy(view: View) -> Iterator[CompactedMessage]:
-        assert view.work is not None
+    def strategy(view: View) -> Iterator[Overlay]:
         try:
-            view.work.summarize(SummaryRequest(), Source("s", 100), view)
+            yield from compact_rounds(view)
         except StaleCompaction:
             yield CompactedMessage(start_index=1, end_index=3, summary="Something else.")
 
