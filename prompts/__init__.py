@@ -65,9 +65,22 @@ _PREVIOUS_ABOVE = "(the message above that is headed [Conversation History Summa
 # Stands before "tokens" and "characters" if there is no target.
 _NO_TARGET = "a reasonable number of"
 
+#: Prompts that wrap another prompt: their ``{content}`` is the other one, rendered.
+CONTRACTS = ("changes", "notes")
+VERSION = 1
+#: The version in TaskWeaver's prompts: ``str.format`` templates, which are converted.
+TASKWEAVER_VERSION = 0.1
+#: In bytes: far more than a prompt needs, and few enough that any YAML in it parses quickly.
+MAX_SIZE = 256 * 1024
+#: Problems that one error names.
+MAX_PROBLEMS = 10
+
 _TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
 _PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(PLACEHOLDERS)})\}}(?(1)\}})")
 _CLOSING_TAG = re.compile(r"</[^<>]*>")
+_FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
+_FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
+_KEYS = ("version", "content")
 
 
 class PromptError(ContextError, ValueError):
@@ -96,16 +109,23 @@ class PromptTemplate:
         require("content", self.content, str, "a text with {content}, where the conversation goes")
         parts = _split(self.content)
         times = parts.count(("content", True))
+        renamed = "{PREVIOUS_SUMMARY}" in self.content
         if times == 0:
-            raise PromptError(f"prompt {self.name}: lacks {{content}}, where the conversation goes{self._hint()}")
+            remedy = "put {content} before the instruction"
+            if renamed:
+                remedy = f"write {{previous_summary}} for {{PREVIOUS_SUMMARY}}, and {remedy}"
+            elif "{{content}}" in self.content:
+                remedy = "{{content}} is the word in braces, take one pair away"
+            raise PromptError(f"prompt {self.name}: lacks {{content}}, where the conversation goes; {remedy}")
         if times > 1:
             raise PromptError(
                 f"prompt {self.name}: has {{content}} {times} times, which would send the conversation as often;"
                 " keep one, and write {{content}} for the word in braces"
             )
-        if "{PREVIOUS_SUMMARY}" in self.content:  # it would stay as text, and the summary would go elsewhere
+        if renamed:  # it would stay as text, and the summary would go elsewhere
             raise PromptError(f"prompt {self.name}: write {{previous_summary}} for {{PREVIOUS_SUMMARY}}")
-        if _ends_in_data(parts):
+        words = "".join(text for text, is_value in parts[parts.index(("content", True)) + 1 :] if not is_value)
+        if not re.search(r"\w", _CLOSING_TAG.sub("", words)):  # no instruction follows the conversation
             parts.append((f"\n\n{CLOSING}", False))
         object.__setattr__(self, "_parts", tuple(parts))
 
@@ -123,10 +143,7 @@ class PromptTemplate:
         *content* is the quoted conversation. Values are inserted literally and never searched for placeholders. If the
         template does not place them, the previous summary precedes the content and the plan follows it.
         """
-        previous = _quote("previous_summary", previous_summary)
-        head = previous if ("previous_summary", True) not in self._parts else ""
-        quoted = "\n\n".join(text for text in (head, content) if text)
-        return [{"role": "user", "content": self._fill(quoted, previous, role, target_tokens, plan)}]
+        return [{"role": "user", "content": self._fill(content, previous_summary, role, target_tokens, plan)}]
 
     def instruct(
         self, *, previous: bool = False, role: str = "", target_tokens: int | None = None, plan: str | None = None
@@ -135,34 +152,27 @@ class PromptTemplate:
 
         *previous*: the conversation begins with a summary.
         """
-        return self._fill(ABOVE, _PREVIOUS_ABOVE if previous else "", role, target_tokens, plan)
+        return self._fill(None, _PREVIOUS_ABOVE if previous else "", role, target_tokens, plan)
 
-    def _fill(self, content: str, previous: str, role: str, target_tokens: int | None, plan: str | None) -> str:
-        quoted_plan = _quote("plan", plan)
-        tail = quoted_plan if ("plan", True) not in self._parts else ""
+    def _fill(
+        self, content: str | None, previous: str | None, role: str, target_tokens: int | None, plan: str | None
+    ) -> str:
+        """Return the template with its values; without *content*, the instruction after a conversation."""
+        quotes = {
+            tag: f"<{tag}>\n{_TAG.sub('&lt;', text)}\n</{tag}>" if text and text.strip() else ""
+            for tag, text in (("previous_summary", previous), ("plan", plan))
+        }
+        before, after = (text if (tag, True) not in self._parts else "" for tag, text in quotes.items())
+        if content is None:
+            quotes["previous_summary"] = previous or ""
+            before, content = "", ABOVE
         values = {
-            "content": "\n\n".join(text for text in (content, tail) if text),
-            "previous_summary": previous or "(none)",
-            "plan": quoted_plan or "(none)",
-            "role": escape_tags(role) or "the agent",
+            "content": "\n\n".join(text for text in (before, content, after) if text),
+            "role": _TAG.sub("&lt;", role) or "the agent",
             "target_tokens": _NO_TARGET if target_tokens is None else str(target_tokens),
             "target_characters": _NO_TARGET if target_tokens is None else str(4 * target_tokens),
-        }
+        } | {tag: text or "(none)" for tag, text in quotes.items()}
         return "".join(values[part] if is_value else part for part, is_value in self._parts)
-
-    def _hint(self) -> str:
-        if "{PREVIOUS_SUMMARY}" in self.content:
-            return "; write {previous_summary} for {PREVIOUS_SUMMARY}, and put {content} before the instruction"
-        if "{{content}}" in self.content:
-            return "; {{content}} is the word in braces, take one pair away"
-        return "; put {content} before the instruction"
-
-
-def _quote(tag: str, text: str | None) -> str:
-    """Return *text* between tags; empty if there is no text."""
-    if text is None or not text.strip():
-        return ""
-    return f"<{tag}>\n{escape_tags(text)}\n</{tag}>"
 
 
 def _split(template: str) -> list[tuple[str, bool]]:
@@ -170,31 +180,9 @@ def _split(template: str) -> list[tuple[str, bool]]:
     end = 0
     for match in _PLACEHOLDER.finditer(template):
         parts.append((template[end : match.start()], False))
-        name, escaped = match[2], match[1] is not None
-        parts.append((f"{{{name}}}", False) if escaped else (name, True))
+        parts.append((f"{{{match[2]}}}", False) if match[1] else (match[2], True))
         end = match.end()
-    parts.append((template[end:].rstrip(), False))
-    return parts
-
-
-def _ends_in_data(parts: list[tuple[str, bool]]) -> bool:
-    """Return whether only values and closing tags follow the conversation, so that no instruction comes last."""
-    rest = parts[parts.index(("content", True)) + 1 :]
-    words = "".join(text for text, is_value in rest if not is_value)
-    return not re.search(r"\w", _CLOSING_TAG.sub("", words))
-
-
-# --- loading prompts ---
-
-VERSION = 1
-#: The version in TaskWeaver's prompts: ``str.format`` templates, which are converted.
-TASKWEAVER_VERSION = 0.1
-#: Prompts that wrap another prompt: their ``{content}`` is the other one, rendered.
-CONTRACTS = ("changes", "notes")
-#: In bytes: far more than a prompt needs, and few enough that any YAML in it parses quickly.
-MAX_SIZE = 256 * 1024
-#: Problems that one error names.
-MAX_PROBLEMS = 10
+    return [*parts, (template[end:].rstrip(), False)]
 
 
 def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike[str] | None = None) -> PromptTemplate:
@@ -218,13 +206,13 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     if not (isinstance(name_or_path, os.PathLike) or is_path(name)):
         if name in shipped():
             return _load_shipped(name)
-        here = f"; for the file of that name here write {os.path.join(os.curdir, name)!r}" if _is_file(name) else ""
+        here = f"; for the file here write {os.path.join(os.curdir, name)!r}" if os.path.isfile(name) else ""
         raise PromptError(
             f"prompt {name!r}: not found; {_nearest(name)}the shipped prompts are {', '.join(shipped())},"
             f" and a path has a suffix or a separator{here}"
         )
     for place in places:
-        if _is_file(place):
+        if os.path.isfile(place):
             return _parse(_read(place), str(place))
     for place in places:
         if os.path.exists(place):
@@ -252,10 +240,6 @@ def _is_prose(name: str) -> bool:
     return not name.endswith((".yaml", ".yml")) and (
         len(name.split()) > 1 or any(one.isalpha() and not one.isascii() for one in name)
     )
-
-
-def _is_file(place: str | Path) -> bool:
-    return os.path.isfile(place)  # unlike Path.is_file, False for impossible names
 
 
 def _nearest(name: str) -> str:
@@ -294,17 +278,24 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(raw: bytes, name: str) -> PromptTemplate:
-    fields = _fields(raw, name)
-    version = _version(fields.get("version"))
+    fields = _parse_fields(raw, name)
+    node = fields.get("version")
+    try:
+        version = VERSION if node is None else float(node.value) if isinstance(node, yaml.ScalarNode) else 0
+    except ValueError:
+        version = 0
     if version > VERSION:
         raise PromptError(
             f"prompt {name}: is of a newer version than this library reads ({VERSION});"
             f" upgrade the library, or write it as version: {VERSION}"
         )
-    problems = [_unknown_key(key) for key in fields if key not in _KEYS]
-    content = fields.get("content")
-    text, template = "", None
-    if isinstance(content, yaml.ScalarNode) and content.tag == _STR and content.value.strip():
+    problems = []
+    for key in (key for key in fields if key not in _KEYS):
+        near = difflib.get_close_matches(key[:100], _KEYS, 1)
+        remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
+        problems.append(f"unknown key {key!r}; {remedy}")
+    content, template = fields.get("content"), None
+    if isinstance(content, yaml.ScalarNode) and content.tag == "tag:yaml.org,2002:str" and content.value.strip():
         text = content.value
         if version == TASKWEAVER_VERSION:
             text, unknown = _convert(text)
@@ -324,21 +315,6 @@ def _parse(raw: bytes, name: str) -> PromptTemplate:
     return template
 
 
-_KEYS = ("version", "content")
-
-
-def _unknown_key(key: str) -> str:
-    near = difflib.get_close_matches(key[:100], _KEYS, 1)
-    remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
-    return f"unknown key {key!r}; {remedy}"
-
-
-_STR = "tag:yaml.org,2002:str"
-
-_FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
-_FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
-
-
 def _convert(content: str) -> tuple[str, list[str]]:
     """Return TaskWeaver's ``str.format`` template as one of ours, and its problems: fields that we do not have.
 
@@ -353,7 +329,7 @@ def _convert(content: str) -> tuple[str, list[str]]:
     return _FORMAT_PARTS.sub(lambda part: _FORMAT_NAMES.get(part[0], part[0]), content), wrong if fields else []
 
 
-def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
+def _parse_fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
     """Return the mapping in *raw* as YAML nodes.
 
     Nodes instead of ``safe_load``'s objects: aliases, merge keys and odd scalars then cost nothing and raise nothing.
@@ -367,9 +343,9 @@ def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as exc:
-        raise PromptError(
-            f"prompt {name}: is not valid YAML{_position(exc)}; it needs 'version: 1' and 'content: |'"
-        ) from exc
+        mark = getattr(exc, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise PromptError(f"prompt {name}: is not valid YAML{where}; it needs 'version: 1' and 'content: |'") from exc
     if not isinstance(root, yaml.MappingNode):
         raise PromptError(f"prompt {name}: is not a mapping; it needs the keys 'version: 1' and 'content: |'")
     fields: dict[str, yaml.Node] = {}
@@ -380,18 +356,3 @@ def _fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
             raise PromptError(f"prompt {name}: has the key {key.value!r} twice; keep one")
         fields[key.value] = value
     return fields
-
-
-def _position(exc: Exception) -> str:
-    mark = getattr(exc, "problem_mark", None)
-    return "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _version(node: yaml.Node | None) -> float:
-    """Return the version; 1 if there is none, 0 if it is no number."""
-    if node is None:
-        return VERSION
-    try:
-        return float(node.value) if isinstance(node, yaml.ScalarNode) else 0
-    except ValueError:
-        return 0
