@@ -12,7 +12,7 @@ from memory.overlays import CompactedMessage
 
 from .acceptance.content import find_identifiers, find_unknown
 from .acceptance.prohibitions import letters_of
-from .summarizers.statements import sentences
+from .summarizers.sentences import sentences
 
 __all__ = ["Difference", "compare"]
 

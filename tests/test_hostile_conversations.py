@@ -41,7 +41,8 @@ from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
 from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit, words_in
 from compactor.summarizers.results import structures
-from compactor.summarizers.statements import clauses, from_rounds, from_summary, sentences
+from compactor.summarizers.sentences import clauses, sentences
+from compactor.summarizers.statements import from_rounds, from_summary
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store

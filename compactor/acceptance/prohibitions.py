@@ -17,7 +17,8 @@ from memory.rounds import USER, Round, cached_property
 
 from ..summarizers.base import Summary
 from ..summarizers.cues import is_prohibition, may_prohibit
-from ..summarizers.statements import Section, sentences
+from ..summarizers.sentences import sentences
+from ..summarizers.statements import Section
 from ..tokens import TokenCounter
 from .content import Terms, find_identifiers
 

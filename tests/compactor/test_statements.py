@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.statements import _END, Section, Statement, from_rounds, from_summary, sentences
+from compactor.summarizers.sentences import _END, sentences
+from compactor.summarizers.statements import Section, Statement, from_rounds, from_summary
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 

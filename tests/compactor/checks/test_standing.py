@@ -20,7 +20,7 @@ from compactor.acceptance.prohibitions import (
     restore_sentences,
 )
 from compactor.summarizers.cues import is_prohibition, may_prohibit
-from compactor.summarizers.statements import sentences
+from compactor.summarizers.sentences import sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 

@@ -1,0 +1,131 @@
+"""Split text into sentences and clauses, each on one line."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+from memory.references import beginning
+
+from ..acceptance.content import CJK
+from .results import structures
+
+#: List items up to the first length are joined to lines up to the second: alone they would lose their subject.
+_ITEM, _LIST = 80, 160
+#: Minimum characters of a clause; a shorter one joins its neighbour. Characters of scripts without spaces count twice.
+_CLAUSE = 40
+#: Maximum characters of a word; anything longer is data.
+MAX_WORD = 160
+
+LIST_MARK = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
+# The pattern starts with all possible end characters, so the search skips other text quickly.
+_END = re.compile(
+    r"[.!?…。！？；](?:(?<=[.!?…])[.!?…]{0,3}[\"'”’)\]*]{0,3} (?=\S)|(?<=[。！？；])[。！？；]{0,3}[」』”）]{0,2})"
+)
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|etc|approx|fig|inc|ltd|jr|sr|prof|nr|ca|bzw|z\.b|e\.g|i\.e|u\.s|(?<!['’])\w)|^\(?\d{1,3})\.$",
+    re.IGNORECASE,
+)
+_CJK_CHAR = re.compile(f"[{CJK}]")
+_CLAUSE_MARK = re.compile(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
+_OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
+
+
+def sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:
+    """Yield the sentences of *text*, and the fields of any JSON in it, each on one line of about *limit* characters.
+
+    Short list items are joined; without *listed*, only to the line that introduces them.
+    """
+    for prose, fields in structures(text):
+        for line in _join_items(lines_in(prose), min(limit, _LIST), listed):
+            yield from split_line(line, limit)
+        for field in fields:
+            for line in lines_in(field):
+                yield from split_line(line, limit)
+
+
+def lines_in(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line and not line.isspace():
+            yield " ".join(line.split())
+
+
+def _join_items(lines: Iterator[str], limit: int, listed: bool) -> Iterator[str]:
+    """Yield *lines* without list marks; short list items are joined to each other and to their introduction.
+
+    An introduction without short items is left out: alone it says nothing.
+    """
+    opening, items = "", ""
+    for line in lines:
+        mark = LIST_MARK.match(line)
+        text = line[mark.end() :] if mark else line
+        if mark and len(text) <= _ITEM and (listed or opening):
+            if items and len(opening) + len(items) + len(text) > limit:
+                yield opening + items
+                items = ""
+            items = f"{items}; {text}" if items else text
+            continue
+        if items:
+            yield opening + items
+        opening, items = (f"{line} ", "") if line[-1] in ":：" and not mark else ("", "")
+        if not opening:
+            yield text
+    if items:
+        yield opening + items
+
+
+def split_line(line: str, limit: int) -> Iterator[str]:
+    """Yield the sentences of a *line*, in pieces of about *limit* characters."""
+    start = 0
+    for match in _END.finditer(line):
+        before = line[max(start, match.start() - 12) : match.start() + 1]
+        if match[0] == ". " and _ABBREVIATION.search(before):
+            continue
+        if len(match[0]) > 3 and line[match.end() : match.end() + 1].islower():
+            continue  # "well... maybe"
+        yield from wrap(line[start : match.end()].strip(), limit)
+        start = match.end()
+    yield from wrap(line[start:].strip(), limit)
+
+
+def wrap(sentence: str, limit: int) -> list[str]:
+    """Return *sentence* in pieces of about *limit* characters, cut between words; none without letters or digits."""
+    if not any(map(str.isalnum, sentence)):
+        return []
+    if len(sentence) <= limit:
+        return [sentence]
+    words = " ".join(part for word in sentence.split(" ") for part in _cut_word(word))
+    return textwrap.wrap(words, limit, break_long_words=False, break_on_hyphens=False)
+
+
+def _cut_word(word: str) -> list[str]:
+    """Return *word*, split if it is long text without spaces; of other overlong data, only the beginning."""
+    if len(word) <= MAX_WORD:
+        return [word]
+    if _CJK_CHAR.search(word, 0, MAX_WORD):
+        return [word[i : i + MAX_WORD] for i in range(0, len(word), MAX_WORD)]
+    return [f"{beginning(word, 40)}…"]
+
+
+def clauses(sentence: str) -> Iterator[str]:
+    """Yield *sentence* split at commas and semicolons outside brackets and quotes, without short parts."""
+    start, depth, quoted = 0, 0, False
+    for mark in _CLAUSE_MARK.finditer(sentence):
+        sign = mark[0]
+        if sign in _OPENED:
+            depth += 1
+        elif sign in _CLOSED:
+            depth = max(0, depth - 1)
+        elif sign == '"':
+            quoted = not quoted
+        elif not depth and not quoted:
+            end = mark.end()
+            if _width(sentence[start:end]) >= _CLAUSE and _width(sentence[end : end + _CLAUSE]) >= _CLAUSE:
+                yield sentence[start:end]
+                start = end + (sentence[end] == " ")
+    yield sentence[start:]
+
+
+def _width(text: str) -> int:
+    return len(text) + len(_CJK_CHAR.findall(text))
