@@ -21,7 +21,7 @@ from . import session_commands
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
 from .demo import play_live, play_plainly, print_summary
 from .scenario import INCIDENT, SALES_FORECAST, Demo
-from .session_commands import AsJson, Store
+from .session_commands import AsJson, Store, option
 from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_line, screen
 
 DEFAULT_MODEL = "gpt-5-mini"
@@ -35,17 +35,13 @@ def _seconds(text: str) -> Any:
     return _number(text, 0, 60, "SECONDS")
 
 
-def _text(unit: str, text: str) -> Any:
-    return typer.Option(metavar=unit, help=text, show_default=False)
-
-
 By = Literal["extractive", "openai"]
 Preset = Literal["auto_context", "selective", "memory_with_compress", "context_offload"]
 LogEvents = Annotated[
     Literal["json", "console"] | None,
     typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
 ]
-BaseUrl = Annotated[str | None, _text("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
+BaseUrl = Annotated[str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
 Budget = Annotated[int, _number("Maximum prompt tokens.", 1, unit="TOKENS")]
 Threshold = Annotated[int, _number("Compact when more than N rounds are not compacted.")]
 Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")]
@@ -128,7 +124,7 @@ def replay(
     ] = True,
     summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = "extractive",
     model: Annotated[
-        str, _text("NAME", f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]")
+        str, option("NAME", f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]")
     ] = "",
     base_url: BaseUrl = None,
     preset: Annotated[
@@ -182,14 +178,14 @@ def replay(
 def chat(
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
-    system: Annotated[str, _text("TEXT", "System message.")] = "",
+    system: Annotated[str, option("TEXT", "System message.")] = "",
     summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = "openai",
     prompt: PromptOption = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
     store: Store = None,
-    session: Annotated[str | None, _text("NAME", "Session in the store, resumed if it exists.")] = None,
+    session: Annotated[str | None, option("NAME", "Session in the store, resumed if it exists.")] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and watch its compaction as it happens.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
@@ -21,19 +22,18 @@ from .events import event_table, read_events
 from .sessions import describe_size, open_named, require_session
 from .terminal import CannotRun, confirm, one_line, quantity, screen
 
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option whose default is not shown, or is told in *text*."""
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False, **more)
+
+
+_STORE = "The store, as sqlite:///chat.db or postgresql+psycopg://user@host/database."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="COMPACTOR_STORE",
-        metavar="URL",
-        help="The store, as sqlite:///chat.db or postgresql+psycopg://user@host/database.",
-    ),
-]
+Store = Annotated[str | None, option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-OnlyRole = Annotated[str | None, typer.Option("--role", metavar="ROLE", help="Show only this role.")]
+OnlyRole = Annotated[str | None, option("ROLE", "Show only this role.", "--role")]
 Role = Annotated[str, typer.Option(metavar="ROLE", help="The role whose summary it is.")]
 
 #: Units of an age.
@@ -58,13 +58,9 @@ def show(
     session: Session,
     store: Store = None,
     role: OnlyRole = None,
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="Count tokens as this model does.", show_default=False)
-    ] = "",
+    model: Annotated[str, option("NAME", "Count tokens as this model does.")] = "",
     summary: Annotated[bool, typer.Option("--summary", help="Also print the summaries.")] = False,
-    rounds: Annotated[
-        str | None, typer.Option(metavar="FROM-TO", help="Also print the messages of these rounds.")
-    ] = None,
+    rounds: Annotated[str | None, option("FROM-TO", "Also print the messages of these rounds.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the present state of a stored session: its rounds, and for each role its summary and its next prompt's cost.
@@ -138,7 +134,7 @@ def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote; - is standard input.")],
     store: Store = None,
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Session name in this store.  [default: the one it had]")
+        str | None, option("NAME", "Session name in this store.  [default: the one it had]", "--as")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -171,13 +167,10 @@ def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJs
 
 @app.command("expire", short_help="Erase old sessions or files.")
 def expire_(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Minimum time since the last write: 30d, 12h or 45m.")
-    ],
+    older_than: Annotated[str, option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
     store: Store = None,
     files: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Instead of sessions, erase old files in this store_dir, of all chats."),
+        str | None, option("DIR", "Instead of sessions, erase old files in this store_dir, of all chats.")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -243,11 +236,9 @@ def diff(
     session: Session,
     role: Role = "assistant",
     start: Annotated[
-        int | None, typer.Option("--from", metavar="GENERATION", help="The earlier one.  [default: the previous one]")
+        int | None, option("GENERATION", "The earlier one.  [default: the previous one]", "--from")
     ] = None,
-    end: Annotated[
-        int | None, typer.Option("--to", metavar="GENERATION", help="The later one.  [default: the current one]")
-    ] = None,
+    end: Annotated[int | None, option("GENERATION", "The later one.  [default: the current one]", "--to")] = None,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
@@ -307,10 +298,10 @@ def _name_summary(session: str, role: str) -> str:
 
 
 def _parse_age(text: str) -> timedelta:
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdecimal() and len(number) < 7 and unit in _UNITS):
+    match = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
+    if match is None:
         raise CannotRun("--older-than is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
-    return timedelta(**{_UNITS[unit]: int(number)})
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def _print(as_json: bool, document: Mapping[str, Any], shown: str | Table) -> None:
