@@ -7,32 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from command_line import TERMINAL, Stream, dialogue, refusal, run, write_lines
-from rich.table import Table
-from rich.text import Text
+from command_line import dialogue, refusal, run, write_lines
 
-from compactor.cli import app as cli
-from compactor.cli import replay as replays
-from compactor.cli.savings import Watch, describe_event
-from compactor.cli.terminal import CannotRun, name_options, one_line, percent, screen
-from compactor.events import (
-    Discarded,
-    Evaluated,
-    Exhausted,
-    Failed,
-    Published,
-    Reduced,
-    Reverted,
-    Started,
-    Stopped,
-    StrategyFailed,
-    visible,
-)
+from compactor import ContextError
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("demo", "replay", "chat")
@@ -75,15 +57,15 @@ def test_each_commands_help_fits_a_narrow_terminal(command: str) -> None:
 
 
 def test_it_knows_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.metadata, "version", lambda name: {"context-compactor": "1.2.3"}[name])
+    monkeypatch.setattr(metadata, "version", lambda name: {"context-compactor": "1.2.3"}[name])
     assert run("--version").out == "compactor 1.2.3\n"
 
 
 def test_in_a_source_tree_it_says_that_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise cli.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(cli.metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", missing)
     assert run("--version").out == "compactor (not installed)\n"
 
 
@@ -103,9 +85,9 @@ def test_the_line_holds_nothing_that_a_terminal_acts_on() -> None:
 
 def test_a_message_of_many_lines_becomes_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> Any:
-        raise CannotRun("first\nsecond")
+        raise ContextError("first\nsecond")
 
-    monkeypatch.setattr(replays, "read_transcript", read)
+    monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     assert refusal(run("replay", "x")) == "first second"
 
 
@@ -115,7 +97,7 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_has_one(monkeypatch: pytest
     def read(path: str) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(replays, "read_transcript", read)
+    monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     with pytest.raises(ZeroDivisionError):
         run("replay", "x")
 
@@ -152,7 +134,7 @@ def test_an_interrupt_ends_it_with_130_and_one_line(monkeypatch: pytest.MonkeyPa
     def read(path: str) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(replays, "read_transcript", read)
+    monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     done = run("replay", "x")
     assert (done.code, done.err) == (130, "compactor: interrupted\n")
 
@@ -161,7 +143,7 @@ def test_an_abort_ends_it_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> Any:
         raise EOFError
 
-    monkeypatch.setattr(replays, "read_transcript", read)
+    monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     done = run("replay", "x")
     assert (done.code, done.err.strip()) == (130, "compactor: interrupted")
 
@@ -185,7 +167,7 @@ def test_output_that_cannot_be_written_is_no_traceback(
     def read(path: str) -> Any:
         raise error
 
-    monkeypatch.setattr(replays, "read_transcript", read)
+    monkeypatch.setattr("compactor.cli.replay.read_transcript", read)
     done = run("replay", "x")
     assert (done.code, done.err) == (1, says)
 
@@ -222,99 +204,3 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
         out, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
     assert b'"rounds": 2' in out
-
-
-# -- text and numbers -------------------------------------------------------------------------------------------------
-
-
-def test_all_that_a_terminal_acts_on_is_made_visible() -> None:
-    assert (
-        visible("a\x1b[1m\x07\x9b\r\n\tb\x7f\ud800\u202e\u2028c")
-        == "a\\x1b[1m\\x07\\x9b\\x0d\n\tb\\x7f\\ud800\\u202e\\u2028c"
-    )
-    assert visible("für 5 € [bold]") == "für 5 € [bold]"
-
-
-def test_a_line_is_cut_to_its_limit() -> None:
-    assert one_line("a\n b\tc") == "a b c"
-    assert one_line("x" * 50, 10) == "x" * 7 + "..."
-
-
-def test_errors_name_options_instead_of_parameters() -> None:
-    assert name_options("check base_url= and model=, or api_key=") == "check --base-url and --model, or OPENAI_API_KEY"
-
-
-def test_what_is_saved_of_nothing_is_nothing() -> None:
-    assert (percent(25, 100), percent(0, 0)) == ("75%", "-")
-
-
-# -- events -----------------------------------------------------------------------------------------------------------
-
-
-def reduced(strategy: str, kind: str, posts: int) -> Reduced:
-    return Reduced(
-        strategy=strategy,
-        kind=kind,
-        round_id="r",
-        first_post_id="a",
-        last_post_id="b",
-        posts=posts,
-        tokens_before=4000,
-        tokens_after=80,
-    )
-
-
-@pytest.mark.parametrize(
-    ("event", "says"),
-    [
-        (Started(start=3, end=9, tokens_before=1234), "compacting rounds 3-9 in the background (1,234 tokens)"),
-        (
-            Published(start=1, end=9, tokens_before=1234, tokens_after=99, seconds=0.25),
-            "rounds 1-9 now read as a summary: 1,234 -> 99 tokens, 0.2 s",
-        ),
-        (Failed(error="echo", failures=1, retry_in=2.0), "no summary this time (echo); next try in 2 s"),
-        (Reverted(end=0), "reverted: all rounds are as they were said again"),
-        (Reverted(end=4), "reverted: the summary covers rounds 1-4 again"),
-        (Discarded(reason="late"), "a summary came too late and was discarded (late)"),
-        (Stopped(reason="executor_shut_down"), "stopped (executor_shut_down)"),
-        (Discarded(reason="overlaid"), ""),
-        (reduced("offload_large", "offloaded", 1), "offload_large: a post reads shorter, 4,000 -> 80 tokens"),
-        (reduced("drop(status)", "dropped", 7), "drop(status): 7 posts dropped, 4,000 -> 80 tokens"),
-        (
-            StrategyFailed(strategy="drop", error="KeyError"),
-            "drop made nothing this time (KeyError); the next strategy is tried",
-        ),
-        (Exhausted(strategies=3, tokens=4321), "all 3 strategies together were not enough (4,321 tokens)"),
-        (Evaluated(is_due=False, rounds=3, tail=3), ""),
-    ],
-)
-def test_events_read_as_sentences(event: Any, says: str) -> None:
-    assert describe_event(event) == says
-
-
-def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
-    """From whatever thread events come, none is counted twice or lost."""
-    watch = Watch()
-    watch(Started(start=1, end=2, tokens_before=10))
-    watch(Published(start=1, end=2, tokens_before=10, tokens_after=5, seconds=0.5))
-    watch(Failed(error="echo", failures=1, retry_in=1.0))
-    watch(Evaluated(is_due=False, rounds=3, tail=3))
-    figures = watch.figures()
-    assert [figures[name] for name in ("compactions", "failures", "background_seconds")] == [1, 1, 0.5]
-    assert [said.split()[0] for said in watch.take_news()] == ["compacting", "rounds", "no"]
-    assert watch.take_news() == []
-    assert watch.last.startswith("no summary")
-
-
-def test_whatever_is_printed_on_a_screen_is_printed_as_text() -> None:
-    """In tables and panels, too, and styles are still there: no command has to think of it."""
-    out = Stream(terminal=True)
-    with patch.dict("os.environ", TERMINAL):
-        console = screen(out)
-    table = Table("name")
-    table.add_row("a\x1b]0;b\x9bc\u202ed")
-    console.print("e\x1b[2Jf", table, Text("g\x90h"), style="bold")
-    assert "\x1b[1m" in out.text
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.text)
-    assert not re.search("[\x1b\x90\x9b\u202e]", plain)
-    assert "e\\x1b[2Jf" in plain

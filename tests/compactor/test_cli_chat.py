@@ -13,11 +13,6 @@ import pytest
 from command_line import Done, Stream, refusal, run
 from model_server import Answer, Exchange, ModelServer, completion, drop, drop_midway, html, reply, status
 
-from compactor.cli import chat as module
-from compactor.cli import terminal as terminal_module
-from compactor.cli.chat import HELP
-from compactor.cli.terminal import ConversationScreen, screen
-
 KEY = "sk-do-not-show-this-key"
 SUMMARY = "The user counts sheep and never rounds figures."
 
@@ -295,7 +290,7 @@ def test_a_summary_that_fails_is_shown_and_the_chat_goes_on(server: ModelServer)
 
 def test_help_and_unknown_commands_list_what_there_is(server: ModelServer) -> None:
     done = chat(server, "/help", "/nope \x1b[2J")
-    assert done.out.count(HELP) == 2
+    assert done.out.count("/retry    send the last message again\n") == 2
     assert "/nope \\x1b[2J is no command; these are:" in done.out
     assert server.requests == []
 
@@ -359,7 +354,7 @@ def test_an_endpoint_that_is_not_there_is_one_line(server: ModelServer) -> None:
 
 
 def test_an_endpoint_that_does_not_answer_is_given_up(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_READ_TIMEOUT", 0.05)
+    monkeypatch.setattr("compactor.cli.chat._READ_TIMEOUT", 0.05)
     server.hang()
     assert chat(server, "hello").err.startswith("the endpoint did not answer in time (")
 
@@ -443,75 +438,10 @@ def test_both_keys_end_it_cleanly(server: ModelServer, monkeypatch: pytest.Monke
 
 
 def test_an_interrupt_ends_it_in_the_middle_of_an_answer(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: ConversationScreen, piece: str) -> None:
+    def interrupted(screen: object, piece: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ConversationScreen, "_write", interrupted)
+    monkeypatch.setattr("compactor.cli.terminal.ConversationScreen._write", interrupted)
     done = chat(server, "hello", "never read")
     assert (done.code, done.err) == (0, "")
     assert len(server.requests) == 1
-
-
-def on_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[ConversationScreen, Stream]:
-    out = Stream(terminal=True)
-    monkeypatch.setattr(sys, "stdin", Stream(terminal=True))
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setenv("TERM", "xterm")
-    return ConversationScreen(screen(), screen(Stream())), out
-
-
-def test_a_note_stands_above_the_line_that_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody has begun to type is there again below it."""
-    shown, out = on_terminal(monkeypatch)
-
-    class Editor:
-        @staticmethod
-        def get_line_buffer() -> str:
-            return "half a sent"
-
-    monkeypatch.setitem(sys.modules, "readline", Editor)
-
-    def typing(prompt: str) -> str:
-        out.write(prompt + "half a sent")
-        other = threading.Thread(target=shown.note, args=("rounds 1-4\x1b now read as a summary",))
-        other.start()
-        other.join()
-        return "half a sentence"
-
-    monkeypatch.setattr("builtins.input", typing)
-    assert shown.ask() == "half a sentence"
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.text)
-    assert plain == "you> half a sent\r\x1b[K  [rounds 1-4\\x1b now read as a summary]\nyou> half a sent"
-
-
-def test_a_note_is_shown_where_no_line_editor_tells_what_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows: the prompt comes again, and a console that knows no control sequences gets none."""
-    shown, out = on_terminal(monkeypatch)
-    monkeypatch.setitem(sys.modules, "readline", None)
-    monkeypatch.setattr(shown._console, "legacy_windows", True)
-
-    def typing(prompt: str) -> str:
-        out.write(prompt)
-        shown._console.no_color = True
-        shown.note("something")
-        return "x"
-
-    monkeypatch.setattr("builtins.input", typing)
-    monkeypatch.setattr(terminal_module.Console, "print", lambda self, text, **options: self.file.write(f"{text}\n"))
-    assert shown.ask() == "x"
-    assert out.text == "you> \n  [something]\nyou> "
-
-
-def test_notes_wait_for_the_end_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is not torn apart by what goes on behind it."""
-    out = Stream()
-    monkeypatch.setattr(sys, "stdin", Stream())
-    monkeypatch.setattr(sys, "stdout", out)
-    shown = ConversationScreen(screen(), screen(Stream()))
-    with shown.answer() as write:
-        write("one ")
-        shown.note("first")
-        write("two")
-        shown.note("second")
-    shown.note("third")
-    assert out.text == "one two\n  [first]\n  [second]\n  [third]\n"

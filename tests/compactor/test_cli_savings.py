@@ -22,11 +22,24 @@ from compactor.cli.savings import (
     count_levels,
     count_open_calls,
     count_torn_calls,
+    describe_event,
     is_whole,
     level_table,
     strategy_table,
 )
-from compactor.prompt.shorten import Reduced
+from compactor.events import (
+    Discarded,
+    Evaluated,
+    Exhausted,
+    Failed,
+    Published,
+    Reduced,
+    Reverted,
+    Started,
+    Stopped,
+    StrategyFailed,
+)
+from compactor.prompt.shorten import Reduced as Shortened
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import Memory
@@ -217,7 +230,7 @@ def test_what_the_report_says_is_counted_by_what_it_was_done_by() -> None:
     """The prompt itself is not read: a text may hold the very words that stand for one that was left out."""
     line = "[700 characters left out; reload r1.p2]"
     done = {"r1.p1": "offloaded", "r1.p2": "clipped", "r1.p3": "cleared", "r1.p4": "clipped"}
-    report = Report(100, 60, reductions=tuple(Reduced(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
+    report = Report(100, 60, reductions=tuple(Shortened(ref, 12, 2, by) for ref, by in done.items()))  # type: ignore[arg-type]
     levels = count_levels(Prompt([{"role": "tool", "content": line}], 60, report))
     once, twice = {"prompts": 1, "times": 1, "tokens_saved": 10}, {"prompts": 1, "times": 2, "tokens_saved": 20}
     assert levels == {"offloaded": once, "cleared": once, "left_out": NO_WORK, "clipped": twice}
@@ -254,3 +267,61 @@ def test_long_names_are_folded_at_their_underscores() -> None:
 def test_every_level_has_a_row() -> None:
     out = printed(level_table({name: dict(zip(NO_WORK, (3, 1_200, 34_567), strict=True)) for name in LEVELS}))
     assert out.count("34,567") == out.count("1,200") == len(LEVELS) == 4
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+def reduced(strategy: str, kind: str, posts: int) -> Reduced:
+    return Reduced(
+        strategy=strategy,
+        kind=kind,
+        round_id="r",
+        first_post_id="a",
+        last_post_id="b",
+        posts=posts,
+        tokens_before=4000,
+        tokens_after=80,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (Started(start=3, end=9, tokens_before=1234), "compacting rounds 3-9 in the background (1,234 tokens)"),
+        (
+            Published(start=1, end=9, tokens_before=1234, tokens_after=99, seconds=0.25),
+            "rounds 1-9 now read as a summary: 1,234 -> 99 tokens, 0.2 s",
+        ),
+        (Failed(error="echo", failures=1, retry_in=2.0), "no summary this time (echo); next try in 2 s"),
+        (Reverted(end=0), "reverted: all rounds are as they were said again"),
+        (Reverted(end=4), "reverted: the summary covers rounds 1-4 again"),
+        (Discarded(reason="late"), "a summary came too late and was discarded (late)"),
+        (Stopped(reason="executor_shut_down"), "stopped (executor_shut_down)"),
+        (Discarded(reason="overlaid"), ""),
+        (reduced("offload_large", "offloaded", 1), "offload_large: a post reads shorter, 4,000 -> 80 tokens"),
+        (reduced("drop(status)", "dropped", 7), "drop(status): 7 posts dropped, 4,000 -> 80 tokens"),
+        (
+            StrategyFailed(strategy="drop", error="KeyError"),
+            "drop made nothing this time (KeyError); the next strategy is tried",
+        ),
+        (Exhausted(strategies=3, tokens=4321), "all 3 strategies together were not enough (4,321 tokens)"),
+        (Evaluated(is_due=False, rounds=3, tail=3), ""),
+    ],
+)
+def test_events_read_as_sentences(event: Any, says: str) -> None:
+    assert describe_event(event) == says
+
+
+def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
+    """From whatever thread events come, none is counted twice or lost."""
+    watch = Watch()
+    watch(Started(start=1, end=2, tokens_before=10))
+    watch(Published(start=1, end=2, tokens_before=10, tokens_after=5, seconds=0.5))
+    watch(Failed(error="echo", failures=1, retry_in=1.0))
+    watch(Evaluated(is_due=False, rounds=3, tail=3))
+    figures = watch.figures()
+    assert [figures[name] for name in ("compactions", "failures", "background_seconds")] == [1, 1, 0.5]
+    assert [said.split()[0] for said in watch.take_news()] == ["compacting", "rounds", "no"]
+    assert watch.take_news() == []
+    assert watch.last.startswith("no summary")
