@@ -287,7 +287,7 @@ class RoleJournal(Journal):
             if not 1 <= last <= now.closed_prefix or set(map(now.state_of, round_ids)) - {"finished"}:
                 raise StaleCompaction("rounds_changed")
             changes = {"created_at": made_at, "generation": base + 1, "end_number": last}
-            published = rounds.anchor(copy_with(compaction, **changes)) or compaction
+            published = rounds.anchor(copy_with(compaction, **changes))
             if not published.may_follow(state.current):
                 raise StaleCompaction("behind")
             stored, how = copy_with(published, pinned=()), (origin or Origin())._asdict()

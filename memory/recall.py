@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .visibility import Rounds
 
 #: Larger numbers count as this one.
-HUGE = 10**12
+MAX_NUMBER = 10**12
 
 #: By name: the JSON type, whether the parameter is required, and its description.
 Parameters = Mapping[str, tuple[str, bool, str]]
@@ -94,7 +94,7 @@ def number_in(given: Mapping[str, Any], name: str, default: int | None, least: i
 DEFAULT_PAGE, MAX_PAGE = 4_000, 19_500
 #: The longest pattern; the characters shown on either side of a match; the number of matches that are counted, so that
 #: one letter does not take seconds in a megabyte.
-MAX_PATTERN, AROUND, MAX_COUNTED = 200, 80, 1_000
+MAX_PATTERN, MARGIN, MAX_COUNTED = 200, 80, 1_000
 #: Characters of a speaker's name in a heading.
 MAX_SPEAKER = 100
 #: Hits of a search by default and at most.
@@ -206,8 +206,8 @@ class Recall:
         rounds = self._all_rounds()
         if not rounds:
             raise Refused("there are no rounds yet")
-        first = number_in(given, "start", None, 1, HUGE)
-        last = number_in(given, "end", first, 1, HUGE)
+        first = number_in(given, "start", None, 1, MAX_NUMBER)
+        last = number_in(given, "end", first, 1, MAX_NUMBER)
         if first > len(rounds):
             raise Refused(f"there is no round {first}; give a start from 1 to {len(rounds)}")
         if last < first:
@@ -220,9 +220,9 @@ class Recall:
         words = words_of(query)
         if not words:
             raise Refused("query is empty; give one or more words to look for")
-        skip = number_in(given, "offset", 0, 0, HUGE)
+        skip = number_in(given, "offset", 0, 0, MAX_NUMBER)
         limit = number_in(given, "limit", DEFAULT_HITS, 1, MAX_HITS)
-        hits = self._memory.search(query, role=self._role, limit=HUGE)
+        hits = self._memory.search(query, role=self._role, limit=MAX_NUMBER)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
         shown = hits[skip : skip + limit]
@@ -249,7 +249,7 @@ _BESIDE = "\t\n\r []()<>`'\".,;:"
 
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     """Return a heading with the place and the speaker, then the quoted text."""
-    start = number_in(given, "offset", 0, 0, HUGE)
+    start = number_in(given, "offset", 0, 0, MAX_NUMBER)
     limit = number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
@@ -275,8 +275,8 @@ def _speaker_at(passage: Passage, offset: int) -> str:
 
 def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
     """Return the matches of *pattern*, each with its offset and the text around it."""
-    start = number_in(given, "offset", 0, 0, HUGE)
-    width = AROUND + len(pattern) + AROUND
+    start = number_in(given, "offset", 0, 0, MAX_NUMBER)
+    width = MARGIN + len(pattern) + MARGIN
     room = max(number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE) // (width + 40), 1)
     count, seen = 0, start
     shown: list[int] = []
@@ -287,7 +287,7 @@ def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern:
             continue
         if len(shown) < room:
             shown.append(place)
-            seen = place + len(pattern) + AROUND
+            seen = place + len(pattern) + MARGIN
         elif go_on is None:
             go_on = place
         elif count >= MAX_COUNTED:
@@ -297,7 +297,10 @@ def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern:
         return f"[{ref}, {len(passage)} characters: {missing} from offset {start} on; try a shorter one]"
     parts: list[str] = []
     for place in shown:
-        begin, end = passage.floor_boundary(max(place - AROUND, 0)), passage.ceil_boundary(place - AROUND + width)
+        begin, end = (
+            passage.floor_boundary(max(place - MARGIN, 0)),
+            passage.ceil_boundary(place - MARGIN + width),
+        )
         part = f"[offset {place}{_speaker_at(passage, begin)}]\n{passage.quote(begin, end)}"
         if parts and sum(map(len, parts)) + len(part) > MAX_PAGE:  # each line adds a mark
             go_on = place

@@ -27,7 +27,7 @@ RECALL_TOOLS = ("context_reload", "read_rounds", "search_history")
 #: The part of a query that is searched, in characters and in words.
 MAX_QUERY, MAX_WORDS = 2_000, 32
 #: Characters of a text in a hit's line, and of a name.
-SNIPPET, MAX_NAME = 240, 40
+MAX_SNIPPET, MAX_NAME = 240, 40
 #: Rounds that are read and indexed at a time. An append to a SQLite file waits for one batch: a tenth of a second.
 BATCH = 25
 #: Rounds that a search indexes first: each round beyond costs every later search more than indexing it.
@@ -65,8 +65,8 @@ class Hit(FoundText):
             speaker = " to ".join(label_of(beginning(name, MAX_NAME)) for name in (post.send_from, post.send_to))
             text = text_with_calls(post)
         longest = max((word for word, n in zip(words, self.counts, strict=True) if n), key=len)
-        start = floor_boundary(text, max(normalize(text).find(longest) - SNIPPET // 3, 0))
-        stop = floor_boundary(text, start + SNIPPET)
+        start = floor_boundary(text, max(normalize(text).find(longest) - MAX_SNIPPET // 3, 0))
+        stop = floor_boundary(text, start + MAX_SNIPPET)
         part = " ".join(text[start:stop].split())
         size = f"{len(text)} characters" + (f", shown from offset {start}" if start else "")
         return f"{self.ref} ({speaker}; {size}): {'...' * (start > 0)}{part}{'...' * (stop < len(text))}"

@@ -108,6 +108,10 @@ class Rounds(Sequence[Round]):
         number = self._snapshot.number_of(round_id)
         return number - bisect_right(self._failed, number) if number else None
 
+    @overload
+    def anchor(self, compaction: CompactedMessage) -> CompactedMessage: ...
+    @overload
+    def anchor(self, compaction: CompactedMessage | None) -> CompactedMessage | None: ...
     def anchor(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its indices in the numbering of this sequence, found by the id of its last round.
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
+from memory.recall import MAX_NUMBER, Parameters, Refused, number_in, read_arguments, schema, text_in
 
 PARAMETERS: Parameters = {"path": ("string", True, "Which."), "limit": ("integer", False, "How many.")}
 
@@ -76,7 +76,7 @@ def test_a_text_must_be_given() -> None:
         text_in({"path": 5}, "path")
 
 
-@given(st.integers(), st.integers(-5, 5), st.integers(5, 2 * HUGE))
+@given(st.integers(), st.integers(-5, 5), st.integers(5, 2 * MAX_NUMBER))
 def test_a_number_is_brought_between_the_least_and_the_most(value: int, least: int, most: int) -> None:
     """Negative ones too."""
     assert number_in({"limit": value}, "limit", None, least, most) == min(max(value, least), most)
@@ -85,14 +85,14 @@ def test_a_number_is_brought_between_the_least_and_the_most(value: int, least: i
 @pytest.mark.parametrize("value", [4, 4.0, "4", " +4 "])
 def test_a_number_may_be_written_in_other_ways(value: object) -> None:
     """As models do."""
-    assert number_in({"limit": value}, "limit", 1, 0, HUGE) == 4
+    assert number_in({"limit": value}, "limit", 1, 0, MAX_NUMBER) == 4
 
 
 @pytest.mark.parametrize("value", [1.5, "x", "1.5", "", True, [], {}, float("nan"), float("inf"), "9" * 31])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
     """With one that would do."""
     with pytest.raises(Refused, match="limit must be a whole number, such as 1"):
-        number_in({"limit": value}, "limit", 9, 0, HUGE)
+        number_in({"limit": value}, "limit", 9, 0, MAX_NUMBER)
 
 
 def test_the_default_stands_where_no_number_is_given() -> None:

@@ -23,7 +23,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from memory import ContextError, Event, Memory, Redacted, StoreError
-from memory.recall import HUGE, Parameters, Refused, number_in, read_arguments, schema, text_in
+from memory.recall import MAX_NUMBER, Parameters, Refused, number_in, read_arguments, schema, text_in
 from memory.references import ceil_boundary, floor_boundary, fold
 from memory.rounds import cached_property, utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
@@ -351,7 +351,7 @@ class OffloadFiles:
         try:
             given = read_arguments(arguments, parameters, _OTHER_NAMES)
             fields: dict[str, Any] = {
-                field: text_in(given, field) if kind == "string" else number_in(given, field, None, 0, HUGE)
+                field: text_in(given, field) if kind == "string" else number_in(given, field, None, 0, MAX_NUMBER)
                 for field, (kind, required, _) in parameters.items()
                 if required or given.get(field) is not None
             }
