@@ -57,9 +57,9 @@ from .window import (
 )
 
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any] | None
-CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"]
-TriggerFunc = Callable[[list[Message]], "bool | Awaitable[bool]"]
-FilterFunc = Callable[[int, Message], "bool | Awaitable[bool]"]
+CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"] | None
+TriggerFunc = Callable[[list[Message]], "bool | Awaitable[bool]"] | None
+FilterFunc = Callable[[int, Message], "bool | Awaitable[bool]"] | None
 Part = Literal["past", "work"]
 Reason = Literal["failed", "no_progress", "stale", "over_limit"]
 
@@ -140,8 +140,8 @@ class MemoryWithCompress:
         self,
         max_token: int = 28_000,
         token_counter: Any = None,
-        compress_func: CompressFunc | None = None,
-        compression_trigger_func: TriggerFunc | None = None,
+        compress_func: CompressFunc = None,
+        compression_trigger_func: TriggerFunc = None,
         compression_on_add: bool = False,
         compression_on_get: bool = True,
         customized_compression_prompt: str | None = None,
@@ -180,10 +180,7 @@ class MemoryWithCompress:
         self._adding = threading.RLock()
 
     async def add(
-        self,
-        messages: Messages,
-        compress_func: CompressFunc | None = None,
-        compression_trigger_func: TriggerFunc | None = None,
+        self, messages: Messages, compress_func: CompressFunc = None, compression_trigger_func: TriggerFunc = None
     ) -> None:
         """Add one message or several, all or none. Raises ``NotAMessage``, a ``TypeError``.
 
@@ -202,9 +199,9 @@ class MemoryWithCompress:
     async def get_memory(
         self,
         recent_n: int | None = None,
-        filter_func: FilterFunc | None = None,
-        compress_func: CompressFunc | None = None,
-        compression_trigger_func: TriggerFunc | None = None,
+        filter_func: FilterFunc = None,
+        compress_func: CompressFunc = None,
+        compression_trigger_func: TriggerFunc = None,
     ) -> list[Message]:
         """Return the shown messages that pass ``filter_func(index, message)``, the newest *recent_n* of them.
 
@@ -231,8 +228,8 @@ class MemoryWithCompress:
 
     async def check_and_compress(
         self,
-        compress_func: CompressFunc | None = None,
-        compression_trigger_func: TriggerFunc | None = None,
+        compress_func: CompressFunc = None,
+        compression_trigger_func: TriggerFunc = None,
         memory: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[bool, list[Message]]:
         """Compress if due, even without ``compression_on_get``; return whether anything was compressed, and the shown
@@ -251,7 +248,7 @@ class MemoryWithCompress:
 
     def shown(self) -> list[Message]:
         """Return the shown messages without compressing any."""
-        return [one.message for one in self._window.read()]
+        return [one.message for one in self._window.read()[1]]
 
     def keep(self) -> None:
         """Write the window if the store refused it before. Raises ``StoreError``."""
@@ -289,8 +286,7 @@ class MemoryWithCompress:
         Raises ``IndexError`` if there is no such message, and ``StoreError``; nothing is deleted then.
         """
         with self._window.transaction(), self._window.lock:
-            log = self._window.read_log()
-            shown = self._window.read(log)
+            log, shown = self._window.read()
             groups = group_messages(one.message for one in shown)
             deleted = set().union(*(groups[index] for index in _check_indices(indices, len(shown))))
             self._window.show((one.item for at, one in enumerate(shown) if at not in deleted), log)
@@ -308,8 +304,7 @@ class MemoryWithCompress:
         the log.
         """
         with self._window.lock:
-            log = self._window.read_log()
-            shown = self._window.read(log)
+            log, shown = self._window.read()
             (place,) = _check_indices([index], len(shown))
             return self._window.make_references([shown[place].item], log)
 
@@ -351,7 +346,7 @@ class MemoryWithCompress:
 
     # -- compressing ---------------------------------------------------------------------------------------------------
 
-    async def _compress_while_due(self, func: CompressFunc | None, trigger: TriggerFunc | None) -> bool:
+    async def _compress_while_due(self, func: CompressFunc, trigger: TriggerFunc) -> bool:
         """Compress span by span, oldest first, while due; return whether any was compressed.
 
         A concurrent compression of the same span wins if it ends first; ours is then stale and discarded.
@@ -365,7 +360,7 @@ class MemoryWithCompress:
         try:
             while True:
                 with self._window.lock:
-                    shown, redactions = self._window.read(), self._window.redactions
+                    (_, shown), redactions = self._window.read(), self._window.redactions
                 size = await count_words(self.token_counter, messages := [one.message for one in shown])
                 if size <= self.max_token and not (trigger and await _call(trigger, copy.deepcopy(messages))):
                     return compressed
@@ -389,7 +384,7 @@ class MemoryWithCompress:
         return not (all(one.is_compressed for one in span) or self._window.is_in_vain(one.item for one in span))
 
     async def _compress(
-        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None, redactions: int
+        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc, redactions: int
     ) -> int | None:
         """Replace *span* and return the number of new messages; None if it stays."""
         began, size = time.monotonic(), await count_words(self.token_counter, [one.message for one in span])
@@ -433,7 +428,7 @@ class MemoryWithCompress:
             self.memory.emit(NotKept(error=type(error).__name__))
 
     async def _make_replacement(
-        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc | None
+        self, span: Sequence[WindowMessage], part: Part, func: CompressFunc
     ) -> tuple[list[Message], str | None]:
         """Return messages in the place of *span*, or its own if a summary is no shorter; and the check that the last
         answer failed, if answers were too long."""
@@ -569,7 +564,7 @@ def _list_messages(messages: Messages) -> list[Mapping[str, Any]]:
 # --- arguments, and a host's functions --------------------------------------------------------------------------------
 
 
-def _check_functions(compress_func: CompressFunc | None, compression_trigger_func: TriggerFunc | None) -> None:
+def _check_functions(compress_func: CompressFunc, compression_trigger_func: TriggerFunc) -> None:
     check_function("compress_func", compress_func)
     check_function("compression_trigger_func", compression_trigger_func)
 
@@ -772,7 +767,7 @@ def memory_with_compress(
     max_token: int = 28_000,
     summarizer: object | None = None,
     *,
-    compression_trigger_func: TriggerFunc | None = None,
+    compression_trigger_func: TriggerFunc = None,
     customized_compression_prompt: str | None = None,
     schema: type[BaseModel] | None = None,
     config: CompactorConfig | None = None,

@@ -25,7 +25,7 @@ from weakref import WeakSet
 from memory import ContextError, Event, Memory, Redacted, StoreError
 from memory.recall import MAX_NUMBER, Parameters, Refused, number_in, read_arguments, schema, text_in
 from memory.references import ceil_boundary, floor_boundary, fold
-from memory.rounds import cached_property, utc_now
+from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
 from ..options import check_path, check_text
@@ -160,11 +160,16 @@ class OffloadFiles:
         self._store = os.path.abspath(given)  # a later change of the working directory moves nothing
         self._folder = make_folder_name(check_text("chat_id", chat_id))
         self._root = os.path.join(self._store, self._folder)
-        self._begun_in = ""
+        begun_in = ""
         with suppress(OSError):  # the working directory may be deleted; an absolute path works all the same
-            self._begun_in = os.getcwd()
+            begun_in = os.getcwd()
         #: The beginning of every path: *store_dir* as it was given, and the chat's folder.
         self.prefix = f"{given.replace(os.sep, '/').rstrip('/')}/{self._folder}"
+        here = self._store.removeprefix(os.path.join(begun_in, ""))  # relative to the working directory
+        stores = (self._store, self.prefix.rpartition("/")[0] or "/", here)
+        folders = {*stores, *(f"{store}/{self._folder}" for store in stores), self._folder}
+        #: All names of the folder, longest first. That of all chats means the same: a model knows no other chat.
+        self._folders = sorted(map(_normalize, folders), key=len, reverse=True)
         self._watched: WeakSet[Memory] = WeakSet()
         self._owners: WeakSet[Memory] = WeakSet()
         self._search_seconds = search_seconds
@@ -452,16 +457,6 @@ class OffloadFiles:
             return "no file has been kept here yet"
         count = f"{len(names)} files, among them " if len(names) > 10 else ""
         return f"there are {count}{', '.join(names[:10])}"
-
-    @cached_property
-    def _folders(self) -> tuple[str, ...]:
-        """All names of the chat's folder, longest first: those of messages, and those of the host. The folder of all
-        chats means the same: a model knows no other chat."""
-        given = self.prefix.rpartition("/")[0] or "/"
-        here = self._store.removeprefix(os.path.join(self._begun_in, ""))  # relative to the working directory
-        stores = (self._store, given, here)
-        folders = (*stores, *(f"{store}/{self._folder}" for store in stores), self._folder)
-        return tuple(sorted({_normalize(folder) for folder in folders}, key=len, reverse=True))
 
     def _find_name(self, path: str) -> str | None:
         """Return the name of the file in the folder that *path* means; None if it means anything else."""

@@ -240,10 +240,10 @@ class Window:
         """Return all messages of the log since the last ``clear``, shown or not."""
         return [place for place in log.find_all() if place > self._state.cleared]
 
-    def read(self, log: LogReader | None = None) -> list[WindowMessage]:
-        """Return what is shown. *log*: one that was read under the lock; None: as the log is now."""
+    def read(self) -> tuple[LogReader, list[WindowMessage]]:
+        """Return the log as it is now, and what is shown of it."""
         with self.lock:
-            log = self.read_log() if log is None else log
+            log = self.read_log()
             self._apply_erasures(log.snapshot)
             taken = dict(self._state.taken)
             new = [place for place in log.find_all(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
@@ -251,7 +251,7 @@ class Window:
             found = [(item, message) for item in items if (message := self.read_item(item, log)) is not None]
             self.show([item for item, _ in found], log)
             groups = group_messages(message for _, message in found)
-            return [
+            return log, [
                 WindowMessage(item, _label_orphan(message, group), bool(self._list_sources(item)), log.is_fixed(item))
                 for (item, message), group in zip(found, groups, strict=True)
             ]
@@ -320,8 +320,8 @@ class Window:
     def update(self, messages: Iterable[Message]) -> None:
         """Show *messages* of the host instead of all others."""
         with self.transaction(), self.lock:
-            log = self.read_log()
-            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in self.read(log)]
+            log, shown = self.read()
+            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in shown]
             known += [(self.read_item(place, log), place) for place in log.find_all()]
             items: list[Item] = []
             direct = list(self._state.direct)
@@ -459,8 +459,7 @@ class Window:
     def dump(self) -> dict[str, Any]:
         """Return the window as plain JSON values."""
         with self.lock:
-            log = self.read_log()
-            shown = self.read(log)
+            log, shown = self.read()
             history = self.list_history(log)
         numbers: dict[Item, int] = {place: number for number, place in enumerate(history)}
 
@@ -495,9 +494,9 @@ class Window:
     def load(self, saved: Mapping[str, Any], known: int) -> None:
         """Show what ``check_state`` returned as *saved*, over the first *known* messages of the history."""
         with self.lock:
-            log = self.read_log()
+            log, shown = self.read()
             history = self.list_history(log)
-            items: list[Item] = [one.item for one in self.read(log)]
+            items: list[Item] = [one.item for one in shown]
             direct = saved["direct_updates"]
             if saved["memory_storage"] is not None:
                 items = list(self._find_saved(saved, history[:known], log))
