@@ -71,14 +71,9 @@ def context_offload(
     All other settings come from *config*; its ``target_tokens`` up to a quarter of the limit.
     """
     most = max_total_tokens if max_token is None else whole_number("max_token", max_token, 1)
+    mode, ratio = context_manage_mode, compact_ratio_threshold
     check_settings(
-        context_manage_mode,
-        most,
-        max_tool_message_tokens,
-        group_token_threshold,
-        keep_recent_count,
-        compact_ratio_threshold,
-        preview_char_length,
+        mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
     )
     if store_dir is not None and not check_text("chat_id", chat_id):
         raise ConfigError(("chat_id", "store_dir needs one for each session; memory.session_id will do"))
@@ -109,8 +104,8 @@ def context_offload(
     strategies = {"compact": compact, "compress": compress, "auto": compact + compress}
     return {
         "config": given.copy_with(**changes),
-        "trigger": _make_trigger(most, compact_ratio_threshold if context_manage_mode == "auto" else 1),
-        "strategies": strategies[context_manage_mode],
+        "trigger": _make_trigger(most, ratio if mode == "auto" else 1),
+        "strategies": strategies[mode],
         **({} if summarizer is None else {"summarizer": summarizer}),
     }
 

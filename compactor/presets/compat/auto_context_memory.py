@@ -106,9 +106,7 @@ class AutoContextMemory:
         **options: Any,
     ) -> None:
         if not isinstance(memory, Memory) or not isinstance(role, str):
-            raise TypeError(
-                "AutoContextMemory takes a Memory, then a role; give settings by name, a model as summarizer="
-            )
+            raise TypeError("AutoContextMemory takes a Memory, then a role; settings by name, a model as summarizer=")
         own = f"{memory.session_id}/offloads"
         if offloads is None:
             offloads = Memory(own)

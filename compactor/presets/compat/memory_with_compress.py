@@ -541,9 +541,7 @@ class MessageStorage:
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Hide the shown messages at *indices*. The history only grows: there it raises ``NotImplementedError``."""
         if self._is_history:
-            raise NotImplementedError(
-                "the history only grows; hide with memory_storage.delete(), erase with memory.redact()"
-            )
+            raise NotImplementedError("the history only grows; memory_storage.delete() hides, memory.redact() erases")
         await self._owner.delete(indices)
 
     async def clear(self) -> None:
@@ -708,16 +706,14 @@ def make_structured(
         raise ConfigError(("schema", "lacks compressed_text; derive it from MemoryCompressionSchema"))
     if summarizer is None or isinstance(summarizer, ExtractiveSummarizer):
         return summarizer or ExtractiveSummarizer()  # it reads rounds and no prompt
-    model, template, form = (
-        as_summarizer(summarizer),
-        prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
-        schema or MemoryCompressionSchema,
-    )
+    model, form = as_summarizer(summarizer), schema or MemoryCompressionSchema
     # An answer without JSON is taken as the text only if the host did not ask for JSON.
     is_strict = schema is not None or (prompt is not None and "{schema_json}" in prompt)
 
     def ask(request: SummaryRequest) -> Summary:
-        content = _fill_prompt(template, request, form, max_token) + refusal_in(request)
+        content = _fill_prompt(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, request, form, max_token) + refusal_in(
+            request
+        )
         answer: object = model(replace(request, messages=[{"role": "user", "content": content}]))
         if isinstance(answer, Summary) and isinstance(answer.text, str):
             return Summary(_parse_answer(answer.text, form, is_strict), answer.usage, answer.model)
@@ -784,9 +780,8 @@ def memory_with_compress(
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_list_tail(view)))
-    given = check_config(config).with_defaults(
-        retain_recent=0, target_tokens=min(1_000, max(max_token // 4, _MIN_TARGET))
-    )
+    target = min(1_000, max(max_token // 4, _MIN_TARGET))
+    given = check_config(config).with_defaults(retain_recent=0, target_tokens=target)
     return {
         "config": given.copy_with(max_tokens=max_token, token_ratio=1.0),
         "trigger": trigger,

@@ -161,14 +161,9 @@ def offload_context(
     ``OffloadFiles.messages`` reads back. Raises ``OffloadError`` if a file cannot be written, and ``MessageError`` for
     a value that is not a message.
     """
+    mode, most, ratio = context_manage_mode, max_total_tokens, compact_ratio_threshold
     check_settings(
-        context_manage_mode,
-        max_total_tokens,
-        max_tool_message_tokens,
-        group_token_threshold,
-        keep_recent_count,
-        compact_ratio_threshold,
-        preview_char_length,
+        mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
     )
     whole_number("target_tokens", target_tokens, 1)
     check_function("counter", counter)
@@ -179,25 +174,25 @@ def offload_context(
     folder = make_folder_name(chat_id) if files is None else files.prefix
     chat = _Chat.parse(messages, counter if counter is not None else counter_for(model), files, folder)
     before, failure, offline = chat.tokens, None, False
-    is_due = before > max_total_tokens
-    if is_due and context_manage_mode != "compress":
+    is_due = before > most
+    if is_due and mode != "compress":
         keep = KEEP_COMPACT if keep_recent_count is None else keep_recent_count
         chat = _compact(chat, keep, max_tool_message_tokens, preview_char_length)
-        left = min(max_total_tokens, compact_ratio_threshold * before)
-        is_due = context_manage_mode == "auto" and chat.tokens > left
+        left = min(most, ratio * before)
+        is_due = mode == "auto" and chat.tokens > left
     if is_due:
         extractive = ExtractiveSummarizer(count=chat.count)
         keep = KEEP_COMPRESS if keep_recent_count is None else keep_recent_count
         group_tokens = group_token_threshold or config.summarizer_input_tokens
-        compressed, failure = _compress(chat, ask or extractive, config, max_total_tokens, keep, group_tokens)
+        compressed, failure = _compress(chat, ask or extractive, config, most, keep, group_tokens)
         failures = 0
         if failure is not None or compressed is not chat:
             failures = _count_failures(summarizer, chat_id, has_failed=failure is not None)
-        if chat.tokens > max_total_tokens and failures >= config.circuit_breaker_failures:
-            compressed, _ = _compress(chat, extractive, config, max_total_tokens, keep, group_tokens)
+        if chat.tokens > most and failures >= config.circuit_breaker_failures:
+            compressed, _ = _compress(chat, extractive, config, most, keep, group_tokens)
             offline = compressed is not chat
         chat = compressed
-    over = max(chat.tokens - max_total_tokens, 0)
+    over = max(chat.tokens - most, 0)
     return OffloadResult(deepcopy(chat.messages), chat.contents, before, chat.tokens, over, failure, offline)
 
 

@@ -34,6 +34,8 @@ from .archives import NotAnArchive, messages_in
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
 
+StrPath = str | os.PathLike[str]
+
 #: Seconds that one search may take.
 SEARCH_SECONDS = 2.0
 #: Maximum characters of an answer: about 1,500 tokens, so that it is not offloaded again at once.
@@ -150,7 +152,7 @@ class OffloadFiles:
 
     def __init__(
         self,
-        store_dir: str | os.PathLike[str],
+        store_dir: StrPath,
         chat_id: str = "",
         *,
         search_seconds: float = SEARCH_SECONDS,
@@ -309,9 +311,7 @@ class OffloadFiles:
 
     # -- reading, also by a model -------------------------------------------------------------------------------------
 
-    def read_file(
-        self, path: str | os.PathLike[str], offset: int | None = 0, limit: int | None = None, column: int | None = 0
-    ) -> str:
+    def read_file(self, path: StrPath, offset: int | None = 0, limit: int | None = None, column: int | None = 0) -> str:
         """Return at most *limit* lines of a file from *offset* on, counted from 0, below a line that says which.
 
         If more is left, that line says how to go on. *column* skips the beginning of the first line, for a line that is
@@ -320,11 +320,7 @@ class OffloadFiles:
         return self.call("read_file", {"path": _fspath(path), "offset": offset, "limit": limit, "column": column})
 
     def grep(
-        self,
-        pattern: str,
-        path: str | os.PathLike[str] | None = "",
-        glob: str | None = "",
-        limit: int | None = MAX_MATCHES,
+        self, pattern: str, path: StrPath | None = "", glob: str | None = "", limit: int | None = MAX_MATCHES
     ) -> str:
         """Return the lines that contain *pattern*, a literal text, ignoring case.
 
@@ -333,7 +329,7 @@ class OffloadFiles:
         """
         return self.call("grep", {"pattern": pattern, "path": _fspath(path), "glob": glob, "limit": limit})
 
-    def messages(self, path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    def messages(self, path: StrPath) -> list[dict[str, Any]]:
         """Return the messages of an archive, unchanged. Raises ``OffloadError`` if *path* is not one."""
         try:
             return messages_in(self._find_text(_fspath(path))[1])
@@ -494,7 +490,7 @@ class OffloadFiles:
             return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
-def expire_files(store_dir: str | os.PathLike[str], older_than: timedelta, *, now: datetime | None = None) -> int:
+def expire_files(store_dir: StrPath, older_than: timedelta, *, now: datetime | None = None) -> int:
     """Remove the files of all chats below *store_dir* that were last written longer than *older_than* before *now*;
     return their number. Raises ``OffloadError`` if one cannot be removed."""
     before, store = _subtract(older_than, now), check_path("store_dir", store_dir)
