@@ -47,10 +47,8 @@ from .window import (
     NotAMessage,
     Window,
     WindowMessage,
-    check_sources,
     check_state,
     find_compressible,
-    find_end_of_answered,
     format_msgs,
     group_messages,
     is_torn,
@@ -332,16 +330,8 @@ class MemoryWithCompress:
         messages that the log took already follow the shown ones.
         """
         saved = check_state(state_dict, strict=strict)
-        given: list[Message] | None = saved["chat_history_storage"]
         with self._window.transaction(), self._adding:
-            history = self.history()
-            known = len(history) if given is None else len(given)
-            check_sources(saved, known)
-            if given is not None and history[:known] != given:
-                self._window.clear()
-                for message in given:
-                    self.memory.append(message)
-            self._window.load(saved, known)
+            self._window.load(saved)
         self.max_token = saved["max_token"] or self.max_token
 
     # -- compressing ---------------------------------------------------------------------------------------------------
@@ -364,15 +354,15 @@ class MemoryWithCompress:
                 size = await count_words(self.token_counter, messages := [one.message for one in shown])
                 if size <= self.max_token and not (trigger and await _call(trigger, copy.deepcopy(messages))):
                     return compressed
-                spans = [span for span in find_compressible(shown) if self._is_worthwhile(shown[span])]
+                spans = [(span, past) for span, past in find_compressible(shown) if self._is_worthwhile(shown[span])]
                 if not spans and size > self.max_token:
                     self._emit("over_limit", size)
                 # Each span once: messages that were added to a compressed one wait for the next reading.
-                span = next((span for span in spans if span.start >= done), None)
-                if span is None:
+                spans = [(span, past) for span, past in spans if span.start >= done]
+                if not spans:
                     return compressed
-                part: Part = "past" if span.start < find_end_of_answered(shown) else "work"
-                length = await self._compress(shown[span], part, func, redactions)
+                span, is_past = spans[0]
+                length = await self._compress(shown[span], "past" if is_past else "work", func, redactions)
                 compressed |= length is not None
                 done = span.stop if length is None else span.start + length
         finally:

@@ -106,15 +106,18 @@ def _count_calls(message: Message) -> int:
     return len(message.get("tool_calls") or ()) or int(bool(message.get("function_call")))
 
 
-def find_compressible(shown: Sequence[WindowMessage]) -> list[slice]:
-    """Return the spans that may be compressed, oldest first. No span separates a call from its results.
+def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[slice, bool]]:
+    """Return the spans that may be compressed, oldest first, and whether each lies before the open question's calls.
+
+    No span separates a call from its results.
 
     None has a fixed message, an unanswered question, a result that no model has read, or a call that waits for results.
     """
     groups = group_messages(one.message for one in shown)
     read = max((place for place, one in enumerate(shown) if one.message["role"] == ASSISTANT), default=-1)
     stays = [one.is_fixed for one in shown]
-    for place in range(find_end_of_answered(shown), len(shown)):
+    answered = _find_end_of_answered(shown)
+    for place in range(answered, len(shown)):
         message = shown[place].message
         is_question = message["role"] == "user" and not shown[place].is_compressed
         stays[place] |= is_question or place > read or _awaits_result(message, groups[place])
@@ -126,10 +129,10 @@ def find_compressible(shown: Sequence[WindowMessage]) -> list[slice]:
         for place in set().union(*split):
             stays[place] = True
     edges = [place for place, (one, next_) in enumerate(pairwise([True, *stays, True])) if one != next_]
-    return [slice(*span) for span in zip(edges[::2], edges[1::2], strict=True)]
+    return [(slice(start, end), start < answered) for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
+def _find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
     """Return the place behind the newest answer that ends a turn.
 
     An answer ends a turn if it has no calls, and nothing or a user message follows it.
@@ -491,19 +494,24 @@ class Window:
         one = self._stand_ins.get(item) if isinstance(item, str) else None
         return [] if one is None else list(items_in(one.beside))
 
-    def load(self, saved: Mapping[str, Any], known: int) -> None:
-        """Show what ``check_state`` returned as *saved*, over the first *known* messages of the history."""
-        with self.lock:
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Show what ``check_state`` returned, and append its history unless the log has it. Raises ``StateError``."""
+        given, direct = saved["chat_history_storage"], saved["direct_updates"]
+        log = self.read_log()
+        history = self.list_history(log)
+        known = len(history) if given is None else len(given)
+        _check_sources(saved, known)
+        if given is not None and [self.read_item(place, log) for place in history[:known]] != given:
+            self.clear()
+            for message in given:
+                self._memory.append(message)
+        with self.lock:  # only now: appending calls hooks
             log, shown = self.read()
             history = self.list_history(log)
-            items: list[Item] = [one.item for one in shown]
-            direct = saved["direct_updates"]
+            items: list[Item] = [one.item for one in shown] if given is None else [*history[:known]]
             if saved["memory_storage"] is not None:
                 items = list(self._find_saved(saved, history[:known], log))
-            elif saved["chat_history_storage"] is not None:
-                items = [*history[:known]]
-            if saved["chat_history_storage"] is not None:
-                items += history[known:]
+            items += history[known:] if given is not None else []
             self.show(items, log, None if direct is None else [self.add(message) for message in direct])
 
     def _find_saved(self, saved: Mapping[str, Any], history: list[Place], log: LogReader) -> Iterator[Item]:
@@ -557,7 +565,7 @@ def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
     return saved
 
 
-def check_sources(saved: Mapping[str, Any], count: int) -> None:
+def _check_sources(saved: Mapping[str, Any], count: int) -> None:
     """Raise ``StateError`` unless each source is a number in a history of *count* messages, or a message."""
 
     def is_number(value: object) -> bool:
