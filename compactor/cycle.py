@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ class Cycle:
                 if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
                     _ = current.view.prefix_sums
                 due = current.weigh() if self.deferral is not None and self.config.enabled else None
-                if prepared_at == current.base and current.deferred is None:  # or it would be made again and again
+                if prepared_at == current.work.base and current.deferred is None:  # or it would be made again and again
                     raise StaleCompaction("rounds_changed")
                 try:
                     if due is not None and due.over is None and not run.forced:
@@ -113,7 +114,7 @@ class Cycle:
                     continue
                 if not current.has_prepared or run.forced:
                     return current.published
-                prepared_at = current.base  # it is weighed with what has happened while it was made
+                prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
             if run.leased and run.forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
@@ -132,12 +133,10 @@ class Cycle:
         if self.deferral is None or not self.config.enabled or not self.journal.read().prepared:
             return False
         current = StrategyPass(self)
-        before = current.base
-        try:
+        before = current.work.base
+        with suppress(StaleCompaction):
             if current.weigh(needed=needed) is not None:
                 current.publish_deferred()
-        except StaleCompaction:
-            pass
         return self.journal.read().generation != before
 
     def fold_offline(self) -> bool:
@@ -156,10 +155,11 @@ class Cycle:
         end = current.ahead.due_end(self.config, verdict.mark)
         current.publish_deferred()
         view = current.view
-        made = fold_in(view, end, self.config.target_tokens, ExtractiveSummarizer())
+        made = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
         if made is None or view.tokens_in_front(made) >= view.compaction_tokens + view.closed_tokens(view.end, end):
             return False
-        current.publish(made, Origin(strategy=STRATEGY), None)
+        current.work.begin(STRATEGY)
+        current.publish(made, current.work.origin)
         return True
 
 
@@ -167,7 +167,7 @@ class StrategyPass:
     """One pass of the strategies over one snapshot of the log, without a summary of a failed round.
 
     A compaction is published when it is made. If the cycle defers publication it is prepared instead: strategies go on
-    from its end, and nobody is shown it yet. Without a *run*, no model is asked.
+    from its end, and nobody is shown it yet. Without a *run*, no model is asked: summaries are extracted.
     """
 
     def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
@@ -181,18 +181,33 @@ class StrategyPass:
             if local is None or not local.withdraw_lost(rounds):
                 break
         ledger, header = cycle.ledger, cycle.header_tokens() if cycle.header_tokens is not None else 0
+        #: What strategies may ask the summarizer with; and the generation that is current, as far as it knows.
+        self.work = Work(
+            summarizer=run.summarizer if run is not None else ExtractiveSummarizer(),
+            count=ledger.count,
+            config=cycle.config,
+            emit=cycle.emit,
+            monotonic=cycle.monotonic,
+            run=run,
+            journal=cycle.journal,
+            read_rounds=cycle.read_rounds,
+            base=state.generation,
+            prepared=state.prepared,
+        )
+        if self.work.deterministic and cycle.deferral is None:
+            self.work.journal = None  # answers that cost nothing would only fill the log
         view = View(
             rounds,
             rounds.anchor(state.current),
             ledger,
             max(header, ledger.header_tokens) + ledger.tool_tokens,
             cycle.config.model,
+            self.work,
             keeps_reductions=cycle.journal.keeps_reductions,
             exempt_tools=frozenset(cycle.config.exempt_tools),
         )
+        self.work.covered = view.end
         self._see(view)
-        #: The generation that is current, as far as it knows.
-        self.base = state.generation
         self.published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
@@ -200,7 +215,6 @@ class StrategyPass:
         self._failed: list[Exception] = []
         self._has_too_little = False
         self._rounds_read: dict[int, RoundRead] = {}  # so that many reductions of one round need one reading
-        self._work: Work | None = None
 
     def _see(self, view: View, deferred: CompactedMessage | None = None) -> None:
         #: The snapshot, with what this pass has published.
@@ -219,7 +233,7 @@ class StrategyPass:
         """Return why the deferred compaction is to be shown now; None if it is not, or there is none. *needed*: a
         prompt is too long, so it is shown if only it makes that shorter."""
         deferral = self._cycle.deferral
-        weighed = deferral.weigh(self.view, self.base, self._state.prepared, needed=needed) if deferral else None
+        weighed = deferral.weigh(self.view, self.work.base, self._state.prepared, needed=needed) if deferral else None
         if weighed is None:
             return None
         deferred, decision = weighed
@@ -230,7 +244,7 @@ class StrategyPass:
 
     def decide(self, due: Decision | None, run: Run) -> Verdict | None:
         """Return why strategies are to run; None, after telling the reason, if they are not."""
-        cycle, view, generation, forced = self._cycle, self.ahead, self.base, run.forced
+        cycle, view, generation, forced = self._cycle, self.ahead, self.work.base, run.forced
         if not cycle.config.enabled:
             skip = Skip.DISABLED
         elif view.total == 0:
@@ -267,10 +281,14 @@ class StrategyPass:
         The failure of one of several strategies is told and remembered, and the next one runs. If all of them were not
         enough, that is told too, and the first failure is raised, so that it is tried again later.
         """
-        cycle = self._cycle
-        self._work = work = self._begin(verdict, run)
+        cycle, work = self._cycle, self.work
+        run.compacting = True
+        work.mark, work.exceeds = verdict.mark, verdict.exceeds
+        work.plan = self._read_plan() if cycle.plan is not None else None
+        if getattr(run.summarizer, "takes_continued", True):  # it may ask behind the agent's last prompt
+            work.last_prompt = last_prompt_of(getattr(cycle.rounds_getter, "memory", None), self.view.role)
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
-            self._publish_prepared(work)
+            self._publish_prepared()
         for strategy in cycle.strategies:
             if self._changed and not run.forced:
                 verdict = cycle.trigger.verdict(self.ahead)
@@ -281,9 +299,9 @@ class StrategyPass:
             self._rounds_read = {}  # each reads the rounds anew, and what one gives does not overlap
             try:
                 for overlay in strategy(self.ahead):
-                    self._take(overlay, work)
+                    self._take(overlay)
             except Exception as error:  # noqa: BLE001
-                self._note_failure(error, work, run)
+                self._note_failure(error, run)
         else:
             if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
                 self.publish_deferred()
@@ -294,7 +312,7 @@ class StrategyPass:
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
             _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next look
 
-    def _note_failure(self, error: Exception, work: Work, run: Run) -> None:
+    def _note_failure(self, error: Exception, run: Run) -> None:
         """Tell and remember that a strategy failed; raise the *error* if no other strategy can do better."""
         if isinstance(error, StaleCompaction):
             raise error
@@ -302,47 +320,23 @@ class StrategyPass:
             self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, run, error.seconds)
             raise error
         rejected = error if isinstance(error, SummaryRejected) else None
-        if rejected is not None and is_too_little(rejected, deterministic=work.deterministic):
+        if rejected is not None and is_too_little(rejected, deterministic=self.work.deterministic):
             self._has_too_little = True  # no failure: time does not change that, and the next round may
             return
         self._failed.append(error)
         if len(self._cycle.strategies) == 1:  # the run has failed, and tells so itself
             raise error
         told = rejected.check if rejected is not None else type(error).__name__
-        failed = StrategyFailed(role=self.view.role, generation=self.base, strategy=work.strategy, error=told)
-        self._cycle.emit(failed)
+        role, work = self.view.role, self.work
+        self._cycle.emit(StrategyFailed(role=role, generation=work.base, strategy=work.strategy, error=told))
 
-    def _begin(self, verdict: Verdict, run: Run) -> Work:
-        """Return what strategies may ask the summarizer with."""
-        cycle, role, plan, summarizer = self._cycle, self.view.role, None, run.summarizer
+    def _read_plan(self) -> str | None:
         try:
-            given = cycle.plan() if cycle.plan is not None else None
-            plan = plan_text(given) if given is not None else None
+            given = self._cycle.plan() if self._cycle.plan is not None else None
+            return plan_text(given) if given is not None else None
         except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
-            cycle.emit(PlanFailed(role=role, error=type(error).__name__))
-        run.compacting = True
-        continues = getattr(summarizer, "takes_continued", True)  # it may ask behind the agent's last prompt
-        work = Work(
-            summarizer=summarizer,
-            count=cycle.ledger.count,
-            config=cycle.config,
-            emit=cycle.emit,
-            monotonic=cycle.monotonic,
-            plan=plan,
-            mark=verdict.mark,
-            exceeds=verdict.exceeds,
-            last_prompt=last_prompt_of(getattr(cycle.rounds_getter, "memory", None), role) if continues else None,
-            run=run,
-            journal=cycle.journal,
-            read_rounds=cycle.read_rounds,
-            base=self.base,
-            covered=self.view.end,
-            prepared=self._state.prepared,
-        )
-        if work.deterministic and cycle.deferral is None:
-            work.journal = None  # it would only fill the log with what costs nothing
-        self._see(replace(self.view, work=work), self.deferred)
-        return work
+            self._cycle.emit(PlanFailed(role=self.view.role, error=type(error).__name__))
+            return None
 
     def _skip(self, reason: Skip, run: Run, retry_in: float | None = None) -> None:
         """Tell that nothing is compacted, and why."""
@@ -369,16 +363,16 @@ class StrategyPass:
             return
         number = len(cycle.strategies)
         if not forced and number > 1:
-            cycle.emit(Exhausted(role=view.role, generation=self.base, strategies=number, tokens=view.tokens))
+            cycle.emit(Exhausted(role=view.role, generation=self.work.base, strategies=number, tokens=view.tokens))
         if self._failed:
             raise self._failed[0]
 
-    def _take(self, made: Overlay, work: Work) -> None:
+    def _take(self, made: Overlay) -> None:
         """Publish or defer the overlay that a strategy gave."""
         if self.deferred is not None:
             self._catch_up(self.deferred)
         if isinstance(made, Reduction):
-            self._reduce(made, work)
+            self._reduce(made)
             return
         if not isinstance(made, CompactedMessage):
             raise TypeError(f"a strategy gave {type(made).__name__}; it must give overlays")
@@ -394,46 +388,47 @@ class StrategyPass:
             last = view.rounds[made.end_index - 1]
             made = copy_with(made, end_round_id=last.id, end_number=last.number or None)
         if self._cycle.deferral is not None and not replaces:
-            self._defer(made, work)
+            self._defer(made)
         else:
-            self.publish(made, work.origin, work)
-            work.begin(work.strategy)
+            self.publish(made, self.work.origin)
+            self.work.begin(self.work.strategy)
 
     def _catch_up(self, deferred: CompactedMessage) -> None:
         """Go on from the *deferred* compaction if it is shown by now, because a prompt could not wait."""
         generation, current, *_ = self._cycle.journal.read()
-        if current is not None and current.generation == generation != self.base and is_same(current, deferred):
+        if current is not None and current.generation == generation != self.work.base and is_same(current, deferred):
             self._go_on_from(current, deferred.end_index)
 
-    def _defer(self, made: CompactedMessage, work: Work) -> None:
+    def _defer(self, made: CompactedMessage) -> None:
         """Keep *made* to be shown later, and let strategies go on from its end."""
         if reason := self._forbidden():
             raise StaleCompaction(reason)
-        journal, view = self._cycle.journal, self.view
+        journal, view, work = self._cycle.journal, self.view, self.work
         ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
         state = journal.read()
-        kept = [one.compaction for one in state.prepared if state.generation == self.base and one.round_ids == ids]
+        kept = [one.compaction for one in state.prepared if state.generation == self.work.base and one.round_ids == ids]
         if not any(is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
             work.keep(view, made.summary, Summary(made.summary, made.usage, made.model), made)
-        if journal.read().generation != self.base:
+        if journal.read().generation != self.work.base:
             raise StaleCompaction("generation")
         self._see(view, made)
         self.has_prepared = self._changed = True
 
-    def _reduce(self, made: Reduction, work: Work) -> None:
+    def _reduce(self, made: Reduction) -> None:
         if reason := self._forbidden():
             raise StaleCompaction(reason)
-        view, cycle, made = self.view, self._cycle, copy_with(made, generation=self.base)
+        view, cycle, work = self.view, self._cycle, self.work
+        made = copy_with(made, generation=work.base)
         reductions, reason = None, "overlaid"
         try:
             if view.keeps_reductions:
-                reductions = cycle.journal.reduce(made, base=self.base)
+                reductions = cycle.journal.reduce(made, base=self.work.base)
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
             reason = stale.reason
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
-            cycle.emit(Discarded(role=view.role, generation=self.base, reason=reason))
+            cycle.emit(Discarded(role=view.role, generation=self.work.base, reason=reason))
             return
         place = (view.rounds.end_of(made.round_id) or 1) - 1
         if place not in self._rounds_read:
@@ -449,7 +444,7 @@ class StrategyPass:
         cycle.emit(
             Reduced(
                 role=view.role,
-                generation=self.base,
+                generation=self.work.base,
                 strategy=work.strategy,
                 kind=made.kind,
                 round_id=made.round_id,
@@ -471,20 +466,20 @@ class StrategyPass:
         """Publish the deferred compaction, if any. Raises ``StaleCompaction`` if another process just did so."""
         if self.deferred is not None:
             state = self._cycle.journal.read()
-            prepared = state.prepared if state.generation == self.base else ()
-            self._publish_furthest(prepared, self._work if self.has_prepared else None)
+            prepared = state.prepared if state.generation == self.work.base else ()
+            self._publish_furthest(prepared)
 
-    def _publish_prepared(self, work: Work) -> None:
+    def _publish_prepared(self) -> None:
         """Publish of the answers that were paid for and never published the one that reaches furthest, if it may still
         be shown.
 
         Only if the journal keeps answers: any other knows nothing of rounds, and nobody promises that they stay what
         they were. There an answer is found again by its request.
         """
-        if work.journal is None or not self._cycle.journal.keeps_answers:
+        if self.work.journal is None or not self._cycle.journal.keeps_answers:
             return
         try:
-            self._publish_furthest(self._state.prepared, None)
+            self._publish_furthest(self._state.prepared)
         except StaleCompaction as stale:
             if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
                 raise StaleCompaction(OVERTAKEN) from stale
@@ -492,25 +487,28 @@ class StrategyPass:
                 raise
             # Another process was faster, or a round failed just now: what is due is asked for.
 
-    def _publish_furthest(self, answers: Iterable[CompactionPrepared], work: Work | None) -> None:
+    def _publish_furthest(self, answers: Iterable[CompactionPrepared]) -> None:
         """Publish of *answers* the one that reaches furthest, if any can be shown."""
+        if not self.has_prepared:  # an earlier cycle has paid for it
+            self.work.begin("")
+            self.work.reused = True
         for compaction, prepared in reaching_ahead(self.view, answers)[-1:]:
             if self._cycle.deferral is not None:
                 self._cycle.deferral.forget()  # if it is lost now, that is told as an error
-            self.publish(compaction, Origin(prepared.digest, prepared.checks, prepared.strategy), work)
+            self.publish(compaction, Origin(prepared.digest, prepared.checks, prepared.strategy))
 
-    def publish(self, made: CompactedMessage, origin: Origin, work: Work | None) -> None:
-        """Publish *made*, and go on from there. It was made with *work*; None: in an earlier cycle, or offline."""
+    def publish(self, made: CompactedMessage, origin: Origin) -> None:
+        """Publish *made*, and go on from there."""
         if reason := self._forbidden():
             raise StaleCompaction(reason)
-        view, cycle = self.view, self._cycle
+        view, cycle, work = self.view, self._cycle, self.work
         before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
         after = view.tokens_in_front(made)
         since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
         ids = tuple([round_.id for round_ in view.rounds[since.end : made.end_index]])
         origin = origin._replace(tokens_before=before, tokens_after=after)
         try:
-            published = cycle.journal.publish(made, base=self.base, round_ids=ids, origin=origin)
+            published = cycle.journal.publish(made, base=self.work.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
             if is_same(current, made):  # another process found the same answer in the log
@@ -518,15 +516,6 @@ class StrategyPass:
             raise
         if self._run is not None:
             self._run.published = True
-        counts: dict[str, Any] = {"seconds": 0.0, "requests": 0, "reused": not made.is_offline}
-        if work is not None:
-            counts = {
-                "seconds": work.monotonic() - work.began,
-                "requests": work.requests,
-                "reused": work.reused,
-                "major": work.major,
-                "sent_tokens": work.sent_tokens,
-            }
         cycle.emit(
             Published(
                 role=view.role,
@@ -541,7 +530,11 @@ class StrategyPass:
                 usage=published.usage,
                 model=published.model,
                 offline=made.is_offline,
-                **counts,
+                seconds=work.monotonic() - work.began,
+                requests=work.requests,
+                reused=work.reused,
+                major=work.major,
+                sent_tokens=work.sent_tokens,
             )
         )
         self._go_on_from(published, made.end_index)
@@ -550,9 +543,8 @@ class StrategyPass:
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self._see(replace(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
-        self.base, self._changed = published.generation, True
-        if self._work is not None:
-            self._work.base, self._work.covered, self._work.prepared = self.base, end, ()
+        self._changed = True
+        self.work.base, self.work.covered, self.work.prepared = published.generation, end, ()
 
 
 def _forbid_at_exit() -> str | None:
