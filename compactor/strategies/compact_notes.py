@@ -21,7 +21,7 @@ from ..errors import SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
 from ..prompt.groups import Message
-from ..summarizers.base import RequestKind, Summary, SummaryRequest
+from ..summarizers.base import RequestKind, Summary
 from ..tokens import count_prompt
 from ..transcript import MIN_ROOM, Step, quote
 from ..view import View
@@ -78,23 +78,25 @@ class NotesQuestion(SummaryQuestion):
         return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
     def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
-        work, step, previous = self.work, batch.step, batch.previous
-        edits = not batch.in_full and self._allows_edits(view, previous)
-        kind: RequestKind = "changes" if edits else "rounds"
-        notes, span = self._read_notes(previous), span_of(step.rounds, batch.first, batch.reached)
-        said = previous.summary if previous is not None else None
+        work, step, request = self.work, batch.step, batch.request
+        previous = before = request.previous
+        edits = not batch.in_full and self._allows_edits(view, before)
+        notes, span = self._read_notes(before), span_of(step.rounds, request.start_index, batch.reached)
+        said = before.summary if before is not None else None
         if edits:
             said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
+            request = replace(request, kind="changes", notes=notes, schema=SCHEMA)
         else:
             known = notes
-            if previous is not None:  # again in full: from all rounds, if they fit
+            if before is not None:  # again in full: from all rounds, if they fit
                 span = (1, span[1])
                 whole = self._quote_all(view, batch.reached) if step.at_boundary else None
                 if whole is not None:
                     step, previous, said, known = whole, None, None, ()
+                    request = replace(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
             parse = partial(_parse_again if notes else _parse, known, self.order, span)
-        is_next, target, continued = step is batch.step, self._target(batch.target_tokens, edits=edits), None
-        if is_next and step.at_boundary:
+        target, continued = self._target(request.target_tokens, edits=edits), None
+        if step is batch.step and step.at_boundary:
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
@@ -102,32 +104,19 @@ class NotesQuestion(SummaryQuestion):
             else:  # the agent's prompt shows other numbers, or none
                 (message,) = self._messages(view, ABOVE, said, target, edits=edits)
             continued = work.continued(view, previous, step.rounds, str(message["content"]))
-        request = SummaryRequest(
-            role=view.role,
-            kind=kind,
-            previous=previous,
-            rounds=tuple(step.rounds),
-            start_index=batch.first if is_next else 1,
-            end_index=batch.end_index,
-            target_tokens=batch.target_tokens,
-            plan=work.plan,
-            messages=self._messages(view, step.text, said, target, edits=edits),
-            continued=continued,
-            notes=notes if edits else (),
-            schema=SCHEMA if edits else None,
-        )
-        source = replace(batch.source, text=step.text, sent=step.tokens)
-        if edits:
-            source = replace(source, notes=frozenset(note.text for note in notes))
-        written = batch.previous.extra.get(WRITTEN) if batch.previous is not None else None
+        messages = self._messages(view, step.text, said, target, edits=edits)
+        request = replace(request, messages=messages, continued=continued)
+        edited = frozenset(note.text for note in request.notes)
+        source = replace(batch.source, text=step.text, sent=step.tokens, notes=edited)
+        written = before.extra.get(WRITTEN) if before is not None else None
 
         def becomes(summary: Summary) -> CompactedMessage:
             tokens = written if edits else view.ledger.count(summary.text)
             return batch.compaction(summary, **({WRITTEN: tokens} if tokens else {}))
 
-        kept, major = becomes if batch.step.at_boundary else None, batch.previous is not None and not edits
+        kept, major = becomes if batch.step.at_boundary else None, before is not None and not edits
         send = partial(work.summarize, request, source, view, batch.prohibitions, kept, parse, major=major)
-        return kind, send, becomes
+        return request.kind, send, becomes
 
     def _read_notes(self, previous: CompactedMessage | None) -> tuple[Note, ...]:
         """Return the notes of *previous* in prompt order, so that the model sees the same numbers."""

@@ -114,17 +114,12 @@ class Batch:
     """The rounds that one request adds to a summary."""
 
     step: Step
-    #: The number of its first round, from 1, of its last one, and of the rounds that are fully covered afterwards.
-    first: int
-    end_index: int
-    reached: int
-    #: The last covered round; None: the same as in *previous*.
-    last: Round | None
-    #: The compaction that the new one continues.
-    previous: CompactedMessage | None
-    #: The sizes that a summary is checked against, without the text.
+    #: The request, without its messages, and the sizes that a summary is checked against, without the text.
+    request: SummaryRequest
     source: Source
-    target_tokens: int | None
+    #: How many rounds are fully covered afterwards, and the last of them; None: the same as in the previous compaction.
+    reached: int
+    last: Round | None
     #: Whether the compaction may be published.
     publishes: bool
     #: Spent on earlier requests since the last publication.
@@ -134,8 +129,8 @@ class Batch:
     in_full: bool = False
 
     def compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
-        """Return the compaction with *summary* as its text; it replaces *previous*."""
-        previous, last = self.previous, self.last
+        """Return the compaction with *summary* as its text; it replaces the previous one."""
+        previous, last = self.request.previous, self.last
         end_round_id, end_number = (previous.end_round_id, previous.end_number) if previous else (None, None)
         if last is not None:
             end_round_id, end_number = last.id, last.number or None
@@ -173,25 +168,15 @@ class SummaryQuestion:
 
     def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
         """Return the kind of request, the function that sends it, and the one that makes its summary a compaction."""
-        work, step, previous, target = self.work, batch.step, batch.previous, batch.target_tokens
+        work, step, request = self.work, batch.step, batch.request
+        previous, target = request.previous, request.target_tokens
         text, messages = self._render(step, view, previous, target)
         continued = None
         if work.last_prompt is not None and self.kind == "rounds" and step.at_boundary:
             has_previous = previous is not None
             asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
             continued = work.continued(view, previous, step.rounds, asked)
-        request = SummaryRequest(
-            role=view.role,
-            kind=self.kind,
-            previous=previous,
-            rounds=tuple(step.rounds),
-            start_index=batch.first,
-            end_index=batch.end_index,
-            target_tokens=target,
-            plan=work.plan,
-            messages=messages,
-            continued=continued,
-        )
+        request = replace(request, messages=messages, continued=continued)
         kept, source = batch.compaction if batch.publishes else None, replace(batch.source, text=text)
         return self.kind, partial(work.summarize, request, source, view, batch.prohibitions, kept), batch.compaction
 
@@ -267,8 +252,19 @@ def fold(
             return
         # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.
         last = view.rounds[reached - 1] if reached > start else None
-        end_index, can_publish = reached if step.at_boundary else reached + 1, saving is not None
-        batch = Batch(step, first, end_index, reached, last, previous, source, target, can_publish, usage, prohibitions)
+        can_publish = saving is not None
+        request = SummaryRequest(
+            role=view.role,
+            kind=question.kind,
+            previous=previous,
+            rounds=tuple(step.rounds),
+            start_index=first,
+            end_index=reached if step.at_boundary else reached + 1,
+            target_tokens=target,
+            plan=question.work.plan,
+            messages=[],
+        )
+        batch = Batch(step, request, source, reached, last, can_publish, usage, prohibitions)
         kind, send, becomes = question.prepare(view, batch)
         try:
             summary = send()
