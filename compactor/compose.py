@@ -18,14 +18,14 @@ from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
 from memory.overlays import CompactedMessage
 from memory.rounds import USER, Post, Round
-from memory.visibility import sees
+from memory.visibility import Rounds, sees
 
 from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
 from .plan import is_pending, plan_text
-from .prompt.accounting import ledger_of
-from .prompt.fit import Report, fit, published_reductions
+from .prompt.accounting import Ledger, ledger_of
+from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, group_messages, is_summary
 from .prompt.shorten import is_result
 from .summarizers.base import Continued
@@ -120,11 +120,22 @@ def compose(
         report = replace(report, tokens_over=needed - budget)
     memory.note_prompt(role, tokens)
     if report.tokens_before <= limit:
-        _remember(memory, view, messages, reminder, tools, tool_choice)
+        plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
+        in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
+        _prompts.setdefault(memory, {})[role] = LastPrompt(
+            rounds,
+            compaction,
+            ledger,
+            model,
+            front=tuple([dict(message) for message in in_log[: len(in_log) - view.messages]]),
+            plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
+            tools=tuple(tools),
+            tool_choice=tool_choice,
+        )
     else:  # nothing can go on from it, nor from those before
         _prompts.setdefault(memory, {}).pop(role, None)
     if view.reductions.by_round:
-        published = published_reductions(view, messages, report)
+        published = list_published(view, messages, report)
         report = replace(report, reductions=(*published, *report.reductions))
     return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
 
@@ -218,11 +229,14 @@ class LastPrompt:
     """A prompt that shows all of the tail, nothing shortened or left out: a summarizer may go on from it, since the
     provider has most of it in its cache. Its repr shows no conversation.
 
-    The messages of the tail are not kept but made again from the view: so a prompt costs no memory, and a host may
+    The messages of the tail are not kept but made again from the snapshot: so a prompt costs no memory, and a host may
     change the messages that it was given.
     """
 
-    view: View = field(repr=False)
+    rounds: Rounds = field(repr=False)
+    compaction: CompactedMessage | None = field(repr=False)
+    ledger: Ledger = field(repr=False)
+    model: str
     #: Its messages before the tail, without the plan, which is not in the log.
     front: tuple[Message, ...] = field(repr=False)
     #: How many messages stand before the plan, and that itself; None: none was shown.
@@ -246,8 +260,7 @@ class LastPrompt:
         None unless this prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
         beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
         """
-        view = self.view
-        shown, wanted = (one.to_prompt() if one is not None else "" for one in (view.compaction, previous))
+        shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
         if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
             return None
         messages = self._show_up_to(rounds)
@@ -256,14 +269,14 @@ class LastPrompt:
         messages.append({"role": "user", "content": instruction})
         if count_prompt(messages, count, self.tools) > limit:
             return None
-        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=view.model or model)
+        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
 
     def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:
         """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
 
         It need not show all of the last round: later posts, such as the agent's answer, are added.
         """
-        view = self.view
+        view = View(self.rounds, self.compaction, self.ledger)
         messages = [dict(message) for message in self.front]
         if view.end + len(rounds) > view.total:
             return None
@@ -283,31 +296,12 @@ class LastPrompt:
 _prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
 
 
-def _remember(
-    memory: Memory,
-    view: View,
-    messages: Sequence[Message],
-    plan: Message | None,
-    tools: Sequence[Mapping[str, Any]],
-    tool_choice: Any,
-) -> None:
-    plan_at = next((at for at, message in enumerate(messages) if message is plan), None) if plan is not None else None
-    in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
-    _prompts.setdefault(memory, {})[view.role] = LastPrompt(
-        replace(view),  # the same, without what it has worked out: the messages of the open round
-        front=tuple([dict(message) for message in in_log[: len(in_log) - view.messages]]),
-        plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
-        tools=tuple(tools),
-        tool_choice=tool_choice,
-    )
-
-
 def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
     """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
     prompt is forgotten."""
     prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
     last = prompts.get(role)
-    if last is not None and isinstance(memory, Memory) and last.view.rounds.redactions != memory.snapshot.redactions:
+    if last is not None and isinstance(memory, Memory) and last.rounds.redactions != memory.snapshot.redactions:
         prompts.pop(role, None)
         return None
     return last

@@ -41,7 +41,6 @@ IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 #: Maximum characters without white space that are counted exactly, in about a tenth of a second.
 MAX_EXACT_RUN = 100_000
 _RUN = re.compile(r"\s?\S+[\r\n]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @runtime_checkable
@@ -138,42 +137,22 @@ def _long_runs(text: str) -> list[tuple[int, int]]:
     blocks = (text[at : at + half] for at in range(0, len(text) - half + 1, half)) if len(text) > MAX_EXACT_RUN else ()
     if not any(len(parts := block.split(None, 1)) == 1 and len(parts[0]) == half for block in blocks):
         return []
-    found = (one.span() for one in _RUN.finditer(text))
-    return [(start, stop) for start, stop in found if stop - start > MAX_EXACT_RUN]
+    spans = (run.span() for run in _RUN.finditer(text))
+    return [(start, stop) for start, stop in spans if stop - start > MAX_EXACT_RUN]
 
 
 def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
     """Return the beginning of *text*, at most *limit* tokens, cut between user-perceived characters."""
-    if limit < 1:
-        return ""
-    runs = _long_runs(text)
-    if not runs:
-        return _clipped(text, limit, encoding)
-    # First try the text that is counted exactly, which is mostly enough. Otherwise search for the end by counting.
-    low, high = runs[0][0] + MAX_EXACT_RUN, len(text)
-    kept = _clipped(text[:low], limit, encoding)
-    if len(kept) < low:
-        return kept
+    low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
         if count_tokens(text[:middle], encoding) <= limit:
             low = middle
         else:
             high = middle - 1
-    return text[:low]
-
-
-def _clipped(text: str, limit: int, encoding: str) -> str:
-    try:
-        length = len(_truncate()(text, limit, encoding)[0])
-    except UnicodeEncodeError:
-        # One character for one surrogate, so that lengths stay equal.
-        replaced = _SURROGATE.sub("\ufffd", text)
-        length = len(_truncate()(replaced, limit, encoding)[0])
-    kept = text[: floor_boundary(text, length)]
-    while len(kept) < length and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
-        length = len(kept) - 1
-        kept = text[: floor_boundary(text, length)]
+    kept = text[: floor_boundary(text, low)]
+    while kept and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
+        kept = text[: floor_boundary(text, len(kept) - 1)]
     return kept
 
 
@@ -182,8 +161,8 @@ def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
     """Return a function of text, limit and encoding: it returns the text cut to the limit, and the full token count."""
     import toktok
 
-    found: Callable[[str, int, str], tuple[str, int]] = toktok.truncate
-    return found
+    truncate: Callable[[str, int, str], tuple[str, int]] = toktok.truncate
+    return truncate
 
 
 def encoding_for(model: str) -> str | None:

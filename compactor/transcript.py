@@ -145,7 +145,7 @@ def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls, most: in
 
     pending: list[Post] = []
     tokens = frame
-    for post in _shown_posts(round_):
+    for post in _posts_to_quote(round_):
         for piece in _post_parts(post, room - frame, count, cost):
             piece_tokens = cost(piece)
             if pending and tokens + piece_tokens > room:
@@ -191,9 +191,9 @@ def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
     while start < len(text):
         length = min(len(text) - start, 4 * tokens)
         stop = _end_of_slice(text, start, length)
-        while length > 1 and (found := count(escape_tags(text[start:stop]))) > tokens:
+        while length > 1 and (size := count(escape_tags(text[start:stop]))) > tokens:
             # By a sixteenth at least: where spaces end a slice, a step in proportion may take nothing off.
-            length = max(1, min(length * tokens // found, length * 15 // 16))
+            length = max(1, min(length * tokens // size, length * 15 // 16))
             stop = _end_of_slice(text, start, length)
         yield text[start:stop]
         start = stop
@@ -215,7 +215,7 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
         lines += _element("message", round_.user_query, {"from": USER})
-    posts, answers = _shown_posts(round_), False
+    posts, answers = _posts_to_quote(round_), False
     known = answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
         # A call and its result, the next post, are as clear without the id. Another part may hold the rest of a part;
@@ -231,7 +231,7 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
     return "\n".join(lines)
 
 
-def _shown_posts(round_: Round) -> list[Post]:
+def _posts_to_quote(round_: Round) -> list[Post]:
     """Return the posts, each with one result at most, without the first if that only repeats the query."""
     posts = _split_posts(round_)
     if not posts or (first := posts[0]).send_from != USER or not repeats_query(first, round_):

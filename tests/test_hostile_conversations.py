@@ -32,7 +32,7 @@ from compactor.presets import (
     messages_in,
     offload_context,
 )
-from compactor.prompt.groups import kind_named
+from compactor.prompt.groups import parse_kind
 from compactor.prompt.shorten import clip_message, clip_text
 from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import NoteEdit, apply_edits
@@ -206,7 +206,7 @@ def configure(text: str) -> None:
         with suppress(ConfigError):
             Settings.from_dict({key: value}, env={})
     with suppress(ValueError):
-        kind_named(f"A{text}")
+        parse_kind(f"A{text}")
 
 
 def take_notes(text: str) -> None:

@@ -9,7 +9,7 @@ from memory.arguments import kind_of
 
 from ..config import CompactorConfig, ConfigError, number, whole_number
 from ..cycle import Strategy
-from ..prompt.groups import kind_named
+from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import pairs_of
 from ..tokens import DEFAULT_WINDOW, window_of
@@ -137,6 +137,6 @@ def _read_number(kind: object, rule: object) -> int | None:
 
 def _read_kind(name: object, *, stays: bool = False) -> str:
     try:
-        return kind_named(name, stays=stays)
+        return parse_kind(name, stays=stays)
     except ValueError as error:
         raise ConfigError((f"rules.{name}", str(error))) from None

@@ -159,18 +159,18 @@ class Ledger:
         self._kept_tokens = 0
 
     def prefix_sums(
-        self, rounds: Rounds | HostRounds, settled: int, reductions: Reductions, origin: int = 0
+        self, rounds: Rounds | HostRounds, closed: int, reductions: Reductions, origin: int = 0
     ) -> PrefixSums:
-        """Return sums over the first *settled* of *rounds*, each read through *reductions*, that begin at the place
+        """Return sums over the first *closed* of *rounds*, each read through *reductions*, that begin at the place
         *origin* or before it.
 
         Counts the rounds that are new since the last call and those that read otherwise now; reads none before
         *origin*. That moves forward with each compaction, and back by a revert.
         """
-        origin, pins = min(origin, settled), rounds.pins
+        origin, pins = min(origin, closed), rounds.pins
         moment: _Moment = (rounds.redactions, rounds.epoch, reductions.version, pins)
         sums, summed_moment, asked_from = self._summed
-        if summed_moment == moment and origin == asked_from and sums.stop >= settled:  # as most of the time
+        if summed_moment == moment and origin == asked_from and sums.stop >= closed:  # as most of the time
             return sums
         pinned, erased = group_pins(pins) if pins else {}, rounds.erased
         known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
@@ -189,7 +189,7 @@ class Ledger:
                     account.parts = None
             return account
 
-        if summed_moment != moment or not sums.start <= origin <= sums.stop or settled < sums.start:
+        if summed_moment != moment or not sums.start <= origin <= sums.stop or closed < sums.start:
             sums = PrefixSums(origin, origin)
         elif asked_from < origin and asked_from - sums.start > sums.stop - asked_from:
             # Only what lay before the origin already when it moved last: a prompt begun just before the newest
@@ -197,7 +197,7 @@ class Ledger:
             sums = PrefixSums(asked_from, asked_from)
         while True:
             done = sums.stop
-            fresh = [account_at(place) for place in range(done, min(settled, done + COUNTED_AT_ONCE))]
+            fresh = [account_at(place) for place in range(done, min(closed, done + COUNTED_AT_ONCE))]
             with self._lock:
                 if self._adding:
                     raise RuntimeError(
@@ -211,7 +211,7 @@ class Ledger:
                     for account in fresh:
                         sums.add(account)
                         self._keep(account)
-                    if sums.stop >= settled:
+                    if sums.stop >= closed:
                         self._publish(sums, moment, origin, overlays_of)
                         return sums
                 finally:

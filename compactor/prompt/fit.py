@@ -423,7 +423,7 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
     return part.with_messages(shorter, "clipped")
 
 
-def published_reductions(view: View, messages: Sequence[Message], report: Report) -> tuple[Reduced, ...]:
+def list_published(view: View, messages: Sequence[Message], report: Report) -> tuple[Reduced, ...]:
     """Return the published reductions that a prompt shows, in the order of the log.
 
     Without those that were shortened further for this prompt, which *report* has, and those that are left out with

@@ -50,7 +50,7 @@ _STAYS = {
 }
 
 
-def kind_named(name: object, *, stays: bool = False) -> str:
+def parse_kind(name: object, *, stays: bool = False) -> str:
     """Return the kind that *name* means: ``tool_result`` for ``TOOL_RESULT``, ``ToolResult`` and an enum's member; a
     host's own ``Post.kind`` as it is.
 
@@ -252,7 +252,7 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
     if not posts:
         return groups
     answers = pair_results(posts, role) if [post for post in posts if post.tool_calls] else {}
-    taken = {place for found in answers.values() for place in found.values()}
+    taken = {place for results in answers.values() for place in results.values()}
     newest = max((at for at in range(len(posts)) if at not in taken), default=-1) if answers else -1
     unapproved: list[int] = []
     is_open = round_.state == "created"

@@ -14,7 +14,7 @@ from memory.references import post_reference
 from memory.rounds import Attachment, Post, Round
 
 from ..config import whole_number
-from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, kind_named
+from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, parse_kind
 from ..prompt.shorten import is_kind, is_result, omission_note
 from ..summarizers.results import has_failed
 from ..tokens import count_message
@@ -51,7 +51,7 @@ def drop(
     rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
-    rules = [(kind_named(name), whole_number("keep_recent", kept)) for name, kept in rules]
+    rules = [(parse_kind(name), whole_number("keep_recent", kept)) for name, kept in rules]
     protected = whole_number("keep_rounds", keep_rounds)
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 

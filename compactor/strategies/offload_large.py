@@ -17,7 +17,7 @@ from prompts import PromptTemplate, load
 from ..acceptance.prohibitions import find_lost
 from ..config import whole_number
 from ..errors import SummaryRejected
-from ..prompt.groups import ARGUMENTS, kind_named
+from ..prompt.groups import ARGUMENTS, parse_kind
 from ..prompt.shorten import OffloadRule, is_result, size_of
 from ..transcript import answered_calls
 from ..view import View
@@ -60,7 +60,7 @@ def offload_large(
     The strategy does nothing if the prompt exceeds only its limit of messages: shorter posts are no fewer.
     """
     require("kinds", kinds, (str, Iterable, NoneType), "a kind or several, such as 'tool_result'; None for all")
-    chosen = None if kinds is None else tuple(map(kind_named, (kinds,) if isinstance(kinds, str) else kinds))
+    chosen = None if kinds is None else tuple(map(parse_kind, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)
     template = (prompt if isinstance(prompt, PromptTemplate) else load(prompt)) if summarize else None
