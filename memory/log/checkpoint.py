@@ -125,7 +125,7 @@ def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
     now = Snapshot(
         number=number,
         last=body.last,
-        header=tuple(archive.record_at(entry, HeaderAdded).post for entry in body.header),
+        header=tuple(record.post for record in archive.read_records(body.header, HeaderAdded).values()),
         header_entries=body.header,
         archive=archive,
         closed_prefix=body.settled,
@@ -149,9 +149,7 @@ def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
     return now.copy_with(
         usages={name: Usage(*role.usage) for name, role in roles if role.usage is not None},
         prepared={
-            name: {entry: archive.record_at(entry, CompactionPrepared) for entry in role.prepared}
-            for name, role in roles
-            if role.prepared
+            name: archive.read_records(role.prepared, CompactionPrepared) for name, role in roles if role.prepared
         },
     )
 

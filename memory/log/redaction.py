@@ -117,7 +117,7 @@ def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
     after = withdraw_redacted(now, record)
     after = after.copy_with(epoch=after.epoch + 1, erased={**now.erased, record.round_id: posts})
     number = now.number_of(record.round_id)
-    now.archive.forget_overlays()
+    now.archive.forget_records()
     if number > now.closed_prefix:
         return after.copy_with(live=now.live | {number: now.live[number].after(record)})
     archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))

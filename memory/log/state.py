@@ -43,8 +43,8 @@ MAX_PREPARED = 64
 BATCH = 16
 #: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
 MAX_SPANS = 8
-#: Overlays that are kept after they were read.
-MAX_OVERLAYS = 4_096
+#: Records that are kept after they were read.
+MAX_RECORDS = 4_096
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 
@@ -104,7 +104,7 @@ def start_round(opened: RoundOpened, number: int) -> OpenRound:
 
 class ClosedRounds:
     """The closed rounds of a session, all in one list that only grows. Snapshots share it; each knows how many rounds
-    are its own. It also reads overlays from the log, by the numbers of their entries, and keeps those read last: a
+    are its own. It also reads records, such as overlays, by the numbers of their entries, and keeps those read last: a
     revert reads all that it will show before it takes the lock."""
 
     def __init__(self, store: Store | None = None, session: str = "") -> None:
@@ -112,7 +112,7 @@ class ClosedRounds:
         #: Numbers of rounds by their ids, also of rounds that are newer than a snapshot.
         self.numbers: dict[str, int] = {}
         self._rounds: list[Round] = []
-        self._overlays: Mapping[int, Any] = {}  # replaced, never changed
+        self._records: Mapping[int, Any] = {}  # replaced, never changed
 
     def find_number(self, round_id: str) -> int:  # noqa: ARG002
         """Return the number of a round that is not in ``numbers``; 0 if there is none."""
@@ -137,24 +137,23 @@ class ClosedRounds:
         copy._rounds[number - 1] = change(copy._rounds[number - 1])
         return copy
 
-    def record_at(self, number: int, kind: type[R]) -> R:
-        """Return what the entry of that *number* says. Raises ``StoreDamaged`` where it is not of that *kind*."""
-        for entry in self.store.read(self.session, number - 1, 1) if self.store is not None else ():
-            if entry.number == number and isinstance(record := entry.record, kind):
-                return record
-        raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
-
-    def read_overlays(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
-        """Return what these entries published, with few questions to the store. May raise ``StoreError``."""
-        known, wanted = self._overlays, dict.fromkeys(sorted(numbers))
+    def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
+        """Return what these entries say, with few questions to the store. Raises ``StoreError``, for instance where one
+        is not of that *kind*."""
+        known, wanted = self._records, dict.fromkeys(sorted(numbers))
         found = {number: known[number] for number in wanted if number in known}
         if missing := [number for number in wanted if number not in found]:
             with suppress(StoreDamaged, NewerVersion):  # it may be a neighbour that cannot be read
                 for entry in self._read_near(missing, kind):
                     if entry.number in wanted and isinstance(record := entry.record, kind):
                         found[entry.number] = record
-            found |= {number: self.record_at(number, kind) for number in missing if number not in found}
-            self._overlays = {**(known if len(known) + len(missing) <= MAX_OVERLAYS else {}), **found}
+            for number in missing:
+                if number not in found:
+                    record = next((one.record for one in self._read_near([number], kind) if one.number == number), None)
+                    if not isinstance(record, kind):
+                        raise StoreDamaged(f"entry {number} of the log is no {kind.__name__}; restore the session")
+                    found[number] = record
+            self._records = {**(known if len(known) + len(missing) <= MAX_RECORDS else {}), **found}
         return found
 
     def _read_near(self, numbers: Iterable[int], kind: type[Record]) -> Iterator[Entry]:
@@ -171,8 +170,8 @@ class ClosedRounds:
             for first, last in spans:
                 yield from self.store.read(self.session, first - 1, last - first + 1)
 
-    def forget_overlays(self) -> None:
-        self._overlays = {}
+    def forget_records(self) -> None:
+        self._records = {}
 
 
 @dataclass(frozen=True)  # no slots: every entry of the log makes a new one, by copying a dict
@@ -279,7 +278,7 @@ class Snapshot:
         if shown is not None:
             return shown
         _, entries = self.reduction_places.get(role, {}).get(round_id, (0, ()))
-        found = self.archive.read_overlays(entries, ReductionPublished)
+        found = self.archive.read_records(entries, ReductionPublished)
         return tuple(found[entry].reduction for entry in entries)
 
     def count_reductions(self, role: str) -> int:
@@ -293,7 +292,7 @@ class Snapshot:
         places = self.reduction_places.get(role, {}).items()
         shown = {round_id: entries for round_id, (number, entries) in places if number > covered}
         missing = [entry for round_id, entries in shown.items() if round_id not in known for entry in entries]
-        self.archive.read_overlays(missing, ReductionPublished)  # all in one go
+        self.archive.read_records(missing, ReductionPublished)  # all in one go
         return {round_id: self.reductions_on(role, round_id) for round_id in shown}
 
     def with_publications(
@@ -311,7 +310,7 @@ class Snapshot:
         if left and current is None:
             entry, current = left[-1][0], self.journal(role).current
             if left[-1:] != self.published.get(role, ())[-1:]:
-                current = self.archive.read_overlays([entry], CompactionPublished)[entry].compaction
+                current = self.archive.read_records([entry], CompactionPublished)[entry].compaction
         reductions, epoch = self.reductions, self.epoch
         if role in reductions:
             before, shown = reductions[role], self.shown_reductions(role, current)

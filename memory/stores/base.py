@@ -157,8 +157,7 @@ class Store(ABC):
 
     def extents(self) -> Mapping[str, Extent]:
         """Return the length of every session by name."""
-        found = {session: self.extent(session) for session in self.sessions()}
-        return {session: extent for session, extent in found.items() if extent is not None}
+        return {session: extent for session in self.sessions() if (extent := self.extent(session)) is not None}
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""

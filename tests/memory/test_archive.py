@@ -646,9 +646,9 @@ def test_a_damaged_neighbour_does_not_hide_a_reduction() -> None:
     first = memory.snapshot.number - 2
     store.redact("s", first + 1, "{")
     archive = StoredRounds(store, "s")
-    assert [one.reduction.text for one in archive.read_overlays([first + 2, first], ReductionPublished).values()] == [
+    assert [one.reduction.text for one in archive.read_records([first + 2, first], ReductionPublished).values()] == [
         "shorter 1",
         "shorter 3",
     ]
     with pytest.raises(StoreDamaged, match=f"entry {first + 1} "):
-        archive.read_overlays([first, first + 1], ReductionPublished)
+        archive.read_records([first, first + 1], ReductionPublished)

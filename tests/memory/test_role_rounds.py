@@ -275,7 +275,7 @@ def test_a_failure_that_leads_back_to_what_cannot_be_read_is_not_written() -> No
     def unreadable(*_: object) -> Any:
         raise StoreDamaged("entry cannot be read")
 
-    memory.snapshot.archive.read_overlays = unreadable  # type: ignore[method-assign]
+    memory.snapshot.archive.read_records = unreadable  # type: ignore[method-assign]
     with pytest.raises(StoreDamaged):
         memory.finish_round(memory.conversation.rounds[3], state="failed")
     assert memory.snapshot is before
