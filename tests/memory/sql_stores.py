@@ -13,11 +13,13 @@ from sqlalchemy import Engine, event, text
 
 from memory import Memory
 from memory.entries import Entry
-from memory.stores.connections import Dialect
+from memory.stores.connections import Connections, Dialect
 from memory.stores.postgres import Postgres
-from memory.stores.schema import MIGRATIONS
+from memory.stores.schema import MIGRATIONS, version_of
 from memory.stores.sql import SqlStore
 from memory.stores.sqlite import Sqlite
+
+__all__ = ["MIGRATIONS", "Connections", "Dialect", "Postgres", "SqlStore", "Sqlite", "version_of"]
 
 #: For tests that make many appends and no claim about power failures.
 QUICK = "?synchronous=normal"

@@ -17,17 +17,24 @@ from typing import Any
 import pytest
 from executors import SOON
 from postgres import Postgres as Server
-from sql_stores import bodies, entry, on, on_connecting, opened, sqlite_url
+from sql_stores import (
+    MIGRATIONS,
+    Connections,
+    Dialect,
+    Postgres,
+    Sqlite,
+    bodies,
+    entry,
+    on,
+    on_connecting,
+    opened,
+    sqlite_url,
+)
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from memory import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable, open_store
-from memory.stores import StoredText, sqlite
-from memory.stores import postgres as postgres_dialect
-from memory.stores.connections import Connections, Dialect
-from memory.stores.postgres import Postgres
-from memory.stores.schema import MIGRATIONS
-from memory.stores.sqlite import Sqlite
+from memory.stores import StoredText
 
 # -- a file -----------------------------------------------------------------------------------------------------------
 
@@ -54,7 +61,7 @@ def test_a_file_that_is_not_seen_as_it_was_is_said_with_what_may_be_the_matter(
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry()], after=0)
         with monkeypatch.context() as patched:
-            patched.setattr(sqlite, "os", SimpleNamespace(**vars(os) | {"stat": stat}))
+            patched.setattr("memory.stores.sqlite.os", SimpleNamespace(**vars(os) | {"stat": stat}))
             for ask in (store.sessions, lambda: store.append("s", [entry()], after=1)):
                 with pytest.raises(fault, match=said) as raised:
                     ask()
@@ -94,7 +101,7 @@ def test_a_folder_that_may_not_be_written_to_is_said(tmp_path: Path, monkeypatch
     said.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
     place, error = Sqlite(sqlite_url(tmp_path)), OperationalError("", None, said)
     assert type(place.fault(error)) is StoreError
-    monkeypatch.setattr(sqlite.os, "access", lambda *_: False)
+    monkeypatch.setattr("memory.stores.sqlite.os.access", lambda *_: False)
     assert type(place.fault(error)) is StoreReadOnly
 
 
@@ -244,7 +251,7 @@ def test_a_server_that_has_much_to_change_is_not_taken_for_silent(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a large session could never be purged, nor a large database migrated; all else is given up as before."""
-    monkeypatch.setattr(postgres_dialect, "IDLE_TIMEOUT", 0.8)
+    monkeypatch.setattr("memory.stores.postgres.IDLE_TIMEOUT", 0.8)
 
     def slow(connection: Connection, _dialect: Dialect) -> None:
         connection.exec_driver_sql("SELECT pg_sleep(1.1)")

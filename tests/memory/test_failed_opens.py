@@ -15,12 +15,10 @@ from textwrap import dedent
 import pytest
 from command_line import run
 from histories import texts_of
-from sql_stores import QUICK, dialect_of, on, opened, sqlite_url, turn
+from sql_stores import MIGRATIONS, QUICK, Dialect, dialect_of, on, opened, sqlite_url, turn
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreBusy, StoreDamaged, StoreError, open_store
-from memory.stores.connections import Dialect
-from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
 
 

@@ -12,13 +12,24 @@ from textwrap import dedent
 
 import pytest
 from histories import texts_of
-from sql_stores import bodies, dialect_of, entry, on, opened, same_as_resumed, sqlite_url, turn
+from sql_stores import (
+    MIGRATIONS,
+    Connections,
+    Dialect,
+    SqlStore,
+    bodies,
+    dialect_of,
+    entry,
+    on,
+    opened,
+    same_as_resumed,
+    sqlite_url,
+    turn,
+    version_of,
+)
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
-from memory.stores.connections import Connections, Dialect
-from memory.stores.schema import MIGRATIONS, version_of
-from memory.stores.sql import SqlStore
 
 ROOT = Path(__file__).resolve().parents[2]
 

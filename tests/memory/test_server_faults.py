@@ -15,21 +15,17 @@ from executors import SOON
 from histories import texts_of
 from lines import Line
 from postgres import Postgres as Server
-from sql_stores import log_of, on, opened, same_as_resumed, turn
+from sql_stores import Connections, Postgres, log_of, on, opened, same_as_resumed, turn
 from sqlalchemy import text
 
 from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
-from memory.stores import postgres as postgres_dialect
-from memory.stores import sql
-from memory.stores.connections import Connections
-from memory.stores.postgres import Postgres
 from memory.stores.sql import SqlStore
 
 
 @pytest.mark.slow
 def test_a_server_may_be_restarted_at_any_moment(own_postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between calls, within a transaction, within a page of what is read; and be away for a while."""
-    monkeypatch.setattr(sql, "PAGE", 2)
+    monkeypatch.setattr("memory.stores.sql.PAGE", 2)
     with opened(own_postgres.url()) as store:
         memory = Memory("s", store=store)
         turn(memory, "1")
@@ -111,7 +107,7 @@ def test_a_server_that_says_nothing_is_given_up(
     postgres_url: str, postgres_server: Server, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chat does not hang for ever; and what the server does in the end, it does once, at its place."""
-    monkeypatch.setattr(postgres_dialect, "IDLE_TIMEOUT", 0.2)
+    monkeypatch.setattr("memory.stores.postgres.IDLE_TIMEOUT", 0.2)
     with opened(f"{postgres_url}?timeout=0.1") as store, opened(postgres_url) as other:
         memory = Memory("s", store=store)
         turn(memory, "1")

@@ -15,15 +15,12 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from sql_stores import bodies, entry, on, on_connecting, opened, sqlite_url, told
+from sql_stores import Postgres, Sqlite, SqlStore, bodies, entry, on, on_connecting, opened, sqlite_url, told
 from sqlalchemy import Connection
 
 from memory import Memory, StoreClosed, StoreDamaged, StoreError, open_store
 from memory.entries import Entry, RoundOpened
-from memory.stores import Checkpoint, StoredText, sql
-from memory.stores.postgres import Postgres
-from memory.stores.sql import SqlStore
-from memory.stores.sqlite import Sqlite
+from memory.stores import Checkpoint, StoredText
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -218,8 +215,8 @@ def test_a_round_that_this_version_cannot_read_is_stored_all_the_same(url: str) 
 
 def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long an import is: what is in memory at once is bounded, by entries and by characters."""
-    monkeypatch.setattr(sql, "PAGE", 150)
-    monkeypatch.setattr(sql, "PAGE_CHARACTERS", 3_000)
+    monkeypatch.setattr("memory.stores.sql.PAGE", 150)
+    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 3_000)
     asked: list[int] = []
 
     class Aside(list[Entry]):
@@ -259,8 +256,8 @@ def test_of_many_entries_the_first_looks_for_the_end_of_the_log(
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 6, 7])
 def test_what_is_read_in_pages_is_whole(url: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a page ends, with and without a limit, also where one entry is more than a page."""
-    monkeypatch.setattr(sql, "PAGE", 3)
-    monkeypatch.setattr(sql, "PAGE_CHARACTERS", 100)
+    monkeypatch.setattr("memory.stores.sql.PAGE", 3)
+    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 100)
     written = [entry("x" * (90 if number == 4 else 1), round=number) for number in range(1, length + 1)]
     with opened(url) as store:
         if written:
@@ -274,8 +271,8 @@ def test_what_is_read_in_pages_is_whole(url: str, length: int, monkeypatch: pyte
 
 def test_a_page_of_long_entries_has_few_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in memory at once is bounded by characters too."""
-    monkeypatch.setattr(sql, "PAGE", 4)
-    monkeypatch.setattr(sql, "PAGE_CHARACTERS", 200)
+    monkeypatch.setattr("memory.stores.sql.PAGE", 4)
+    monkeypatch.setattr("memory.stores.sql.PAGE_CHARACTERS", 200)
     asked: list[Any] = []
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry("x" * 100) for _ in range(8)], after=0)
@@ -286,7 +283,7 @@ def test_a_page_of_long_entries_has_few_of_them(tmp_path: Path, monkeypatch: pyt
 
 def test_a_reader_holds_nothing_while_its_consumer_works(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock and no transaction: a log is checkpointed, and sessions are purged, whoever reads slowly."""
-    monkeypatch.setattr(sql, "PAGE", 1)
+    monkeypatch.setattr("memory.stores.sql.PAGE", 1)
     with opened(url) as store:
         store.append("s", [entry(), entry(), entry()], after=0)
         reader = store.read("s")
