@@ -33,6 +33,7 @@ import heapq
 import math
 import re
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from memory.messages import repeats_query
 
 from ..acceptance.content import CJK, Assignment, Content, assignment, content
 from ..prompt.shorten import strip_round
-from ..tokens import count_tokens
+from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
@@ -62,10 +63,7 @@ from .statements import (
     without_old_plans,
 )
 
-Count = Callable[[str], int]
 Item = TypeVar("Item")
-#: The lines of actions and of files in play, by section.
-Done = Mapping[Section, Sequence[str]]
 
 #: Seconds to hold the interpreter (GIL), and to release it.
 _HOLD, _BREATH = 0.001, 0.00005
@@ -74,6 +72,48 @@ _HOLD, _BREATH = 0.001, 0.00005
 _MIN_TOKENS = 64
 #: Minimum tokens of a message besides its text.
 _MESSAGE = 8
+#: Maximum shares of a summary for actions, and for files and ids in play, if an agent works alone.
+_DONE_SHARE, _FILES_SHARE = 0.7, 0.08
+#: Weight of a user's message relative to a call.
+_MESSAGE_WEIGHT = 1.5
+#: Maximum instructions to compare with one another (the newest).
+_MAX_RULES = 100
+#: Maximum assignments of one subject to compare with older ones.
+_MAX_NEWER = 8
+
+#: Identifiers, numbers and dates weigh more than this.
+_EXACT_KIND = 0.65
+#: Factor for a term that a chosen line already contains.
+_COVERED = 0.7
+_RECURRING, _SHARED = 0.1, 0.4
+#: A message opens with its subject. The clauses of a long one count 1 + 8, 1 + 8/2, 1 + 8/3 ... times; with fewer
+#: clauses than the second number, all count nearer to 1 + 8.
+_OPENING, _LONG = 8.0, 8
+#: If a conversation is all work, an agent's line counts 1 + 16 times if it has a term of at least this weight.
+_REPORTED, _EXACT = 16.0, 0.9
+_RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
+#: Minimum factor for agents that say much more than the user.
+_MIN_TALK = 0.1
+#: Extra cost of a line: without it, scraps of two words would win. A clause next to a chosen one has no extra cost.
+_COST = 6
+#: Minimum gain of a line; below it, the line is left out even if there is room.
+_MIN_GAIN = 0.2
+
+#: With at most this many user messages, the first and newest get no heading of their own.
+_FEW_MESSAGES = 5
+_ENDING = f"\n\n{END}"
+#: Short replacement for a heading that does not fit.
+_SHORT = "Said: "
+
+_WORDS = re.compile(r"\w+")
+_PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")
+_LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
+_UNSPACED = frozenset("，；、。！？")
+_POLITE = re.compile(
+    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
+    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
+    re.IGNORECASE,
+)
 
 
 class ExtractiveSummarizer:
@@ -86,7 +126,7 @@ class ExtractiveSummarizer:
     #: It reads rounds, not messages.
     takes_continued = False
 
-    def __init__(self, *, target_tokens: int = 1000, count: Count | None = None) -> None:
+    def __init__(self, *, target_tokens: int = 1000, count: TokenCounter | None = None) -> None:
         if target_tokens < 1:
             raise ValueError(f"target_tokens is {target_tokens}; give a number of tokens, at least 1")
         self._target = target_tokens
@@ -96,29 +136,28 @@ class ExtractiveSummarizer:
         """Return a summary within the target, well below the size of the rounds; ``NOTHING`` if they have no words."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        rounds = list(map(strip_round, _breathing(request.rounds)))
-        new = list(_breathing(from_rounds(rounds, queries=request.kind == "rounds")))
+        rounds = list(map(strip_round, _breathe(request.rounds)))
+        new = list(_breathe(from_rounds(rounds, queries=request.kind == "rounds")))
         earlier = without_old_plans(from_summary(previous), new)
-        called = list(_breathing(find_actions(rounds)))
+        called = list(_breathe(find_actions(rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
-        earlier, stored = _parted(earlier)
-        told, reduced = _parted(new)  # reductions describe actions too
-        actions = [*answer_open(list(stored.values()), rounds), *reduced.values(), *called]
         files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
-        earlier, told = ([one for one in of if one.section is not Section.FILES] for of in (earlier, told))
-        share = budget * _share_of_calls(actions, [*earlier, *told])
+        earlier, stored = _split_actions(earlier)
+        new, reduced = _split_actions(new)  # reductions describe actions too
+        actions = [*answer_open(list(stored.values()), rounds), *reduced.values(), *called]
+        share = budget * _share_of_calls(actions, [*earlier, *new])
         # A reduction's line is short already, so it gets extra room.
         own_room = sum(self._count(one.text) + 2 for one in reduced)
         acts = choose_lines(actions, int(min(share * _DONE_SHARE + own_room, budget * _DONE_SHARE)), self._count)
-        given = [one.text for one in told if one.of_user] if actions else []
+        given = [one.text for one in new if one.of_user] if actions else []
         shown = "\n".join(acts)
         in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
+        new += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
+        lines = _weigh([*earlier, *new], self._count)
         done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
-        told += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
-        lines = _weighed([*earlier, *told], self._count)
-        text = _fit(lines, budget, self._count, done) if lines or done else _cut(NOTHING, target, self._count)
+        text = _Draft(lines, done, self._count).fit(budget) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
 
     def _worthwhile(self, request: SummaryRequest) -> int:
@@ -126,27 +165,19 @@ class ExtractiveSummarizer:
         half = sum(self._count(text) + _MESSAGE for text in _texts(request) if text) // 2
         if half >= _MIN_TOKENS:
             return half
-        quoted = sum(self._count(quote(round_)) for round_ in request.rounds)
-        return min(_MIN_TOKENS, quoted * 9 // 10)
+        return min(_MIN_TOKENS, sum(self._count(quote(round_)) for round_ in request.rounds) * 9 // 10)
 
 
-def _parted(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:
-    """Return *statements* without actions, and the action of each removed statement."""
+def _split_actions(statements: Iterable[Statement]) -> tuple[list[Statement], dict[Statement, Action]]:
+    """Return *statements* without actions and files in play, and the action of each removed statement."""
     rest: list[Statement] = []
     actions: dict[Statement, Action] = {}
     for statement in statements:
-        action = parse_action(statement.text) if statement.section is Section.DONE else None
-        if action is None:
-            rest.append(statement)
-        else:
+        if statement.section is Section.DONE and (action := parse_action(statement.text)):
             actions[statement] = action
+        elif statement.section is not Section.FILES:
+            rest.append(statement)
     return rest, actions
-
-
-#: Maximum shares of a summary for actions, and for files and ids in play, if an agent works alone.
-_DONE_SHARE, _FILES_SHARE = 0.7, 0.08
-#: Weight of a user's message relative to a call.
-_MESSAGE_WEIGHT = 1.5
 
 
 def _share_of_calls(actions: Sequence[Action], statements: Iterable[Statement]) -> float:
@@ -167,7 +198,7 @@ def _texts(request: SummaryRequest) -> Iterator[str]:
             yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
 
 
-def _breathing(items: Iterable[Item]) -> Iterator[Item]:
+def _breathe(items: Iterable[Item]) -> Iterator[Item]:
     """Yield *items*, and let other threads run between them.
 
     Pure Python code holds the GIL: a chat loop in another thread would wait a whole switch interval (5 ms) after each
@@ -181,13 +212,10 @@ def _breathing(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-# --- current statements -----------------------------------------------------------------------------------------------
-
-
 def _distinct(statements: Iterable[Statement]) -> list[Statement]:
     """Return *statements* without repetitions: each at its last place, as an instruction if it ever was one."""
     latest: dict[tuple[bool, str], Statement] = {}
-    for statement in _breathing(statements):
+    for statement in _breathe(statements):
         key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
         earlier = latest.pop(key, None)
         ruled = earlier is not None and earlier.section is Section.INSTRUCTIONS
@@ -195,30 +223,25 @@ def _distinct(statements: Iterable[Statement]) -> list[Statement]:
     return list(latest.values())
 
 
-_WORDS = re.compile(r"\w+")
-
-
 def _current(statements: Sequence[Statement]) -> list[Statement]:
     """Return *statements* without superseded values; the replacement of an instruction is an instruction."""
     known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
-    current: list[Statement | None] = list(statements)
-    for place in _breathing(range(len(statements) - 1, -1, -1)):
+    current: dict[int, Statement] = dict(enumerate(statements))
+    for place in _breathe(range(len(statements) - 1, -1, -1)):
         statement = statements[place]
         said = assignment(statement.text)
         if said is None:
             continue
         newer = known[statement.of_user, said.subject]
-        by = next(
-            (p for p, other in newer if statements[p].source != statement.source and _replaces(other, said)), None
-        )
-        if by is None:
-            if len(newer) < 8:
-                newer.append((place, said))
-            continue
-        current[place] = None
-        if statement.section is Section.INSTRUCTIONS:
-            current[by] = replace(statements[by], section=Section.INSTRUCTIONS)
-    return [statement for statement in current if statement]
+        others = ((by, other) for by, other in newer if statements[by].source != statement.source)
+        replacement = next((by for by, other in others if _replaces(other, said)), None)
+        if replacement is not None:
+            del current[place]
+            if statement.section is Section.INSTRUCTIONS:
+                current[replacement] = replace(statements[replacement], section=Section.INSTRUCTIONS)
+        elif len(newer) < _MAX_NEWER:
+            newer.append((place, said))
+    return list(current.values())
 
 
 def _replaces(newer: Assignment, older: Assignment) -> bool:
@@ -247,42 +270,11 @@ def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[
     return [one for place, one in enumerate(statements) if place not in gone]
 
 
-#: Maximum instructions to compare with one another (the newest).
-_MAX_RULES = 100
-
-
 def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
     """Return whether *terms* contain two thirds of *others*, including every identifier and number."""
     if any(kind > _EXACT_KIND and term not in terms for term, kind in others.items()):
         return False
     return 3 * sum(term in terms for term in others) >= 2 * len(others)
-
-
-# --- weights of lines -------------------------------------------------------------------------------------------------
-
-#: Identifiers, numbers and dates weigh more than this.
-_EXACT_KIND = 0.65
-#: Factor for a term that a chosen line already contains.
-_COVERED = 0.7
-_RECURRING, _SHARED = 0.1, 0.4
-#: A message opens with its subject. The clauses of a long one count 1 + 8, 1 + 8/2, 1 + 8/3 ... times; with fewer
-#: clauses than the second number, all count nearer to 1 + 8.
-_OPENING, _LONG = 8.0, 8
-#: If a conversation is all work, an agent's line counts 1 + 16 times if it has a term of at least this weight.
-_REPORTED, _EXACT = 16.0, 0.9
-_RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
-#: Minimum factor for agents that say much more than the user.
-_MIN_TALK = 0.1
-#: Extra cost of a line: without it, scraps of two words would win. A clause next to a chosen one has no extra cost.
-_COST = 6
-#: Minimum gain of a line; below it, the line is left out even if there is room.
-_MIN_GAIN = 0.2
-
-_POLITE = re.compile(
-    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
-    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,19 +286,19 @@ class _Line:
     factor: float
     cost: int
 
-    @property
-    def rank(self) -> float:
-        """Sort key, best first, for choosing one line that must be kept."""
-        return -self.factor * self.gain(set())
-
     def gain(self, covered: set[str]) -> float:
         """Return the gain of the line if chosen lines contain the terms *covered*."""
         return sum(worth * _COVERED if term in covered else worth for term, worth in self.terms)
 
+    @property
+    def talk(self) -> int:
+        """Its cost if somebody said it, else 0."""
+        return self.cost if self.statement.of_user or self.statement.spoken else 0
 
-def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
+
+def _weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[_Line]:
     """Return the current statements as lines, weighed against the whole conversation."""
-    said_in = {text: content(text) for text in _breathing(dict.fromkeys(one.text for one in all_of_them))}
+    said_in = {text: content(text) for text in _breathe(dict.fromkeys(one.text for one in all_of_them))}
     statements = _without_repeated_wishes(_current(_distinct(all_of_them)), said_in)
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
@@ -316,7 +308,7 @@ def _weighed(all_of_them: Sequence[Statement], count: Count) -> list[_Line]:
     worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
     sizes = Counter(statement.source for statement in statements if statement.in_message)
     lines = []
-    for statement, said in _breathing(zip(statements, contents, strict=True)):
+    for statement, said in _breathe(zip(statements, contents, strict=True)):
         cost = count(f"- {statement.text}\n")
         weight = statement.weight
         if statement.section is Section.INSTRUCTIONS:
@@ -345,15 +337,10 @@ def _talk(statements: Sequence[Statement]) -> float:
     return min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
 
 
-def _worked(statements: Iterable[Statement]) -> float:
+def _worked(statements: Sequence[Statement]) -> float:
     """Return the share of results among results and the user's messages: the share of work, not talk."""
-    messages: set[int] = set()
-    results: set[int] = set()
-    for one in statements:
-        if one.of_user:
-            messages.add(one.source)
-        elif one.section is Section.FACTS and not one.spoken:
-            results.add(one.source)
+    messages = {one.source for one in statements if one.of_user}
+    results = {one.source for one in statements if one.section is Section.FACTS and not one.spoken}
     return len(results) / (len(results) + len(messages)) if results else 0.0
 
 
@@ -364,7 +351,7 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content], power:
     speakers: defaultdict[str, set[str]] = defaultdict(set)
     in_post: dict[str, int] = {}
     in_round: dict[str, int] = {}
-    for statement, said in _breathing(zip(statements, contents, strict=True)):
+    for statement, said in _breathe(zip(statements, contents, strict=True)):
         speaker = "User" if statement.of_user else "agent" if statement.spoken else statement.section
         for term, kind in said.terms.items():
             if in_post.get(term) != statement.source:
@@ -382,84 +369,80 @@ def _worths(statements: Sequence[Statement], contents: Sequence[Content], power:
     return worths
 
 
-# --- choosing and printing lines --------------------------------------------------------------------------------------
+class _Draft:
+    """A summary of *lines* beside those of actions and files, *done*; and the lines chosen so far, with their cost."""
 
-
-def _chosen(lines: Sequence[_Line], budget: int, for_rules: int, count: Count, done: Done) -> list[int]:
-    """Return the indexes of the lines to keep besides *done*, best first, about *budget* tokens in all."""
-    shown = "\n".join(line for of in done.values() for line in of)
-    choice = _Choice(lines, {section: count(f"{section}\n\n") for section in Section}, shown)
-    choice.add((place for place, line in enumerate(lines) if _is_rule(line.statement)), min(for_rules, budget), budget)
-    # Limit talk first, so that results get a place; then give talk the room that results did not use.
-    for for_talk in (budget * 3 // 4, budget):
-        choice.add(range(len(lines)), budget, for_talk)
-    return choice.places
-
-
-def _is_rule(statement: Statement) -> bool:
-    """Return whether *statement* is a user's instruction, or reads like a rule in a foreign summary."""
-    foreign = statement.section is Section.EARLIER and instruction_strength(statement.text) == 1
-    return foreign or statement.section is Section.INSTRUCTIONS
-
-
-class _Choice:
-    """The lines chosen so far, and their cost."""
-
-    def __init__(self, lines: Sequence[_Line], headings: dict[Section, int], done: str) -> None:
-        self._lines = lines
-        self._headings = headings  # unused sections, and the cost of their headings
+    def __init__(self, lines: Sequence[_Line], done: Mapping[Section, Sequence[str]], count: TokenCounter) -> None:
+        self._lines, self._done, self._count = lines, done, count
+        #: Costs of the headings of unused sections.
+        self._headings = {section: count(f"{section}\n\n") for section in Section}
+        #: Terms in chosen lines; and these with those of actions, which do not cover the user's words: they say
+        #: different things about a name.
         self._covered: set[str] = set()
-        self._done = set(content(done).terms)
+        self._covered_or_done = set(content("\n".join(chain.from_iterable(done.values()))).terms)
         self._spent = self._spent_on_talk = 0
-        self._clauses = {
-            (line.statement.source, line.statement.place): place
-            for place, line in enumerate(lines)
-            if line.statement.in_message
-        }
+        messages = ((place, line.statement) for place, line in enumerate(lines) if line.statement.in_message)
+        self._clauses = {(one.source, one.place): place for place, one in messages}
         self._joined: set[int] = set()  # neighbours of chosen clauses
-        self._taken: set[int] = set()
-        self.places: list[int] = []
+        self._chosen: dict[int, None] = {}
 
-    def add(self, places: Iterable[int], budget: int, for_talk: int) -> None:
+    def fit(self, budget: int) -> str:
+        """Return the summary of *done* and the best lines, at most *budget* tokens counted as one text."""
+        left = budget - self._count(self._render(())) if self._done else budget
+        for_rules = budget * 2 // 5 if self._done else budget // 3
+        rules = (place for place, line in enumerate(self._lines) if _is_rule(line.statement))
+        self._choose(rules, min(for_rules, left), left)
+        # Limit talk first, so that results get a place; then give talk the room that results did not use.
+        for for_talk in (left * 3 // 4, left):
+            self._choose(range(len(self._lines)), left, for_talk)
+        chosen = list(self._chosen)
+        if not (chosen or self._done):
+            # No line has enough gain. Take the best one: an empty summary would be rejected.
+            chosen = sorted(range(len(self._lines)), key=self._rank)
+        text = self._fill(chosen, budget)
+        ending = self._count(_ENDING)
+        if budget > 2 * ending and is_reply(text):
+            # A quoted offer of help as one of few last lines would pass for the summarizer's own reply.
+            return self._fill(chosen, budget - ending) + _ENDING
+        return text
+
+    def _choose(self, places: Iterable[int], budget: int, for_talk: int) -> None:
         """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
-        left = set(places).difference(self._taken)
+        left = set(places).difference(self._chosen)
         # Bounded, but far more than fit: otherwise a long history of similar lines is re-weighed after each choice.
-        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathing(left)))
+        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathe(left)))
         while heap:
             worth, place = heapq.heappop(heap)
             place = -place
             line = self._lines[place]
             cost = line.cost + self._headings.get(line.statement.section, 0)
-            talk = line.cost if line.statement.of_user or line.statement.spoken else 0
-            if place in self._taken or self._spent + cost > budget:
+            if place in self._chosen or self._spent + cost > budget:
                 continue
-            if talk and self._spent_on_talk + talk > for_talk:
+            if line.talk and self._spent_on_talk + line.talk > for_talk:
                 continue
             covered = self._covered_for(place)
             if line.gain(covered) < _MIN_GAIN:
                 continue
             if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
-                # Only the user's lines may say something new in known words.
-                continue
+                continue  # only the user's lines may say something new in known words
             if -self._worth(place) > worth:
                 # Lines chosen since then cover part of it; it may still be the best.
                 heapq.heappush(heap, (-self._worth(place), -place))
                 continue
             self._take(place, cost)
-            for neighbour in self._neighbours(line.statement).intersection(left).difference(self._taken, self._joined):
+            for neighbour in self._neighbours(line.statement).intersection(left).difference(self._chosen, self._joined):
                 self._joined.add(neighbour)
                 heapq.heappush(heap, (-self._worth(neighbour), -neighbour))
 
     def _take(self, place: int, cost: int) -> None:
-        self.places.append(place)
-        self._taken.add(place)
-        self._spent += cost
         line = self._lines[place]
-        self._spent_on_talk += line.cost if line.statement.of_user or line.statement.spoken else 0
+        self._chosen[place] = None
+        self._spent += cost
+        self._spent_on_talk += line.talk
         self._headings.pop(line.statement.section, None)
         terms = [term for term, _ in line.terms]
         self._covered.update(terms)
-        self._done.update(terms)
+        self._covered_or_done.update(terms)
 
     def _neighbours(self, statement: Statement) -> set[int]:
         """Return the clauses next to *statement* in the same message."""
@@ -474,80 +457,68 @@ class _Choice:
         return line.factor * line.gain(self._covered_for(place)) / (line.cost + (place not in self._joined) * _COST)
 
     def _covered_for(self, place: int) -> set[str]:
-        """Return the covered terms. Actions do not cover the user's words: they say different things about a name."""
-        return self._covered if self._lines[place].statement.of_user else self._done
+        return self._covered if self._lines[place].statement.of_user else self._covered_or_done
+
+    def _rank(self, place: int) -> float:
+        """Return a sort key, best first, for one line that must be kept."""
+        return -self._lines[place].factor * self._lines[place].gain(set())
+
+    def _fill(self, chosen: Sequence[int], budget: int) -> str:
+        """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens.
+
+        If nothing fits, returns the beginning of the best line.
+        """
+
+        def fits(number: int) -> bool:
+            return self._count(self._render(chosen[:number])) <= budget
+
+        number = len(chosen)
+        if number and not fits(number):
+            number = _largest(range(1, number), fits)
+        if number or (self._done and fits(0)):
+            return self._render(chosen[:number])
+        if not self._lines:
+            return _cut(next(iter(self._done.values()))[0], budget, self._count)
+        return _clip(self._lines[min(range(len(self._lines)), key=self._rank)].statement, budget, self._count)
+
+    def _render(self, places: Iterable[int]) -> str:
+        sections: dict[Section, list[str]] = {section: [] for section in Section}
+        for section, item in _items([self._lines[place].statement for place in sorted(places)]):
+            sections[section].append(f"- {item}")
+        for section, items in self._done.items():
+            sections[section] += (f"- {item}" for item in items)
+        return "\n\n".join("\n".join([section, *items]) for section, items in sections.items() if items)
 
 
-def _fit(lines: Sequence[_Line], budget: int, count: Count, done: Done) -> str:
-    """Return the summary of *done* and the best *lines*, at most *budget* tokens counted as one text."""
-    left = budget - count(_rendered(lines, (), done)) if done else budget
-    # If no line has enough gain, take the best one: an empty summary would be rejected.
-    chosen = _chosen(lines, left, budget * 2 // 5 if done else budget // 3, count, done)
-    if not (chosen or done):
-        chosen = sorted(range(len(lines)), key=lambda place: lines[place].rank)
-    text = _filled(lines, chosen, budget, count, done)
-    ending = count(_ENDING)
-    if budget > 2 * ending and is_reply(text):
-        # A quoted offer of help as one of few last lines would pass for the summarizer's own reply.
-        return _filled(lines, chosen, budget - ending, count, done) + _ENDING
-    return text
+def _is_rule(statement: Statement) -> bool:
+    """Return whether *statement* is a user's instruction, or reads like a rule in a foreign summary."""
+    foreign = statement.section is Section.EARLIER and instruction_strength(statement.text) == 1
+    return foreign or statement.section is Section.INSTRUCTIONS
 
 
-_ENDING = f"\n\n{END}"
-
-
-def _filled(lines: Sequence[_Line], chosen: Sequence[int], budget: int, count: Count, done: Done) -> str:
-    """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens.
-
-    If nothing fits, returns the beginning of the best line.
-    """
-    low, high = 0, len(chosen)
-    tried = high
-    while low < high:
-        low, high = (tried, high) if count(_rendered(lines, chosen[:tried], done)) <= budget else (low, tried - 1)
-        tried = (low + high + 1) // 2
-    if low or (done and count(_rendered(lines, (), done)) <= budget):
-        return _rendered(lines, chosen[:low], done)
-    if not lines:
-        return _cut(next(iter(done.values()))[0], budget, count)
-    return _clipped(min(lines, key=lambda line: line.rank).statement, budget, count)
-
-
-def _rendered(lines: Sequence[_Line], places: Iterable[int], done: Done) -> str:
-    found: dict[Section, list[str]] = {section: [] for section in Section}
-    for section, items in _items([lines[place].statement for place in sorted(places)]):
-        found[section] += (f"- {item}" for item in items)
-    for section, of in done.items():
-        found[section] += (f"- {line}" for line in of)
-    return "\n\n".join("\n".join([section, *items]) for section, items in found.items() if items)
-
-
-def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, list[str]]]:
-    """Yield (section, items) of a summary; the chosen clauses of a user's message form one item."""
+def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str]]:
+    """Yield (section, item) of a summary; the chosen clauses of a user's message form one item."""
     messages: dict[int, list[Statement]] = defaultdict(list)
     for statement in statements:
         if statement.in_message:
             messages[statement.source].append(statement)
+    many = len(messages) > _FEW_MESSAGES
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
-    if goal is None and len(messages) > _FEW_MESSAGES:
-        came_for = (source for source, of in messages.items() if of[0].place == 0 and not is_greeting(_message(of)))
-        goal = next(came_for, None)
+    if goal is None and many:
+        openings = (source for source, of in messages.items() if of[0].place == 0 and not is_greeting(_message(of)))
+        goal = next(openings, None)
     for source, of in messages.items():
         if source == goal:
-            yield Section.GOAL, [_message(of)]
-        elif of[0].round == newest and len(messages) > _FEW_MESSAGES:
-            yield Section.NOW, [USER_SAYS + _message(of)]
+            yield Section.GOAL, _message(of)
+        elif many and of[0].round == newest:
+            yield Section.NOW, USER_SAYS + _message(of)
         else:
-            yield Section.SAID, [_message(of)]
+            yield Section.SAID, _message(of)
     for statement in statements:
         if not statement.in_message:
-            now = statement.spoken and newest and statement.round == newest and len(messages) > _FEW_MESSAGES
-            yield Section.NOW if now else statement.section, [statement.text]
-
-
-#: With at most this many user messages, the first and newest get no heading of their own.
-_FEW_MESSAGES = 5
+            now = many and statement.spoken and newest and statement.round == newest
+            yield Section.NOW if now else statement.section, statement.text
 
 
 def _message(of: Sequence[Statement]) -> str:
@@ -564,10 +535,7 @@ def _message(of: Sequence[Statement]) -> str:
     return text
 
 
-_UNSPACED = frozenset("，；、。！？")
-
-
-def _clipped(statement: Statement, budget: int, count: Count) -> str:
+def _clip(statement: Statement, budget: int, count: TokenCounter) -> str:
     """Return the beginning of *statement*; a speaker's name only with some words after it."""
     label = _LABEL.match(statement.text) if statement.section in {Section.FACTS, Section.DONE} else None
     said = statement.text[label.end() :] if label else statement.text
@@ -579,22 +547,15 @@ def _clipped(statement: Statement, budget: int, count: Count) -> str:
     return ""
 
 
-_LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
-#: Short replacement for a heading that does not fit.
-_SHORT = "Said: "
-
-
-def _cut(text: str, budget: int, count: Count, head: str = "") -> str:
+def _cut(text: str, budget: int, count: TokenCounter, head: str = "") -> str:
     """Return *head* and as much of *text* as fits, cut between words, or inside the first word if that is too long."""
-    for pieces in (_PIECE.findall(text), list(text)):
-        low, high = 0, len(pieces)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = count(head + "".join(pieces[:middle]).rstrip()) <= budget
-            low, high = (middle, high) if fits else (low, middle - 1)
-        if low:
-            return head + "".join(pieces[:low]).rstrip()
+    for ends in ([piece.end() for piece in _PIECE.finditer(text)], range(1, len(text) + 1)):
+        if end := _largest(ends, lambda end: count(head + text[:end].rstrip()) <= budget):
+            return head + text[:end].rstrip()
     return ""
 
 
-_PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")
+def _largest(numbers: Sequence[int], fits: Callable[[int], bool]) -> int:
+    """Return the largest of the ascending *numbers* that *fits*, where smaller ones fit too; 0 if none does."""
+    place = bisect_left(numbers[::-1], True, key=fits)
+    return numbers[-1 - place] if place < len(numbers) else 0
