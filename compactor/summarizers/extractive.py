@@ -30,19 +30,15 @@ choose about the same lines as a single one.
 from __future__ import annotations
 
 import heapq
-import math
 import re
-import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeVar
 
 from memory.messages import repeats_query
 
-from ..acceptance.content import CJK, Assignment, Content, assignment, content
+from ..acceptance.content import CJK, content
 from ..prompt.shorten import strip_round
 from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
@@ -62,11 +58,7 @@ from .statements import (
     from_summary,
     without_old_plans,
 )
-
-Item = TypeVar("Item")
-
-#: Seconds to hold the interpreter (GIL), and to release it.
-_HOLD, _BREATH = 0.001, 0.00005
+from .weights import Line, breathe, weigh
 
 #: Minimum tokens for a summary of few rounds: half of them would be scraps. Capped at nine tenths of the quoted rounds.
 _MIN_TOKENS = 64
@@ -76,24 +68,6 @@ _MESSAGE = 8
 _DONE_SHARE, _FILES_SHARE = 0.7, 0.08
 #: Weight of a user's message relative to a call.
 _MESSAGE_WEIGHT = 1.5
-#: Maximum instructions to compare with one another (the newest).
-_MAX_RULES = 100
-#: Maximum assignments of one subject to compare with older ones.
-_MAX_NEWER = 8
-
-#: Identifiers, numbers and dates weigh more than this.
-_EXACT_KIND = 0.65
-#: Factor for a term that a chosen line already contains.
-_COVERED = 0.7
-_RECURRING, _SHARED = 0.1, 0.4
-#: A message opens with its subject. The clauses of a long one count 1 + 8, 1 + 8/2, 1 + 8/3 ... times; with fewer
-#: clauses than the second number, all count nearer to 1 + 8.
-_OPENING, _LONG = 8.0, 8
-#: If a conversation is all work, an agent's line counts 1 + 16 times if it has a term of at least this weight.
-_REPORTED, _EXACT = 16.0, 0.9
-_RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
-#: Minimum factor for agents that say much more than the user.
-_MIN_TALK = 0.1
 #: Extra cost of a line: without it, scraps of two words would win. A clause next to a chosen one has no extra cost.
 _COST = 6
 #: Minimum gain of a line; below it, the line is left out even if there is room.
@@ -105,15 +79,9 @@ _ENDING = f"\n\n{END}"
 #: Short replacement for a heading that does not fit.
 _SHORT = "Said: "
 
-_WORDS = re.compile(r"\w+")
 _PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")
 _LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
 _UNSPACED = frozenset("，；、。！？")
-_POLITE = re.compile(
-    r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
-    r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
-    re.IGNORECASE,
-)
 
 
 class ExtractiveSummarizer:
@@ -136,10 +104,10 @@ class ExtractiveSummarizer:
         """Return a summary within the target, well below the size of the rounds; ``NOTHING`` if they have no words."""
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
-        rounds = list(map(strip_round, _breathe(request.rounds)))
-        new = list(_breathe(from_rounds(rounds, queries=request.kind == "rounds")))
+        rounds = list(map(strip_round, breathe(request.rounds)))
+        new = list(breathe(from_rounds(rounds, queries=request.kind == "rounds")))
         earlier = without_old_plans(from_summary(previous), new)
-        called = list(_breathe(find_actions(rounds)))
+        called = list(breathe(find_actions(rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
         budget = min(target, self._count(previous) + self._worthwhile(request))
@@ -155,7 +123,7 @@ class ExtractiveSummarizer:
         shown = "\n".join(acts)
         in_play = choose_files(actions, files, given, shown, int(share * _FILES_SHARE), self._count)
         new += chain.from_iterable(as_facts(one) for one in reduced if one.text.partition(ARROW)[0] not in shown)
-        lines = _weigh([*earlier, *new], self._count)
+        lines = weigh([*earlier, *new], self._count)
         done = {section: items for section, items in ((Section.DONE, acts), (Section.FILES, in_play)) if items}
         text = _Draft(lines, done, self._count).fit(budget) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
@@ -198,181 +166,10 @@ def _texts(request: SummaryRequest) -> Iterator[str]:
             yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
 
 
-def _breathe(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield *items*, and let other threads run between them.
-
-    Pure Python code holds the GIL: a chat loop in another thread would wait a whole switch interval (5 ms) after each
-    write. ``sleep(0)`` is too short for the other thread to wake up.
-    """
-    last = time.perf_counter()
-    for item in items:
-        if time.perf_counter() - last > _HOLD:
-            time.sleep(_BREATH)
-            last = time.perf_counter()
-        yield item
-
-
-def _distinct(statements: Iterable[Statement]) -> list[Statement]:
-    """Return *statements* without repetitions: each at its last place, as an instruction if it ever was one."""
-    latest: dict[tuple[bool, str], Statement] = {}
-    for statement in _breathe(statements):
-        key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
-        earlier = latest.pop(key, None)
-        ruled = earlier is not None and earlier.section is Section.INSTRUCTIONS
-        latest[key] = replace(statement, section=Section.INSTRUCTIONS) if ruled else statement
-    return list(latest.values())
-
-
-def _current(statements: Sequence[Statement]) -> list[Statement]:
-    """Return *statements* without superseded values; the replacement of an instruction is an instruction."""
-    known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
-    current: dict[int, Statement] = dict(enumerate(statements))
-    for place in _breathe(range(len(statements) - 1, -1, -1)):
-        statement = statements[place]
-        said = assignment(statement.text)
-        if said is None:
-            continue
-        newer = known[statement.of_user, said.subject]
-        others = ((by, other) for by, other in newer if statements[by].source != statement.source)
-        replacement = next((by for by, other in others if _replaces(other, said)), None)
-        if replacement is not None:
-            del current[place]
-            if statement.section is Section.INSTRUCTIONS:
-                current[replacement] = replace(statements[replacement], section=Section.INSTRUCTIONS)
-        elif len(newer) < _MAX_NEWER:
-            newer.append((place, said))
-    return list(current.values())
-
-
-def _replaces(newer: Assignment, older: Assignment) -> bool:
-    both, either = newer.words & older.words, newer.words | older.words
-    return newer.change or 3 * len(both) >= 2 * len(either)
-
-
-def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
-    """Return *statements* without wishes that another instruction repeats.
-
-    Of two similar wishes the newer stays, or the one that says more. A wish stays if it has an identifier or number
-    that the other lacks.
-    """
-    rules = [place for place, one in enumerate(statements) if one.section is Section.INSTRUCTIONS and one.of_user]
-    rules = rules[-_MAX_RULES:]
-    terms = {place: contents[statements[place].text].terms for place in rules}
-    gone: set[int] = set()
-    for place in rules:
-        if instruction_strength(statements[place].text) == 1:
-            continue
-        for other in rules:
-            says_so = other != place and other not in gone and _covers(terms[other], terms[place])
-            if says_so and (other > place or not _covers(terms[place], terms[other])):
-                gone.add(place)
-                break
-    return [one for place, one in enumerate(statements) if place not in gone]
-
-
-def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
-    """Return whether *terms* contain two thirds of *others*, including every identifier and number."""
-    if any(kind > _EXACT_KIND and term not in terms for term, kind in others.items()):
-        return False
-    return 3 * sum(term in terms for term in others) >= 2 * len(others)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    statement: Statement
-    #: Its terms with their values in this conversation.
-    terms: Sequence[tuple[str, float]]
-    #: Product of all weights on its gain.
-    factor: float
-    cost: int
-
-    def gain(self, covered: set[str]) -> float:
-        """Return the gain of the line if chosen lines contain the terms *covered*."""
-        return sum(worth * _COVERED if term in covered else worth for term, worth in self.terms)
-
-    @property
-    def talk(self) -> int:
-        """Its cost if somebody said it, else 0."""
-        return self.cost if self.statement.of_user or self.statement.spoken else 0
-
-
-def _weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[_Line]:
-    """Return the current statements as lines, weighed against the whole conversation."""
-    said_in = {text: content(text) for text in _breathe(dict.fromkeys(one.text for one in all_of_them))}
-    statements = _without_repeated_wishes(_current(_distinct(all_of_them)), said_in)
-    contents = [said_in[statement.text] for statement in statements]
-    others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
-    shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
-    last = max((statement.round for statement in statements), default=0) or 1
-    talk, worked = _talk(statements), _worked(statements)
-    worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
-    sizes = Counter(statement.source for statement in statements if statement.in_message)
-    lines = []
-    for statement, said in _breathe(zip(statements, contents, strict=True)):
-        cost = count(f"- {statement.text}\n")
-        weight = statement.weight
-        if statement.section is Section.INSTRUCTIONS:
-            weight *= _RULE * max(0.6, instruction_strength(statement.text))
-        elif statement.of_user:
-            of_rest = min(1, (sizes[statement.source] - 1) / _LONG)
-            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place * of_rest)
-        else:
-            weight *= _KEPT if statement.round == 0 else 1
-            # Each statement of a foreign summary counts like an opening.
-            weight *= 1 + _OPENING if statement.section is Section.EARLIER else 1
-            weight *= _OLDEST + (1 - _OLDEST) * statement.round / last
-            if statement.spoken:
-                weight *= 2 * talk * (_COURTESY if _POLITE.search(statement.text) else 1)
-                weight *= 1 + _REPORTED * worked if max(said.terms.values(), default=0) >= _EXACT else 1
-            weight /= shapes[said.shape] ** 0.5 * (1 if statement.spoken else forms[said.form] ** 0.25)
-        terms = [(term, kind * worths[term]) for term, kind in said.terms.items()]
-        lines.append(_Line(statement, terms, weight, cost))
-    return lines
-
-
-def _talk(statements: Sequence[Statement]) -> float:
-    """Return the factor for agents' words: 1 if agents say no more than the user, less the more they say."""
-    of_user = sum(len(statement.text) for statement in statements if statement.of_user)
-    spoken = sum(len(statement.text) for statement in statements if statement.spoken)
-    return min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
-
-
-def _worked(statements: Sequence[Statement]) -> float:
-    """Return the share of results among results and the user's messages: the share of work, not talk."""
-    messages = {one.source for one in statements if one.of_user}
-    results = {one.source for one in statements if one.section is Section.FACTS and not one.spoken}
-    return len(results) / (len(results) + len(messages)) if results else 0.0
-
-
-def _worths(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
-    """Return the value of each term: its rarity among posts and, for identifiers and numbers, its recurrence."""
-    frequency: Counter[str] = Counter()
-    rounds: Counter[str] = Counter()
-    speakers: defaultdict[str, set[str]] = defaultdict(set)
-    in_post: dict[str, int] = {}
-    in_round: dict[str, int] = {}
-    for statement, said in _breathe(zip(statements, contents, strict=True)):
-        speaker = "User" if statement.of_user else "agent" if statement.spoken else statement.section
-        for term, kind in said.terms.items():
-            if in_post.get(term) != statement.source:
-                in_post[term] = statement.source
-                frequency[term] += 1
-            if kind > _EXACT_KIND:
-                speakers[term].add(speaker)
-                if in_round.get(term) != statement.round:
-                    in_round[term] = statement.round
-                    rounds[term] += 1
-    total = len({statement.source for statement in statements}) + 1
-    worths = {term: (math.log(total / times) / math.log(total)) ** power for term, times in frequency.items()}
-    for term, times in rounds.items():
-        worths[term] *= 1 + _RECURRING * math.log2(times) + _SHARED * (len(speakers[term]) - 1)
-    return worths
-
-
 class _Draft:
     """A summary of *lines* beside those of actions and files, *done*; and the lines chosen so far, with their cost."""
 
-    def __init__(self, lines: Sequence[_Line], done: Mapping[Section, Sequence[str]], count: TokenCounter) -> None:
+    def __init__(self, lines: Sequence[Line], done: Mapping[Section, Sequence[str]], count: TokenCounter) -> None:
         self._lines, self._done, self._count = lines, done, count
         #: Costs of the headings of unused sections.
         self._headings = {section: count(f"{section}\n\n") for section in Section}
@@ -410,7 +207,7 @@ class _Draft:
         """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
         left = set(places).difference(self._chosen)
         # Bounded, but far more than fit: otherwise a long history of similar lines is re-weighed after each choice.
-        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in _breathe(left)))
+        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in breathe(left)))
         while heap:
             worth, place = heapq.heappop(heap)
             place = -place

@@ -101,6 +101,8 @@ class OpenAISummarizer:
         self._max_output_tokens = max_output_tokens
         self._reasoning_effort = reasoning_effort
         self._style = style
+        #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
+        self.takes_continued = style != "separate"
         self._takes_formats = True
         #: Failed requests; their form may be the reason. A set, because one summarizer may serve many sessions.
         self._failed: set[tuple[str, ...]] = set()
@@ -121,11 +123,6 @@ class OpenAISummarizer:
                 raise ValueError("give either client=, or base_url= and api_key=: a client has both")
             _check_client(client)
             self._endpoint = "the given client's endpoint"
-
-    @property
-    def takes_continued(self) -> bool:
-        """False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt."""
-        return self._style != "separate"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(model={self.model!r}, endpoint={self._endpoint!r})"

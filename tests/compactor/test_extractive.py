@@ -728,8 +728,8 @@ def test_other_threads_may_run_every_millisecond(monkeypatch: pytest.MonkeyPatch
     undisturbed = summarise(rounds)
     looks = itertools.count()
     breaths: list[float] = []
-    monkeypatch.setattr("compactor.summarizers.extractive.time.perf_counter", lambda: next(looks) * 0.0004)
-    monkeypatch.setattr("compactor.summarizers.extractive.time.sleep", breaths.append)
+    monkeypatch.setattr("compactor.summarizers.weights.time.perf_counter", lambda: next(looks) * 0.0004)
+    monkeypatch.setattr("compactor.summarizers.weights.time.sleep", breaths.append)
 
     assert summarise(rounds) == undisturbed
     assert len(breaths) > next(looks) / 5
