@@ -73,15 +73,12 @@ def _extract_texts(value: Any, path: str, texts: list[tuple[str, str]]) -> Any:
             _extract_texts(one, path if path == _UNNAMED else f"{path}/{place}", texts)
             for place, one in enumerate(value)
         ]
-    if (
-        isinstance(value, str)
-        and value
-        and path != _UNNAMED
-        and (path.rpartition("/")[2] in _TEXT_KEYS or _needs_escape(value))
-    ):
-        texts.append((path, value))
-        return _BELOW
-    return value
+    if not isinstance(value, str) or not value or path == _UNNAMED:
+        return value
+    if path.rpartition("/")[2] not in _TEXT_KEYS and json.dumps(value, ensure_ascii=False) == f'"{value}"':
+        return value  # JSON would escape nothing in it
+    texts.append((path, value))
+    return _BELOW
 
 
 def _join_path(folder: str, key: object) -> str:
@@ -90,7 +87,3 @@ def _join_path(folder: str, key: object) -> str:
     if not plain or folder == _UNNAMED:
         return _UNNAMED
     return f"{folder}/{key}" if folder else str(key)
-
-
-def _needs_escape(text: str) -> bool:
-    return json.dumps(text, ensure_ascii=False) != f'"{text}"'

@@ -334,12 +334,7 @@ class AutoContextMemory:
         """Return all offloaded messages by reference: those of ``offload()``, and those of the six steps."""
         rounds = self._offloads.rounds_getter("")()
         refs = [round_.extra[_REF_ID] for round_ in rounds if _REF_ID in round_.extra]
-        view = self._view()
-        if view.compaction is not None and view.end:
-            refs.append(_make_range(view.rounds[: view.end]))
-        for round_ in (view.rounds[place] for place in view.places):
-            live = (one for one in view.reductions.of(round_.id) if one.kind != "dropped")
-            refs += (posts_reference(round_, one.first_number, one.last_number) for one in live)
+        refs += (ref for _, _, ref, _ in self._read() if ref)
         return {ref: self.reload(ref) for ref in refs}
 
     def _find_offload(self, ref_id: object) -> tuple[str, Round | None]:
