@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated, Any, Literal
 
@@ -223,8 +222,8 @@ def _make_config(prompt: str, budget: int, threshold: int, retain: int, model: s
         raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line on *args* and exit.
+def main() -> None:
+    """Run the command line and exit.
 
     The exit code is 0; 2 with one line on standard error if the command cannot run; 130 with one line if interrupted;
     1 if the output cannot be written.
@@ -232,12 +231,12 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # print a replacement for what the terminal cannot show
-    raise SystemExit(_run(args))
+    raise SystemExit(_run())
 
 
-def _run(args: Sequence[str] | None) -> int:
+def _run() -> int:
     try:
-        code = app(args if args is None else list(args), prog_name="compactor", standalone_mode=False)
+        code = app(prog_name="compactor", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)

@@ -16,7 +16,7 @@ from memory.events import Event, EventHook
 from memory.messages import ASSISTANT, parse
 
 from ..background import ContextCompactor
-from ..compose import Prompt, compose
+from ..compose import compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
@@ -182,17 +182,10 @@ class Chat:
         hooks: Sequence[EventHook] = (),
     ) -> None:
         self._screen, self._memory, self._stream, self._budget = screen, memory, answer, budget
-        self._model = config.model
+        self._compose = partial(compose, memory, ASSISTANT, budget=budget, model=config.model)
         self._compactor = ContextCompactor.for_role(memory, ASSISTANT, config, summarizer, on_event=self._note)
         for hook in hooks:
             self._compactor.on_event(hook)
-        self._commands: dict[str, Callable[[], None]] = {
-            "/help": lambda: self._screen.emit(HELP),
-            "/prompt": self._show_prompt,
-            "/compact": self._compact,
-            "/revert": self._revert,
-            "/retry": self._retry,
-        }
 
     def run(self) -> None:
         """Read and answer until ``/quit``, the end of input, or an interrupt."""
@@ -244,16 +237,28 @@ class Chat:
             return
         self._append("assistant", "".join(pieces))
 
-    def _compose(self) -> Prompt:
-        return compose(self._memory, ASSISTANT, budget=self._budget, model=self._model)
-
     def _run_command(self, line: str) -> None:
-        command = self._commands.get(line.split(maxsplit=1)[0].lower())
-        if command is None:
-            self._screen.emit(f"{one_line(line, 40)} is no command; these are:\n{HELP}")
-            return
         try:
-            command()
+            match line.split(maxsplit=1)[0].lower():
+                case "/help":
+                    self._screen.emit(HELP)
+                case "/prompt":
+                    self._show_prompt()
+                case "/compact":
+                    if self._compactor.compact_now() is None:
+                        self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
+                case "/revert":
+                    generation = self._compactor.status().generation
+                    if self._compactor.get_compaction() is None:
+                        self._screen.emit("there is no summary to go back from")
+                    else:
+                        self._compactor.revert(generation)  # refused if another was published meanwhile
+                case "/retry" if is_answered(self._memory):
+                    self._screen.emit("nothing waits for an answer")
+                case "/retry":
+                    self._answer()
+                case _:
+                    self._screen.emit(f"{one_line(line, 40)} is no command; these are:\n{HELP}")
         except (StoreError, BudgetExceeded, CompactionFailed, StaleCompaction) as error:
             self._screen.complain(one_line(name_options(str(error))))
 
@@ -268,20 +273,3 @@ class Chat:
             f"{quantity(len(prompt.messages), 'message')}, {quantity(prompt.tokens, 'token')} of at most"
             f" {self._budget:,}" + (f"\nthe last summary failed: {name_options(error_text)}" if error_text else "")
         )
-
-    def _compact(self) -> None:
-        if self._compactor.compact_now() is None:
-            self._screen.emit("nothing to compact yet: the newest rounds stay as they are")
-
-    def _revert(self) -> None:
-        shown = self._compactor.status().generation
-        if self._compactor.get_compaction() is None:
-            self._screen.emit("there is no summary to go back from")
-        else:
-            self._compactor.revert(shown)  # refused if another was published meanwhile
-
-    def _retry(self) -> None:
-        if is_answered(self._memory):
-            self._screen.emit("nothing waits for an answer")
-        else:
-            self._answer()
