@@ -74,11 +74,13 @@ def show(
     --summary adds "summary" to each role, --rounds adds "texts": [{"round", "state", "text"}]. Unknown values are null.
     A role's generation counts its publications and reverts; "diff" takes the summary's generation.
     """
-    texts = None if rounds is None else sessions.parse_rounds(rounds)
+    span = None if rounds is None else sessions.parse_rounds(rounds)
     with open_named(store) as opened:
         size = sessions.measure_session(opened, session)
         memory = Memory(session, store=opened)
-        document = sessions.describe_session(memory, size, role=role, model=model, summary=summary, rounds=texts)
+        document = sessions.describe_session(memory, size, role, model, summary=summary)
+        if span is not None:
+            document["texts"] = sessions.read_texts(memory, *span)
     _print(as_json, document, "\n".join(sessions.session_lines(document)))
 
 

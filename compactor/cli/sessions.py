@@ -116,34 +116,29 @@ def format_time(moment: str) -> str:
 
 
 def describe_session(
-    memory: Memory,
-    size: Mapping[str, Any],
-    *,
-    role: str | None = None,
-    model: str = "",
-    summary: bool = False,
-    rounds: tuple[int, int] | None = None,
+    memory: Memory, size: Mapping[str, Any], role: str | None, model: str, *, summary: bool
 ) -> dict[str, Any]:
-    """Return the JSON document of ``show``. Texts are included only for *summary* and *rounds*."""
-    now, every = memory.snapshot, memory.conversation.rounds
+    """Return the JSON document of ``show`` for *role*, or for all. It has texts only with *summary*."""
     roles = _find_roles(memory) if role is None else [role]
-    document = {
+    return {
         **size,
         "open_rounds": [one.number for one in memory.open_rounds],
-        "failed_rounds": list(now.failed),
+        "failed_rounds": list(memory.snapshot.failed),
         "system_messages": len(memory.header),
         "pins": list(memory.pins()),
         "roles": [_describe_role(memory, one, model, summary=summary) for one in roles],
     }
-    if rounds is not None:
-        first, last = rounds
-        if last > len(every):
-            raise CannotRun(f"there is no round {max(first, len(every) + 1)}; this session has {len(every)}")
-        document["texts"] = [
-            {"round": number, "state": every[number - 1].state, "text": memory.reload(range_reference(number, number))}
-            for number in range(first, last + 1)
-        ]
-    return document
+
+
+def read_texts(memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
+    """Return the texts of the rounds *first* to *last* for the JSON document of ``show``."""
+    rounds = memory.conversation.rounds
+    if last > len(rounds):
+        raise CannotRun(f"there is no round {max(first, len(rounds) + 1)}; this session has {len(rounds)}")
+    return [
+        {"round": number, "state": rounds[number - 1].state, "text": memory.reload(range_reference(number, number))}
+        for number in range(first, last + 1)
+    ]
 
 
 def _find_roles(memory: Memory) -> list[str]:
