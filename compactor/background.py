@@ -276,7 +276,10 @@ class ContextCompactor:
     def publish_deferred(self) -> bool:
         """Show the deferred compaction if it makes prompts shorter; return whether another compaction is shown now.
         Calls no model. ``compose`` calls it where a prompt is too long."""
-        return self._runner.publish_deferred()
+        published = self._cycle.publish_deferred()  # on this thread; a back-off goes on
+        if published:
+            self._runner.notify(published=True)
+        return published
 
     def compact_now(self, timeout: float | None = None) -> CompactedMessage | None:
         """Compact now, regardless of trigger and back-off, and return the compaction; None: there was nothing to do.

@@ -154,7 +154,7 @@ class Runner:
         clock: Clock,
         rng: Callable[[], float],
         executor: Executor | None,
-        limits: Limits | None = None,
+        limits: Limits | None,
     ) -> None:
         self._cycle = cycle
         self._config = cycle.config
@@ -258,20 +258,13 @@ class Runner:
             return False
         return thread is None or thread.join(bounded(until - time.monotonic()))
 
-    def notify(self) -> None:
-        """Take note that something happened. Never blocks, never raises."""
+    def notify(self, *, published: bool = False) -> None:
+        """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
         with self._lock:
+            self._index_due |= published
             self._pending = self._config.enabled  # else no worker is needed to find that out
             run = self._claim()
         self._dispatch(run)
-
-    def publish_deferred(self) -> bool:
-        # On whatever thread: a back-off goes on, and when a run is to look again is not changed.
-        published = self._cycle.publish_deferred()
-        if published:
-            self._index_due = True
-            self.notify()
-        return published
 
     def compact_now(self, timeout: float | None) -> CompactedMessage | None:
         if self._events.inside:
