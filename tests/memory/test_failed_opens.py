@@ -15,11 +15,10 @@ from textwrap import dedent
 import pytest
 from command_line import run
 from histories import texts_of
-from sql_stores import MIGRATIONS, QUICK, Dialect, dialect_of, on, opened, sqlite_url, turn
+from sql_stores import MIGRATIONS, QUICK, Dialect, SqlStore, dialect_of, on, opened, sqlite_url, turn
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreBusy, StoreDamaged, StoreError, open_store
-from memory.stores.sql import SqlStore
 
 
 def files(folder: Path) -> dict[str, bytes]:

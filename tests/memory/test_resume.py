@@ -13,11 +13,11 @@ from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
 from memory.entries import CompactionPrepared
-from memory.log import session_log as log
 from memory.log.checkpoint import checkpoint_of
-from memory.log.session_log import CHECKPOINT_EVERY
 from memory.stores import Checkpoint
 
+#: Entries between two checkpoints.
+CHECKPOINT_EVERY = 1_000
 ROLES = ("Planner", "Coder")
 
 
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_of_once_and_again_when_the_cau
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So a host learns why openings are slow; the call that tried it has succeeded, whatever was raised."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
     store, events = Indexed(), []
     keep = store.keep_checkpoint
     faults = iter([None, Unreachable("no"), Unreachable("no"), OSError("no"), OSError("no"), None, OSError("no")])

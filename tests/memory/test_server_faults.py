@@ -15,11 +15,10 @@ from executors import SOON
 from histories import texts_of
 from lines import Line
 from postgres import Postgres as Server
-from sql_stores import Connections, Postgres, log_of, on, opened, same_as_resumed, turn
+from sql_stores import Connections, Postgres, SqlStore, log_of, on, opened, same_as_resumed, turn
 from sqlalchemy import text
 
 from memory import Memory, StoreBusy, StoreReadOnly, StoreUnreachable
-from memory.stores.sql import SqlStore
 
 
 @pytest.mark.slow
