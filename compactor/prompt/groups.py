@@ -39,15 +39,8 @@ _KNOWN = {
     "skillmetadata": "skill_metadata",
 }
 #: What no rule reduces: header and summary.
-_STAYS = {
-    "systemprompt",
-    "systemmessage",
-    "system",
-    "developer",
-    "subagentstrategy",
-    "skillstrategy",
-    "compactionsummary",
-}
+_STAYS = {"systemprompt", "systemmessage", "system", "developer"}
+_STAYS |= {"subagentstrategy", "skillstrategy", "compactionsummary"}
 
 
 def parse_kind(name: object, *, stays: bool = False) -> str:
@@ -58,11 +51,9 @@ def parse_kind(name: object, *, stays: bool = False) -> str:
     summary, which no rule reduces.
     """
     name = getattr(name, "value", name)
-    if not isinstance(name, str) or not name.strip():
+    if not isinstance(name, str) or not name.strip() or name.lower() == ATTACHMENT:
         raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
     if name[: len(ATTACHMENT)].lower() == ATTACHMENT:
-        if not name[len(ATTACHMENT) :]:
-            raise ValueError(f"a kind is a name such as 'tool_result' or 'attachment:plan', not {name!r}")
         return ATTACHMENT + name[len(ATTACHMENT) :]
     letters = re.sub(r"[\W_]+", "", name).lower()
     for spelled in (letters, letters.removesuffix("s")):
@@ -72,8 +63,7 @@ def parse_kind(name: object, *, stays: bool = False) -> str:
             raise ValueError(f"{name!r} stays whatever a rule says: leave it out")
     if letters in _STAYS:
         return name
-    near = difflib.get_close_matches(letters, _KNOWN, 1, 0.8)
-    if near:
+    if near := difflib.get_close_matches(letters, _KNOWN, 1, 0.8):
         raise ValueError(f"there is no kind {name!r}; did you mean {_KNOWN[near[0]]!r}?")
     if name != name.lower():
         kinds = ", ".join(dict.fromkeys(_KNOWN.values()))

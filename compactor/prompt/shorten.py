@@ -79,8 +79,10 @@ def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) ->
     changed: Message = {}
     content = message.get("content")
     if _is_over(limit, content, count):
-        if isinstance(content, list) and any(map(_is_call_or_result, content)):  # neither may go without the other
-            changed["content"] = [_clip_part(part, limit, ref, count) for part in content]
+        parts = content if isinstance(content, list) else []
+        kinds = [part.get("type") for part in parts if isinstance(part, Mapping)]
+        if "tool_use" in kinds or "tool_result" in kinds:  # neither may go without the other
+            changed["content"] = [_clip_part(part, limit, ref, count) for part in parts]
         else:
             changed["content"] = clip_text(_text_of(content), limit, ref, count)
     calls = message.get("tool_calls")
@@ -132,10 +134,6 @@ def _text_of_part(part: Any) -> str:
     if not isinstance(part, Mapping):
         return str(part)
     return part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type')}]"
-
-
-def _is_call_or_result(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result")
 
 
 def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
