@@ -31,14 +31,15 @@ from .overlays import (
     Origin,
     Reduction,
     Reductions,
-    Ties,
     find_newest_query,
     hides_words,
     is_over,
+    is_torn,
     merge_reductions,
+    tie_calls,
 )
 from .rounds import Record, Round, copy_with, new_id
-from .visibility import Rounds, filter_posts
+from .visibility import Rounds, filter_posts, sees
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -258,8 +259,8 @@ class RoleJournal(Journal):
         self._made_in = os.getpid()
         #: Whether a lease that exists before its first one belongs to a dead process.
         self._takes_over = holder == SOLE
-        #: The round that was reduced last, and its ties. Written while the Memory is locked.
-        self._ties: tuple[ref[Round], Ties] | None = None
+        #: The round that was reduced last, and its ``tie_calls``. Written while the Memory is locked.
+        self._ties: tuple[ref[Round], Mapping[int, tuple[int, int]]] | None = None
 
     def read(self) -> JournalState:
         now = self._memory.snapshot
@@ -417,16 +418,15 @@ class RoleJournal(Journal):
         if round_ is None or round_.state == "failed" or round_.number <= covered:
             raise StaleCompaction("rounds_changed")
         if self._ties is None or self._ties[0]() is not round_:  # the same for many reductions, until the round grows
-            self._ties = (ref(round_), Ties(filter_posts(self._role, round_), self._role))
-        ties = self._ties[1]
-        first = ties.number_of(reduction.first_post_id, reduction.first_number)
-        last = ties.number_of(reduction.last_post_id, reduction.last_number)
+            self._ties = (ref(round_), tie_calls(filter_posts(self._role, round_), self._role))
+        first = self._number_of(round_, reduction.first_post_id, reduction.first_number)
+        last = self._number_of(round_, reduction.last_post_id, reduction.last_number)
         if not 0 <= first <= last:
             raise StaleCompaction("rounds_changed")
         reduction = copy_with(reduction, first_number=first, last_number=last)
         if reduction.kind == "offloaded" and first != last:
             raise ValueError("an offloaded reduction stands for one post; make one for each")
-        if ties.torn_by(reduction):
+        if is_torn(reduction, self._ties[1]):
             raise StaleCompaction("torn")
         if any(round_id == round_.id and is_over(reduction, number, round_) for round_id, number in now.pins):
             raise StaleCompaction("pinned")
@@ -434,6 +434,16 @@ class RoleJournal(Journal):
         if newest is not None and newest.id == round_.id and hides_words(reduction, newest):
             raise StaleCompaction("newest_query")
         return reduction
+
+    def _number_of(self, round_: Round, post_id: str, number: int) -> int:
+        """Return the number of the post of that id that the role sees; 0 for the query, which has no id, -1 if there is
+        none. *number* decides if several posts have that id."""
+        if not post_id:
+            return 0
+        for posts in (round_.post_list[max(number - 1, 0) : number], round_.post_list):  # nearly always the first
+            if same := [post.number for post in posts if post.id == post_id and sees(self._role, post)]:
+                return max(same)
+        return -1
 
 
 def withdraw_reductions(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -276,48 +277,31 @@ def is_over(reduction: Reduction, number: int, round_: Round) -> bool:
     return reduction.covers(number) or again
 
 
-class Ties:
-    """The posts of a round that must stay together as one role sees it: calls and their results. Holds no text."""
+def tie_calls(round_: Round, role: str) -> dict[int, tuple[int, int]]:
+    """Return the spans of posts that must stay together as *role* sees *round_*: by the number of each call and result,
+    the first and the last number among the call and its results.
 
-    def __init__(self, round_: Round, role: str) -> None:
-        """*round_* is as *role* sees it."""
-        posts = round_.post_list
-        pairs = pair_results(posts, role)
-        self._ids = {post.number: post.id for post in posts}
-        self._numbers = list(self._ids)
-        #: The number of each id's newest post.
-        self._newest = {post.id: post.number for post in posts}
-        #: By a post's number: the first and the last number among its call and the results of that.
-        self._spans: dict[int, tuple[int, int]] = {}
-        for place, results in pairs.items():
-            together = [posts[at].number for at in (place, *results.values())]
-            self._spans |= dict.fromkeys(together, (min(together), max(together)))
-        #: Number of the call at the end of an open round that waits for its results; None: no call waits.
-        self._waiting: int | None = None
-        answers = {at for results in pairs.values() for at in results.values()}
-        last = max((at for at in range(len(posts)) if at not in answers), default=-1)
-        if not round_.closed and last in pairs and len(pairs[last]) < len(posts[last].tool_calls):
-            self._waiting = posts[last].number
+    The span of a call at the end of an open round that waits for results has no end.
+    """
+    posts = round_.post_list
+    pairs = pair_results(posts, role)
+    spans: dict[int, tuple[int, int]] = {}
+    for place, results in pairs.items():
+        together = [posts[at].number for at in (place, *results.values())]
+        spans |= dict.fromkeys(together, (min(together), max(together)))
+    answers = {at for results in pairs.values() for at in results.values()}
+    last = max((at for at in range(len(posts)) if at not in answers), default=-1)
+    if not round_.closed and last in pairs and len(pairs[last]) < len(posts[last].tool_calls):
+        spans[posts[last].number] = (posts[last].number, sys.maxsize)
+    return spans
 
-    def number_of(self, post_id: str, number: int) -> int:
-        """Return the number of the post of that id; -1 if there is none, and 0 for the query, which has no id.
 
-        *number* decides if several posts have that id.
-        """
-        if not post_id:
-            return 0
-        return number if self._ids.get(number) == post_id else self._newest.get(post_id, -1)
-
-    def torn_by(self, reduction: Reduction) -> bool:
-        """Return whether *reduction* hides a call and not all of its results, or a result and not its call.
-
-        A call at the end of an open round that waits for its results counts as torn.
-        """
-        if reduction.kind == "offloaded":
-            return False  # message and calls stay, only the text is another
-        if self._waiting is not None and reduction.covers(self._waiting):
+def is_torn(reduction: Reduction, spans: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether *reduction* hides a call and not all of its results, or a result and not its call."""
+    if reduction.kind == "offloaded":
+        return False  # message and calls stay, only the text is another
+    for number in range(reduction.first_number, reduction.last_number + 1):
+        first, last = spans.get(number, (number, number))
+        if not (reduction.covers(first) and reduction.covers(last)):
             return True
-        start = bisect_left(self._numbers, reduction.first_number)
-        stop = bisect_right(self._numbers, reduction.last_number)
-        spans = (self._spans.get(number, (number, number)) for number in self._numbers[start:stop])
-        return not all(reduction.covers(first) and reduction.covers(last) for first, last in spans)
+    return False

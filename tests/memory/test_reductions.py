@@ -15,15 +15,13 @@ from memory import (
     InMemoryStore,
     Journal,
     Memory,
-    Post,
     Reduction,
     Reductions,
-    Round,
     StaleCompaction,
     ToolCall,
 )
 from memory import overlays as overlay_rule
-from memory.overlays import Ties, merge_reductions
+from memory.overlays import merge_reductions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROLE = "Planner"
@@ -341,14 +339,15 @@ def test_a_call_that_was_passed_over_waits_no_more() -> None:
 
 def test_what_another_role_called_is_not_torn() -> None:
     """Its calls are text to this role."""
-    posts = (
-        Post(send_from="Other", send_to=ROLE, tool_calls=(ToolCall(id="a", name="f"),), number=1),
-        Post(send_from="tool", send_to=ROLE, tool_call_id="a", number=2),
-    )
-    round_ = Round(user_query="q", post_list=posts, state="finished")
-    reduction = Reduction.over(round_, posts[:1], "dropped")
-    assert not Ties(round_, ROLE).torn_by(reduction)
-    assert Ties(round_, "Other").torn_by(reduction)
+    memory = Memory("s")
+    memory.create_round("q", id="1")
+    called = (ToolCall(id="a", name="f"),)
+    memory.add_post("1", id="1.1", send_from="Other", send_to=ROLE, tool_calls=called)
+    memory.add_post("1", id="1.2", send_from=ROLE, send_to="Other", tool_call_id="a")
+    memory.finish_round("1")
+    with pytest.raises(StaleCompaction, match="torn"):
+        reduce(memory, 1, 1, role="Other")
+    assert reduce(memory, 1, 1) is not None
 
 
 said = st.one_of(
@@ -364,7 +363,7 @@ def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
 ) -> None:
     """Whatever was called in which order, and however often an id was used: all of a call and its results, or none."""
     first, last = (min(end, len(posts)) for end in ends)
-    round_ = conversation(*posts, closed=closed).conversation.rounds[0]
+    memory = conversation(*posts, closed=closed)
     groups, waiting = {}, {}  # by a call's number: the numbers of it and its results; by id: the calls without one
     for number, post in enumerate(posts, 1):
         if post and post[0] == "call":
@@ -379,8 +378,12 @@ def test_a_span_is_torn_that_holds_a_part_of_what_belongs_together(
         together.append({newest, 99})  # what it waits for is outside
     span = set(range(first, last + 1))
     torn = any(span & group and not group <= span for group in together)
-    reduction = over(first, last).model_copy(update={"first_number": first, "last_number": last})
-    assert Ties(round_, ROLE).torn_by(reduction) is torn
+    try:
+        reduce(memory, first, last)
+        reason = ""
+    except StaleCompaction as error:
+        reason = error.reason
+    assert (reason == "torn") is torn
 
 
 def test_a_round_that_is_reduced_many_times_is_paired_once(monkeypatch: pytest.MonkeyPatch) -> None:
