@@ -196,23 +196,8 @@ def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
     return rejected.check in ("larger", "no_progress") and (rejected.tokens or MIN_TOKENS) < MIN_TOKENS
 
 
-# An echo. ``benchmarks/acceptance.py`` measures the limits.
-
 #: Words in a row that count as copied; a shorter match may be a common phrase.
 RUN = 6
-#: First rule: more than the first share of the summary is copied, and more than the second share of the source; and the
-#: same for a summary that is copied almost entirely.
-MAX_COPIED, MAX_COPIED_OF_SOURCE = 0.75, 0.3
-ALL_COPIED, MAX_ALL_COPIED_OF_SOURCE = 0.9, 0.18
-#: Second rule, for long sources: minimum copied share of the summary, number of runs, and share of the source. Or more
-#: than the last number of runs, and any share of the source.
-MOSTLY_COPIED, MANY_COPIED, MANY_COPIED_OF_SOURCE, MAX_COPIED_RUNS = 0.7, 80, 0.08, 400
-#: Third rule: one stretch of the source makes up more than this share of the summary, and covers at least this many
-#: posts, or has more than this many words.
-MAX_STRETCH, MIN_STRETCH_POSTS, MIN_STRETCH_WORDS = 0.6, 4, 200
-#: Sources with fewer words are not checked: a summary may have to quote them.
-MIN_MEASURED_WORDS = 50
-
 _NAMES = "|".join(TAGS)
 _TAG = re.compile(rf"</?(?:{_NAMES})\b[^<>]*>", re.IGNORECASE)
 # In scripts without spaces, each character is a word.
@@ -249,8 +234,8 @@ def is_copied(text: str, source: str) -> bool:
         words = _COPIED_WORD.findall(post.casefold())
         read += words
         posts += [number] * len(words)
-    if len(read) < MIN_MEASURED_WORDS:
-        return False
+    if len(read) < 50:
+        return False  # a summary may have to quote so short a source
     own, theirs = _hash_runs(said), _hash_runs(read)
     wanted, there = set(own), set(theirs)
     copied = end = 0
@@ -259,21 +244,23 @@ def is_copied(text: str, source: str) -> bool:
             copied += place + RUN - max(place, end)
             end = place + RUN
     share, runs = copied / max(len(said), 1), len(wanted & there)
-    if share <= MAX_STRETCH:
+    if share <= 0.6:
         return False
     of_source = runs / max(len(there), 1)
-    if share > MAX_COPIED and of_source > (MAX_ALL_COPIED_OF_SOURCE if share > ALL_COPIED else MAX_COPIED_OF_SOURCE):
+    # Most of the summary is copied, and much of the source. ``benchmarks/acceptance.py`` measures all limits.
+    if share > 0.75 and of_source > (0.18 if share > 0.9 else 0.3):
         return True
-    many = runs > MAX_COPIED_RUNS or (runs > MANY_COPIED and of_source > MANY_COPIED_OF_SOURCE)
-    if share > MOSTLY_COPIED and many:
+    # Of a long source, a smaller share is enough.
+    if share > 0.7 and (runs > 400 or (runs > 80 and of_source > 0.08)):
         return True
-    stretch = covered = start = end = 0
+    # One stretch of several posts, or of many words, makes up most of the summary.
+    stretch = posts_of_stretch = start = end = 0
     for place, run in enumerate(theirs):
         if run in wanted:
             start, end = (start if place <= end else place), place + RUN
             if stretch < end - start <= len(said):  # a longer stretch means that the source repeats itself
-                stretch, covered = end - start, posts[end - 1] - posts[start] + 1
-    return stretch / len(said) > MAX_STRETCH and (covered >= MIN_STRETCH_POSTS or stretch > MIN_STRETCH_WORDS)
+                stretch, posts_of_stretch = end - start, posts[end - 1] - posts[start] + 1
+    return stretch / len(said) > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
 
 
 def _hash_runs(words: list[str]) -> list[int]:
@@ -325,12 +312,8 @@ _GOES_ON = frozenset(_GOES_ON_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
 _CLAUSE_END = re.compile(r"[.;!?] ")
-#: Maximum length in characters of a last line to check; a longer line is data.
-_MAX_LINE = 4_000
-#: Minimum words of a sentence, and minimum sentences with a full stop that show this text ends its sentences.
-_MIN_SENTENCE, _MIN_SENTENCES = 6, 2
-#: Number of last words to search for in the source.
-_LAST_WORDS = 3
+#: Minimum words of a sentence.
+_MIN_SENTENCE = 6
 
 
 def is_cut_off(text: str, source: str) -> bool:
@@ -344,8 +327,8 @@ def is_cut_off(text: str, source: str) -> bool:
     if sum(line.lstrip()[:3] in _FENCE for line in lines) % 2:
         return True
     last = lines[-1].strip()
-    if not last or len(last) > _MAX_LINE or last.startswith(("|", "#")):
-        return False
+    if not last or len(last) > 4_000 or last.startswith(("|", "#")):
+        return False  # so long a line is data
     if _MARK.match(lines[-1]) or last[-1] in ",(—[{“«「":
         return True
     if last[-1] in _END or not last[-1].isalnum():
@@ -360,7 +343,7 @@ def is_cut_off(text: str, source: str) -> bool:
         return True
     # All other sentences end with a full stop, and the last line has enough words to need one.
     sentences = [line.rstrip() for line in lines[:-1] if len(line.split()) >= _MIN_SENTENCE]
-    has_stops = len(sentences) >= _MIN_SENTENCES and all(line[-1] in _FULL_STOP for line in sentences)
+    has_stops = len(sentences) >= 2 and all(line[-1] in _FULL_STOP for line in sentences)
     return has_stops and len(words) >= _MIN_SENTENCE
 
 
@@ -376,7 +359,7 @@ def _begins_as_json(text: str) -> bool:
 
 def _ends_there(line: str, source: str) -> bool:
     """Return whether a line or sentence of *source* ends as *line* does: questions may end in "is" or "from"."""
-    tail = " ".join(line.rsplit(maxsplit=_LAST_WORDS)[-_LAST_WORDS:])
+    tail = " ".join(line.rsplit(maxsplit=3)[-3:])
     return re.search(rf"{re.escape(tail)}[ \t]{{0,40}}(?:[.!?…]|$)", source, re.IGNORECASE | re.MULTILINE) is not None
 
 

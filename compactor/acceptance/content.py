@@ -364,8 +364,6 @@ _DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
 _CENTS = re.compile(r"(?<=\d)[.,]0{1,2}(?!\d)")
 #: Words with this many equal first letters count as one word: inflections differ at the end.
 _STEM = 5
-#: Number of most frequent words that identify a text's language, and the minimum share of them in a text of the same.
-_FREQUENT, _SAME_LANGUAGE = 40, 0.06
 
 
 @dataclass(frozen=True)
@@ -410,8 +408,8 @@ class Terms:
         """Return whether the two texts share a language; a guess by the most frequent words of *other*."""
         if self.words & other.words and (UNSPACED.search(self.text) or UNSPACED.search(other.text)):
             return True
-        frequent = [word for word, _ in other._counts.most_common(_FREQUENT)]
-        return sum(self._counts[word] for word in frequent) >= _SAME_LANGUAGE * self._counts.total()
+        frequent = [word for word, _ in other._counts.most_common(40)]
+        return sum(self._counts[word] for word in frequent) >= 0.06 * self._counts.total()
 
 
 def _fold_number(term: str) -> str:
@@ -444,25 +442,8 @@ def is_telling(word: str) -> bool:
 
 # Does a summary say something about its source? "Done." and an error page do not.
 
-#: A summary of a source with fewer different words may use only other words.
-MIN_SOURCE_WORDS = 8
-#: A source with at most this many words and no exact value has no content to summarise: greetings, "ok".
-_HARDLY_A_WORD = 3
-#: For a source with this many words or more, one common word is too little.
-_RICH_SOURCE = 30
-#: A summary with this many words passes if the words cannot be compared.
-_OTHER_WORDS = 8
-#: Minimum share of a short answer's words from its source; the second is for answers that look like errors.
-_SHARE, _SHARE_OF_ERROR = 0.25, 0.6
 #: This many common terms are no coincidence.
 _ENOUGH = 5
-#: Minimum names in the new part before a summary without any of them is rejected.
-_MANY_NEW = 20
-#: An answer with at most this many words must contain a name or quote this many words in a row. The second pair counts
-#: characters of scripts without spaces.
-_HANDFUL, _QUOTED_TEXT = 4, 3
-_HANDFUL_UNSPACED, _QUOTED_UNSPACED = 6, 4
-
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = re.compile(
     r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
@@ -494,22 +475,22 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     if not error and len(said.words_in(sources[0])) >= _ENOUGH:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
-    if len(words) < MIN_SOURCE_WORDS:  # here only placeholders and errors can be recognised
+    if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
         is_placeholder = _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold()))
         return is_placeholder or (bool(error) and not known)
     own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
     told = 2 * known + len(shared)
-    rich = len(words) >= _RICH_SOURCE
+    rich = len(words) >= 30  # then one common word is too little
     if rich and not known and _is_a_handful(said.text) and not any(_quotes(said, source) for source in sources):
         return True
     if error:
-        return told < _ENOUGH or len(shared) < _SHARE_OF_ERROR * len(own)
-    if told >= _ENOUGH or (told >= (2 if rich else 1) and len(shared) >= _SHARE * len(own)):
+        return told < _ENOUGH or len(shared) < 0.6 * len(own)
+    if told >= _ENOUGH or (told >= (2 if rich else 1) and len(shared) >= 0.25 * len(own)):
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True
-    return len(said.words) < _OTHER_WORDS and not known and not any(_quotes(said, source) for source in sources)
+    return len(said.words) < 8 and not known and not any(_quotes(said, source) for source in sources)
 
 
 def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
@@ -517,7 +498,7 @@ def had_nothing_to_say(said: Terms, sources: Sequence[Terms]) -> bool:
     if any(source.numbers or source.identifiers for source in sources):
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
-    return len(words) <= _HARDLY_A_WORD and not find_error(said.text)
+    return len(words) <= 3 and not find_error(said.text)
 
 
 def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str, ...]:
@@ -529,27 +510,28 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str,
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before
-    if len(new) < _MANY_NEW or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
+    if len(new) < 20 or (said.all - previous.all) & source.all or (said.words - previous.words) & source.words:
         return ()
     return tuple(sorted(source.identifiers - before))
 
 
 def _is_a_handful(text: str) -> bool:
+    """Return whether *text* has at most 4 words, or 6 characters of a script without spaces."""
     unspaced = sum(map(len, UNSPACED.findall(text)))
     spaced = len(_LETTERS.findall(UNSPACED.sub(" ", text)))
-    return spaced <= _HANDFUL and unspaced <= (0 if spaced else _HANDFUL_UNSPACED)
+    return spaced <= 4 and unspaced <= (0 if spaced else 6)
 
 
 def _quotes(said: Terms, source: Terms) -> bool:
-    """Return whether *said* contains a number or a name of *source*, or a few of its words in a row."""
+    """Return whether *said* contains a number or a name of *source*, or 3 of its words or 4 characters in a row."""
     if said.numbers & source.numbers:
         return True
     read = source.text
     for run in UNSPACED.findall(said.text):
-        if any(run[at : at + _QUOTED_UNSPACED] in read for at in range(len(run) - _QUOTED_UNSPACED + 1)):
+        if any(run[at : at + 4] in read for at in range(len(run) - 3)):
             return True
     words = _LETTERS.findall(said.text)
-    rows = (words[at : at + _QUOTED_TEXT] for at in range(len(words) - _QUOTED_TEXT + 1))
+    rows = (words[at : at + 3] for at in range(len(words) - 2))
     if any(any(map(is_telling, row)) and " ".join(row) in read for row in rows):
         return True
     # A word that the source capitalises in the middle of a sentence is a name.

@@ -329,17 +329,8 @@ def _is_long(letters: str) -> bool:
 
 # What a summary lost of the previous one.
 
-#: Minimum names to measure a share of; from the second number on, a missing identifier is enough. Lost prohibitions
-#: are restored separately.
-_FEW, _FEWEST = 4, 2
-#: Minimum different words found only in the previous summary to measure, and the minimum share of them to keep.
-_WORDS, _WORDS_KEPT = 8, 0.1
 #: Share of words that two lines must have in common to say the same, or a summary to keep a prohibition.
 _ALIKE = 0.6
-#: Maximum lines and prohibitions to compare.
-_MAX_LINES, _MAX_RULES = 200, 40
-#: Characters of a summary to search for prohibitions, and of one line; no real summary is longer.
-_MAX_READ, _MAX_LINE = 10_000, 2_000
 
 
 def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tuple[int, int, tuple[str, ...]] | None:
@@ -350,11 +341,12 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tu
     Names that *source* repeats do not prove that the summarizer read *before*. So *after* must also keep the share
     *least* of the names found only in *before*, and a small share of the words found only there.
     """
-    named, read = before.identifiers | before.numbers, before.text[:_MAX_READ]
+    named = before.identifiers | before.numbers
+    read = before.text[:10_000]  # no real summary is longer
     lost = {name for name in named - (after.identifiers | after.numbers) if name not in after.folded}
     rules: list[str] = []
     if may_prohibit(read):
-        rules = list(dict.fromkeys(islice(filter(is_prohibition, sentences(read, MAX_SENTENCE)), _MAX_RULES)))
+        rules = list(dict.fromkeys(islice(filter(is_prohibition, sentences(read, MAX_SENTENCE)), 40)))
     broken = [rule for rule in rules if not _says(after.words, Terms(rule).words)]
     only_before = frozenset(name for name in named if name not in source.folded)
     superseded: set[str] | None = None
@@ -366,14 +358,15 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tu
             superseded = _find_superseded(lost, before, after, (source.identifiers | source.numbers) - named)
         missing = (lost & names) - superseded
         total = len(names - superseded) + number
-        if kept < least * total and (total >= _FEW or (total >= _FEWEST and missing & before.identifiers)):
+        # A share of fewer than four names says little, but a lost identifier does.
+        if kept < least * total and (total >= 4 or (total >= 2 and missing & before.identifiers)):
             return kept, total, (*sorted(missing), *gone)
     words = before.words - before.words_in(source)
-    if len(words) < _WORDS or not after.is_in_the_language_of(before):
+    if len(words) < 8 or not after.is_in_the_language_of(before):
         return None
     kept_names = len(only_before - lost)
     kept, total = len(words & after.words) + kept_names, len(words) + kept_names
-    return (kept, total, ()) if kept < min(_WORDS_KEPT, least) * total else None
+    return (kept, total, ()) if kept < min(0.1, least) * total else None
 
 
 def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
@@ -382,7 +375,7 @@ def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset
     found: set[str] = set()
     for named, words in _read_lines(before.text) if lines else ():
         here = sorted(named & lost)
-        if not here or len(words) < _FEW:
+        if not here or len(words) < 4:
             continue
         alike = max(lines, key=lambda line: len(line[0] & words))
         if _says(alike[0], words):
@@ -396,7 +389,7 @@ def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset
 def _read_lines(text: str) -> list[tuple[frozenset[str], frozenset[str]]]:
     """Return the names of each line, and its words outside names: a mere list of names says nothing about them."""
     lines = []
-    for line in (line[:_MAX_LINE] for line in text.splitlines()[:_MAX_LINES] if line.strip()):
+    for line in (line[:2_000] for line in text.splitlines()[:200] if line.strip()):
         terms, rest = Terms(line), line
         for name in find_identifiers(line):
             rest = rest.replace(name, " ")
