@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, takewhile
 from operator import eq
 from typing import Any, NamedTuple
@@ -162,16 +162,8 @@ class LogReader:
     def __init__(self, memory: Memory) -> None:
         self.snapshot = memory.snapshot
         self.rounds = self.snapshot.rounds(ASSISTANT, include_failed=True)
-        self._cache: dict[int, dict[int, Message]] = {}
-
-    def read_round(self, number: int) -> dict[int, Message]:
-        """Return the messages of a round by their posts' numbers, 0 for the query. Round 0 is the header.
-
-        A failed round has none.
-        """
-        if number not in self._cache:
-            self._cache[number] = self._read_round(number)
-        return self._cache[number]
+        #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
+        self.read_round = cache(self._read_round)
 
     def _read_round(self, number: int) -> dict[int, Message]:
         if number == 0:
@@ -192,22 +184,6 @@ class LogReader:
     def is_fixed(self, item: Item) -> bool:
         """Return whether it is a message of the header, or a pinned one."""
         return isinstance(item, tuple) and (item[0] == 0 or (self.rounds[item[0] - 1].id, item[1]) in self.rounds.pins)
-
-    def make_references(self, places: Iterable[Place]) -> tuple[str, ...]:
-        """Return references for the log from the first to the last of *places*: one for all complete rounds, and one
-        for each partial round. The header has none."""
-        places = sorted(place for place in places if place[0])
-        references: dict[str, str] = {}
-        first_complete = 0
-        for number in range(places[0][0], places[-1][0] + 1) if places else ():
-            posts = list(self.read_round(number))
-            inside = [post for post in posts if places[0] <= (number, post) <= places[-1]]
-            if inside == posts:
-                first_complete = first_complete or number
-                references["complete"] = range_reference(first_complete, number)
-            else:
-                references[str(number)] = posts_reference(self.rounds[number - 1], inside[0], inside[-1])
-        return tuple(references.values())
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -277,8 +253,20 @@ class Window:
                 yield item
 
     def make_references(self, items: Iterable[Item], log: LogReader) -> tuple[str, ...]:
-        """Return references to *items*, or to the messages that they replace."""
-        return log.make_references(item for item in self.find_originals(items) if isinstance(item, tuple))
+        """Return references to the log from the first to the last of *items*, or of the messages that they replace: one
+        for all complete rounds, and one for each partial round. The header has none."""
+        places = sorted(item for item in self.find_originals(items) if isinstance(item, tuple) and item[0])
+        references: dict[str, str] = {}
+        first_complete = 0
+        for number in range(places[0][0], places[-1][0] + 1) if places else ():
+            posts = list(log.read_round(number))
+            inside = [post for post in posts if places[0] <= (number, post) <= places[-1]]
+            if inside == posts:
+                first_complete = first_complete or number
+                references["complete"] = range_reference(first_complete, number)
+            else:
+                references[str(number)] = posts_reference(log.rounds[number - 1], inside[0], inside[-1])
+        return tuple(references.values())
 
     @property
     def direct(self) -> list[Message]:
