@@ -360,13 +360,12 @@ class OffloadFiles:
         except Refused as refused:
             return f"Error: {refused}."
 
-    def _answer_read(self, path: str, offset: int = 0, limit: int | None = None, column: int = 0) -> str:
+    def _answer_read(self, path: str, offset: int = 0, limit: int = MAX_LINES, column: int = 0) -> str:
         name, text = self._find_text(path)
         lines = text.split("\n")
         if offset >= len(lines):
             raise Refused(f"{name} has {len(lines)} lines, counted from 0; give a smaller offset")
-        most = MAX_LINES if limit is None else min(max(limit, 1), MAX_LINES)
-        shown, stop, at = _cut_page(lines, offset, offset + most, column)
+        shown, stop, at = _cut_page(lines, offset, offset + min(max(limit, 1), MAX_LINES), column)
         more = "this is the end"
         if stop < len(lines):
             more = f"go on with offset={stop}" + (f" and column={at}" if at else "")
