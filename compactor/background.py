@@ -32,7 +32,7 @@ from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
-from .timers import SYSTEM_CLOCK, Clock, bounded
+from .timers import SYSTEM_CLOCK, Clock, bound_wait
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, counter_for, encoding_for, window_of
 from .triggers import Condition, default_trigger, when
 
@@ -256,7 +256,7 @@ class ContextCompactor:
         again. Waits for calls in flight, abandoned ones included, until each has taken *timeout* seconds in all:
         several compactors whose calls hang are waited for together. In a hook of this compactor it does not wait.
         """
-        return self._runner.stop(bounded(timeout))
+        return self._runner.stop(bound_wait(timeout))
 
     def __enter__(self) -> Self:
         self.start()

@@ -36,7 +36,7 @@ from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .publication import Decision, Deferral, ahead_of, is_same, reaching_ahead
+from .publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .summarize import OVERTAKEN, Work
 from .summarizers.base import Summary
 from .summarizers.extractive import ExtractiveSummarizer
@@ -492,7 +492,7 @@ class StrategyPass:
         if not self.has_prepared:  # an earlier cycle has paid for it
             self.work.begin("")
             self.work.reused = True
-        for compaction, prepared in reaching_ahead(self.view, answers)[-1:]:
+        for compaction, prepared in find_ahead(self.view, answers)[-1:]:
             if self._cycle.deferral is not None:
                 self._cycle.deferral.forget()  # if it is lost now, that is told as an error
             self.publish(compaction, Origin(prepared.digest, prepared.checks, prepared.strategy))

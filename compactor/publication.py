@@ -160,9 +160,7 @@ def is_same(one: CompactedMessage | None, other: CompactedMessage | None) -> boo
     return (one.end_round_id, one.summary) == (other.end_round_id, other.summary)
 
 
-def reaching_ahead(
-    view: View, answers: Iterable[CompactionPrepared]
-) -> list[tuple[CompactedMessage, CompactionPrepared]]:
+def find_ahead(view: View, answers: Iterable[CompactionPrepared]) -> list[tuple[CompactedMessage, CompactionPrepared]]:
     """Return the compactions among *answers* that could replace *view*'s, each reaching further than the one before.
 
     They are as they would be shown now, with indices in the numbering of *view*.
@@ -225,7 +223,7 @@ class Deferral:
         A policy that fails is an event, and the compaction is shown if it makes prompts shorter: they must not grow
         because a policy is broken.
         """
-        found = reaching_ahead(view, prepared)
+        found = find_ahead(view, prepared)
         furthest = found[-1][1] if found else None
         with self._lock:
             before, self._furthest = self._furthest, furthest

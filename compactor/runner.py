@@ -26,7 +26,7 @@ from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
-from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bounded, interpreter_is_exiting, report_uncaught
+from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bound_wait, interpreter_is_exiting, report_uncaught
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -247,7 +247,7 @@ class Runner:
                 # A call has so long in all, so that several that hang are waited for together.
                 until = min(until, max(self._calls.values()) + timeout)
             at_rest = self._wake.wait_for(
-                lambda: self._state is not State.STOPPING and not self._calls, bounded(until - time.monotonic())
+                lambda: self._state is not State.STOPPING and not self._calls, bound_wait(until - time.monotonic())
             )
         if cancel is not None:
             cancel()
@@ -256,7 +256,7 @@ class Runner:
         if not at_rest:
             self._cycle.journal.release()  # the process may end here; a run that ends gives it back itself
             return False
-        return thread is None or thread.join(bounded(until - time.monotonic()))
+        return thread is None or thread.join(bound_wait(until - time.monotonic()))
 
     def notify(self, *, published: bool = False) -> None:
         """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
@@ -275,7 +275,7 @@ class Runner:
             run = self._claim()
         self._dispatch(run)
         try:
-            error = waiter.exception(bounded(timeout))
+            error = waiter.exception(bound_wait(timeout))
         except TimeoutError:
             waiting = self._ticket.limit() if self._ticket is not None else None
             raise waiting or CompactionTimeout(
@@ -299,7 +299,7 @@ class Runner:
         with self._wake:
             self._wake.wait_for(
                 lambda: self._run is None and not (ticket is not None and ticket.waiting and self._state is State.IDLE),
-                bounded(timeout),
+                bound_wait(timeout),
             )
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 

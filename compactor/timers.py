@@ -37,7 +37,7 @@ atexit.register(_exiting.set)
 interpreter_is_exiting = _exiting.is_set
 
 
-def bounded(timeout: float | None) -> float | None:
+def bound_wait(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
     if timeout is not None and not isinstance(timeout, (int, float)):
         require("timeout", timeout, (int, float, NoneType), "a number of seconds, or None for no end")
@@ -134,7 +134,7 @@ class SystemClock:
             with due:
                 while not self._calls or self._calls[0][0] > time.monotonic():
                     self._wakes_at = self._calls[0][0] if self._calls else math.inf
-                    due.wait(bounded(self._wakes_at - time.monotonic()))
+                    due.wait(bound_wait(self._wakes_at - time.monotonic()))
                 self._wakes_at = -math.inf
                 callback = self._callbacks.pop(heapq.heappop(self._calls)[1], None)  # now it cannot be cancelled
             try:
