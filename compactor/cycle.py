@@ -37,7 +37,7 @@ from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
 from .publication import Decision, Deferral, ahead_of, find_ahead, is_same
-from .summarize import OVERTAKEN, Work
+from .summarize import LOOK_AGAIN, Work
 from .summarizers.base import Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
@@ -109,7 +109,7 @@ class Cycle:
                     elif (verdict := current.decide(due, run)) is not None:
                         current.apply(verdict, due, run)
                 except StaleCompaction as stale:
-                    if stale.reason != OVERTAKEN:
+                    if stale.reason != LOOK_AGAIN:
                         raise
                     continue
                 if not current.has_prepared or run.forced:
@@ -482,7 +482,7 @@ class StrategyPass:
             self._publish_furthest(self._state.prepared)
         except StaleCompaction as stale:
             if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                raise StaleCompaction(OVERTAKEN) from stale
+                raise StaleCompaction(LOOK_AGAIN) from stale
             if stale.reason not in ("rounds_changed", "behind"):
                 raise
             # Another process was faster, or a round failed just now: what is due is asked for.
@@ -512,7 +512,7 @@ class StrategyPass:
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
             if is_same(current, made):  # another process found the same answer in the log
-                raise StaleCompaction(OVERTAKEN) from stale
+                raise StaleCompaction(LOOK_AGAIN) from stale
             raise
         if self._run is not None:
             self._run.published = True

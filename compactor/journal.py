@@ -94,7 +94,7 @@ class LocalJournal(Journal):
             if not end or rounds[end - 1].id != round_id or not rounds[end - 1].closed:
                 raise StaleCompaction("rounds_changed")
             if rounds[end - 1].state != "failed":  # a host may show those that have failed already
-                covered.insert(0, round_id)
+                covered.append(round_id)
         with self._lock:
             generation, current, *_ = self._state
             if generation != base:
@@ -104,13 +104,13 @@ class LocalJournal(Journal):
             replaces = anchored is not None and anchored.is_offline and not compaction.is_offline
             if end < reached or (end == reached and not replaces):
                 raise StaleCompaction("behind")
-            covered += current.extra.get(COVERED, ()) if current is not None else ()
+            newest_first = (*reversed(covered), *(current.extra.get(COVERED, ()) if current is not None else ()))
             published = copy_with(
                 compaction,
                 end_index=end,
                 generation=base + 1,
                 created_at=self._now(),
-                extra=freeze_mapping({**compaction.extra, COVERED: tuple(dict.fromkeys(covered))[:ANCHORS]}),
+                extra=freeze_mapping({**compaction.extra, COVERED: tuple(dict.fromkeys(newest_first))[:ANCHORS]}),
             )
             self._published = (*self._published, published)
             self._state = JournalState(base + 1, published)

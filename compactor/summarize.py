@@ -56,7 +56,7 @@ FAULTS = {
 #: The checks that an answer fails by its length.
 TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
 #: The reason of a ``StaleCompaction`` after which a cycle looks again: others wrote or published since it looked.
-OVERTAKEN = "overtaken"
+LOOK_AGAIN = "look_again"
 #: How the note to the model begins and ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
@@ -259,7 +259,7 @@ class Work:
     def _take_turn(self, request: SummaryRequest) -> None:
         """Take the run's permit and lease for *request*, or renew them.
 
-        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction`` with ``OVERTAKEN``: if
+        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction`` with ``LOOK_AGAIN``: if
         others wrote something before the lease was ours.
         """
         run, journal = self.run, self.journal
@@ -276,7 +276,7 @@ class Work:
             # Another thread of this process may have read the news, so that there is nothing left to refresh.
             is_news, state = journal.refresh(), journal.read()
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
-                raise StaleCompaction(OVERTAKEN)
+                raise StaleCompaction(LOOK_AGAIN)
 
     def _accept(
         self,
