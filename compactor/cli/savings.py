@@ -49,8 +49,8 @@ NO_WORK: Figures = {"prompts": 0, "times": 0, "tokens_saved": 0}
 #: The savings of one strategy. ``overlays`` are published compactions and reductions. Tokens are counted when each is
 #: published: of a compaction those of the covered rounds and the previous summary, of a reduction those of its round.
 #: ``requests`` include those whose answer was rejected; the time is that from the first request to publication.
-NO_SAVING: Figures = dict.fromkeys(("overlays", "tokens_before", "tokens_after", "requests", "tokens_saved"), 0)
-NO_SAVING["background_seconds"] = 0.0
+_OF_STRATEGIES = ("overlays", "tokens_before", "tokens_after", "requests", "tokens_saved", "background_seconds")
+NO_SAVING: Figures = dict.fromkeys(_OF_STRATEGIES, 0)
 _OF_EVENTS = ("compactions", "reductions", "failures", "background_seconds")
 _OF_PROMPTS = (
     "prompt_tokens",  # of the last prompt
