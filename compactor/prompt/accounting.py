@@ -189,7 +189,7 @@ class Ledger:
                     account.parts = None
             return account
 
-        if summed_moment != moment or not sums.start <= origin <= sums.stop or closed < sums.start:
+        if summed_moment != moment or not sums.start <= origin <= sums.stop:
             sums = PrefixSums(origin, origin)
         elif asked_from < origin and asked_from - sums.start > sums.stop - asked_from:
             # Only what lay before the origin already when it moved last: a prompt begun just before the newest
