@@ -88,7 +88,7 @@ def compose(
     counts, given to ``memory.record_usage``, correct the budget. *counter* takes the place of *model*'s tokenizer; give
     the same one each time, since counts are remembered with it.
     """
-    require_prompt_of(memory, role, tools, model, counter)
+    _require_arguments(memory, role, tools, model, counter)
     if type(budget) is not int or budget < 1:
         whole_number("budget", budget, 1)
     if type(reserve) is not int or reserve < 0:
@@ -96,8 +96,8 @@ def compose(
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    front = header_of(memory, role, system)
-    reminder = _plan_message(memory, role, plan) if plan is not None else None
+    front = _make_header(memory, role, system)
+    reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
@@ -171,7 +171,7 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     return messages, Report(tokens, tokens)
 
 
-def require_prompt_of(memory: object, role: object, tools: object, model: object, counter: object) -> None:
+def _require_arguments(memory: object, role: object, tools: object, model: object, counter: object) -> None:
     """Raise ``TypeError`` if one of these arguments, which all functions about prompts share, is of the wrong kind."""
     own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
     require("memory", memory, Memory, f"a Memory{own}")
@@ -185,7 +185,7 @@ def require_prompt_of(memory: object, role: object, tools: object, model: object
         require_callable("counter", counter, "a function that counts the tokens of a text")
 
 
-def header_of(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
+def _make_header(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
     """Return the system messages in front: *system*, then memory's header as *role* sees it."""
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
@@ -210,7 +210,7 @@ def _publish_deferred(memory: Memory, role: str) -> bool:
         return False
 
 
-def _plan_message(memory: Memory, role: str, plan: object) -> Message | None:
+def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None if nothing in it is pending, or if it cannot be read."""
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
@@ -345,18 +345,18 @@ def budget_status(
 
     *system* and *tools* are those of ``compose``. Takes time in proportion to the tail.
     """
-    require_prompt_of(memory, role, tools, model, counter)
+    _require_arguments(memory, role, tools, model, counter)
     if budget is not None:
         whole_number("budget", budget, 1)
     ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     rounds, compaction = memory.get_role_rounds(role)
-    header = count_prompt(header_of(memory, role, system), ledger.count, tools) - PROMPT_TOKENS
+    header = count_prompt(_make_header(memory, role, system), ledger.count, tools) - PROMPT_TOKENS
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:
         for round_, group in view.groups(place):
             for post, tokens in zip(group.posts, view.costs(round_, group), strict=True):
-                by_kind[_kind(post, group, role)] += tokens
+                by_kind[_name_kind(post, group, role)] += tokens
     conversation = by_kind.total()
     return BudgetStatus(
         PROMPT_TOKENS + header + view.compaction_tokens + conversation,
@@ -368,7 +368,7 @@ def budget_status(
     )
 
 
-def _kind(post: Post | None, group: MessageGroup, role: str) -> str:
+def _name_kind(post: Post | None, group: MessageGroup, role: str) -> str:
     if post is None:
         return "user"
     if is_summary(post):

@@ -21,7 +21,7 @@ from .config import number, whole_number
 from .cost.prices import Prices
 from .events import Deferred, Discarded, PublicationFailed
 from .host_rounds import HostRounds
-from .prompt.accounting import calls_in
+from .prompt.accounting import count_calls
 from .view import View
 
 #: Providers keep the beginning of a prompt for this many seconds after reading it.
@@ -318,4 +318,4 @@ def _calls_since(view: View, prepared: CompactionPrepared) -> int:
     if newest is None or newest.id != prepared.seen_round_id:
         return calls
     since = tuple(post for post in newest.post_list if post.number > prepared.seen_post)
-    return calls + calls_in(copy_with(newest, post_list=since), view.role)
+    return calls + count_calls(copy_with(newest, post_list=since), view.role)

@@ -60,16 +60,16 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     total = 0
     if len(text) > MAX_EXACT_RUN:
         end = 0
-        for start, stop in _long_runs(text):
+        for start, stop in _find_long_runs(text):
             total += count_tokens(text[end:start], encoding) + len(text[start:stop].encode("utf-8", "surrogatepass"))
             end = stop
         text = text[end:]
     try:
-        return total + _truncate()(text, sys.maxsize, encoding)[1]
+        return total + _load_truncate()(text, sys.maxsize, encoding)[1]
     except UnicodeEncodeError:
         # As in tiktoken: adjacent halves of one character are joined, other surrogates are replaced.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return total + _truncate()(text, sys.maxsize, encoding)[1]
+        return total + _load_truncate()(text, sys.maxsize, encoding)[1]
 
 
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
@@ -129,7 +129,7 @@ def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _long_runs(text: str) -> list[tuple[int, int]]:
+def _find_long_runs(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each run too long for an exact count, with the white space that an encoding joins to
     it: one character before, and line ends after."""
     half = MAX_EXACT_RUN // 2
@@ -157,7 +157,7 @@ def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> s
 
 
 @lru_cache
-def _truncate() -> Callable[[str, int, str], tuple[str, int]]:
+def _load_truncate() -> Callable[[str, int, str], tuple[str, int]]:
     """Return a function of text, limit and encoding: it returns the text cut to the limit, and the full token count."""
     import toktok
 

@@ -73,7 +73,7 @@ def answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
     calls: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
-    for post in _split_posts(round_):
+    for post in _list_split_posts(round_):
         if post.tool_call_id in calls:
             answered[post.id] = calls[post.tool_call_id]
         for call in post.tool_calls:
@@ -81,7 +81,7 @@ def answered_calls(round_: Round) -> Calls:
     return answered
 
 
-def _split_posts(round_: Round) -> list[Post]:
+def _list_split_posts(round_: Round) -> list[Post]:
     """Return the posts of *round_*, each with one result at most."""
     posts: list[Post] = []
     for post in round_.post_list:
@@ -121,7 +121,7 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
                 yield step
                 step = Step()
                 continue  # with the room that this step's summary leaves
-            if tokens > room.tokens and len(parts := list(_parts(piece, room.tokens, count, answered, most))) > 1:
+            if tokens > room.tokens and len(parts := list(_split_round(piece, room.tokens, count, answered, most))) > 1:
                 waiting.popleft()
                 waiting.extendleft(reversed(parts))
                 continue
@@ -132,21 +132,21 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
         yield step
 
 
-def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls, most: int) -> Iterator[Round]:
+def _split_round(round_: Round, room: int, count: TokenCounter, calls: Calls, most: int) -> Iterator[Round]:
     """Yield a round as several of at most *room* tokens, every text in exactly one of them."""
     empty = round_.model_copy(update={"user_query": "", "post_list": ()})
     frame = count(quote(empty, partial=True)) + 1
-    query_frame = count("\n".join(_element("message", "x", {"from": USER}))) + 1
-    for query in _slices(round_.user_query, room - frame - query_frame, count):
+    query_frame = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
+    for query in _slice_text(round_.user_query, room - frame - query_frame, count):
         yield empty.model_copy(update={"user_query": query})
 
     def cost(post: Post) -> int:
-        return count("\n".join(_post_lines(post, round_.number, calls.get(post.id), most))) + 1
+        return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), most))) + 1
 
     pending: list[Post] = []
     tokens = frame
-    for post in _posts_to_quote(round_):
-        for piece in _post_parts(post, room - frame, count, cost):
+    for post in _list_posts(round_):
+        for piece in _split_post(post, room - frame, count, cost):
             piece_tokens = cost(piece)
             if pending and tokens + piece_tokens > room:
                 yield empty.model_copy(update={"post_list": tuple(pending)})
@@ -157,7 +157,7 @@ def _parts(round_: Round, room: int, count: TokenCounter, calls: Calls, most: in
         yield empty.model_copy(update={"post_list": tuple(pending)})
 
 
-def _post_parts(post: Post, room: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
+def _split_post(post: Post, room: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
     """Yield a post as several of at most *room* tokens: first its message, then attachments and calls."""
     if cost(post) <= room:
         yield post
@@ -169,7 +169,7 @@ def _post_parts(post: Post, room: int, count: TokenCounter, cost: Callable[[Post
     texts += [(call.arguments, call) for call in post.tool_calls]
     bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
     for text, source in texts:
-        slices = _slices(text, room - cost(_fill(bare, source, "x")), count) if text else [""]
+        slices = _slice_text(text, room - cost(_fill(bare, source, "x")), count) if text else [""]
         for part in slices:
             yield _fill(bare, source, part)
         bare = bare.model_copy(update={"tool_call_id": None})  # or each piece would look like a result of its own
@@ -184,22 +184,22 @@ def _fill(post: Post, source: Attachment | ToolCall | None, text: str) -> Post:
     return post.model_copy(update={"message": text})
 
 
-def _slices(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
+def _slice_text(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
     """Yield *text* in consecutive slices of at most *tokens* each, counted with escaped tags."""
     tokens = max(tokens, MIN_ROOM // 4)  # beside names and ids that are longer than they should be
     start = 0
     while start < len(text):
         length = min(len(text) - start, 4 * tokens)
-        stop = _end_of_slice(text, start, length)
+        stop = _find_end(text, start, length)
         while length > 1 and (size := count(escape_tags(text[start:stop]))) > tokens:
             # By a sixteenth at least: where spaces end a slice, a step in proportion may take nothing off.
             length = max(1, min(length * tokens // size, length * 15 // 16))
-            stop = _end_of_slice(text, start, length)
+            stop = _find_end(text, start, length)
         yield text[start:stop]
         start = stop
 
 
-def _end_of_slice(text: str, start: int, length: int) -> int:
+def _find_end(text: str, start: int, length: int) -> int:
     """Return the end of at most *length* code points from *start*, not within a character if that is possible."""
     stop = floor_boundary(text, start + length)
     return stop if stop > start else start + length
@@ -214,8 +214,8 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
-        lines += _element("message", round_.user_query, {"from": USER})
-    posts, answers = _posts_to_quote(round_), False
+        lines += _quote_element("message", round_.user_query, {"from": USER})
+    posts, answers = _list_posts(round_), False
     known = answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
         # A call and its result, the next post, are as clear without the id. Another part may hold the rest of a part;
@@ -226,20 +226,20 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
             and len(post.tool_calls) == 1
             and post.tool_calls[0].id == following.tool_call_id
         )
-        lines += _post_lines(post, round_.number, known.get(post.id), most, answers=answers, answered=answered)
+        lines += _quote_post(post, round_.number, known.get(post.id), most, answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
 
-def _posts_to_quote(round_: Round) -> list[Post]:
+def _list_posts(round_: Round) -> list[Post]:
     """Return the posts, each with one result at most, without the first if that only repeats the query."""
-    posts = _split_posts(round_)
+    posts = _list_split_posts(round_)
     if not posts or (first := posts[0]).send_from != USER or not repeats_query(first, round_):
         return posts
     return posts if first.attachment_list or first.tool_calls or first.tool_call_id is not None else posts[1:]
 
 
-def _post_lines(
+def _quote_post(
     post: Post, round_number: int, call: ToolCall | None, most: int, *, answers: bool = False, answered: bool = False
 ) -> list[str]:
     """Return the lines of *post*, which answers *call*. *answers*: that is in the post before; *answered*: the next
@@ -256,17 +256,17 @@ def _post_lines(
                 attributes |= {"tool": call.name, "arguments": _begin_arguments(call.arguments)}
         if round_number and post.number:
             attributes["at"] = f"r{round_number}.p{post.number}"
-        lines += _element("tool_result", post.message, attributes, most)
+        lines += _quote_element("tool_result", post.message, attributes, most)
     elif post.message and post.extra and is_summary(post):  # nobody said it
         place = {"at": f"r{round_number}.p{post.number}"} if round_number else {}
-        lines += _element("summary", strip_marks(post.message), place, most)
+        lines += _quote_element("summary", strip_marks(post.message), place, most)
     elif post.message:
-        lines += _element("message", post.message, ends, most)
+        lines += _quote_element("message", post.message, ends, most)
     for attachment in post.attachment_list:
-        lines += _element("attachment", attachment.content, ends | {"type": attachment.type}, most)
+        lines += _quote_element("attachment", attachment.content, ends | {"type": attachment.type}, most)
     for made in post.tool_calls:
         which = {"from": post.send_from, "name": made.name, "id": "" if answered else made.id}
-        lines += _element("tool_call", made.arguments, which, most)
+        lines += _quote_element("tool_call", made.arguments, which, most)
     return lines
 
 
@@ -277,7 +277,7 @@ def _begin_arguments(arguments: str) -> str:
     return begins
 
 
-def _element(tag: str, text: str, attributes: Mapping[str, str], most: int = MAX_ATTRIBUTE) -> list[str]:
+def _quote_element(tag: str, text: str, attributes: Mapping[str, str], most: int = MAX_ATTRIBUTE) -> list[str]:
     """Return the line of a tag, whose attributes are without the characters of a tag, and its text."""
     opening = tag
     for name, value in attributes.items():

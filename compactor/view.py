@@ -19,7 +19,7 @@ from memory.visibility import Rounds
 from .acceptance.prohibitions import PROHIBITIONS, collect_prohibitions, find_lost, restore_sentences
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import Ledger, PrefixSums, calls_in, group_pins, is_pinned
+from .prompt.accounting import Ledger, PrefixSums, count_calls, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarizers.base import Summary, SummaryRequest
@@ -188,7 +188,7 @@ class View:
     def calls_behind(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
         closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
-        return closed + sum([calls_in(round_, self.role) for round_ in self.rounds[max(end, self.closed) :]])
+        return closed + sum([count_calls(round_, self.role) for round_ in self.rounds[max(end, self.closed) :]])
 
     def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.

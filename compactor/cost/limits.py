@@ -138,7 +138,7 @@ class Limits:
             self._looks_at = now + max(seconds, MIN_WAIT)
             seconds = self._looks_at - now
         try:
-            self._clock.call_later(seconds, partial(_time_made_room, weakref.ref(self)))
+            self._clock.call_later(seconds, partial(_admit_after_timer, weakref.ref(self)))
         except BaseException:  # no thread could be started: the next attempt sets the timer
             with self._lock:
                 self._looks_at = math.inf
@@ -201,7 +201,7 @@ class Limits:
             self._spent.append((until, before + cost))
 
 
-def _time_made_room(limits: weakref.ref[Limits]) -> None:
+def _admit_after_timer(limits: weakref.ref[Limits]) -> None:
     """Admit from the queue when a timer fires. The timer has only a weak reference, so limits can be collected."""
     if (held := limits()) is not None:
         with held._lock:
@@ -261,7 +261,7 @@ class Permit:
             usage = answer.usage if isinstance(answer, Summary) else None
             cost = limits.cost(usage) if usage is not None and "input_tokens" in usage else cost
         except BaseException as error:
-            cost = 0.0 if _was_refused(error) else cost
+            cost = 0.0 if _is_refusal(error) else cost
             raise
         finally:
             now = limits._clock.monotonic()
@@ -336,7 +336,7 @@ class Ticket:
             return LimitReached(self._limits._seconds_until_room(0.0, now))
 
 
-def _was_refused(error: BaseException) -> bool:
+def _is_refusal(error: BaseException) -> bool:
     """Return whether the endpoint refused the call or was not reached; then nothing is billed."""
     return any(
         isinstance(getattr(one, "status_code", None), int)

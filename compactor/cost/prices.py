@@ -54,8 +54,8 @@ class Prices:
         ``ConfigError`` if the package is not installed or does not know the model, or if the model's input is free.
         """
         require("model", model, str, "the name of a model, as its provider writes it")
-        read, cached, written, output = _dollars_of(model)
-        summarizer_read, _, _, summarizer_output = _dollars_of(summarizer if summarizer is not None else model)
+        read, cached, written, output = _look_up_dollars(model)
+        summarizer_read, _, _, summarizer_output = _look_up_dollars(summarizer if summarizer is not None else model)
         if not read:
             raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
         return cls(
@@ -78,7 +78,7 @@ class Prices:
 _SAMPLE = 1_000
 
 
-def _dollars_of(model: str) -> tuple[float, float, float, float]:
+def _look_up_dollars(model: str) -> tuple[float, float, float, float]:
     """Return the dollars of a token of *model*: input, cached input, input written to the cache, and output."""
     try:
         from genai_prices import Usage, calc_price

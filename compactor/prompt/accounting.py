@@ -177,14 +177,14 @@ class Ledger:
         if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
             known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in sums.accounts[:-1]}
 
-        def overlays_of(round_id: str) -> Overlays:
+        def find_overlays(round_id: str) -> Overlays:
             return reductions.by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
 
-        def account_at(place: int) -> RoundAccount:
+        def get_account(place: int) -> RoundAccount:
             account = known.get(number_at(place))
-            if account is None or overlays_of(account.round_id) != account.overlays:
+            if account is None or find_overlays(account.round_id) != account.overlays:
                 round_ = rounds[place]
-                account = self._count_round(round_, overlays_of(round_.id))
+                account = self._count_round(round_, find_overlays(round_.id))
                 if not isinstance(rounds, Rounds):  # nobody promises that another host's rounds stay as they are
                     account.parts = None
             return account
@@ -197,7 +197,7 @@ class Ledger:
             sums = PrefixSums(asked_from, asked_from)
         while True:
             done = sums.stop
-            fresh = [account_at(place) for place in range(done, min(closed, done + COUNTED_AT_ONCE))]
+            fresh = [get_account(place) for place in range(done, min(closed, done + COUNTED_AT_ONCE))]
             with self._lock:
                 if self._adding:
                     raise RuntimeError(
@@ -212,18 +212,20 @@ class Ledger:
                         sums.add(account)
                         self._keep(account)
                     if sums.stop >= closed:
-                        self._publish(sums, moment, origin, overlays_of)
+                        self._publish(sums, moment, origin, find_overlays)
                         return sums
                 finally:
                     self._adding = False
 
-    def _publish(self, sums: PrefixSums, moment: _Moment, origin: int, overlays_of: Callable[[str], Overlays]) -> None:
+    def _publish(
+        self, sums: PrefixSums, moment: _Moment, origin: int, find_overlays: Callable[[str], Overlays]
+    ) -> None:
         """Have the next call go on from *sums*, and let go of everything else. Called with the lock."""
         (_, before, last_origin), self._summed = self._summed, (sums, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
             accounts = [*self._accounts.items(), *self._kept.items()]
-            changed = {number for number, account in accounts if overlays_of(account.round_id) != account.overlays}
+            changed = {number for number, account in accounts if find_overlays(account.round_id) != account.overlays}
             self._drop_parts(changed)
             self._accounts = {number: account for number, account in self._accounts.items() if number not in changed}
         if origin != last_origin:
@@ -254,10 +256,10 @@ class Ledger:
         """Count a closed round, and return its account with its parts."""
         reductions, pinned, _ = overlays
         round_ = apply_overlays(raw, reductions, self.role)
-        account = RoundAccount(round_.id, round_.number, overlays, calls_in(raw, self.role))
+        account = RoundAccount(round_.id, round_.number, overlays, count_calls(raw, self.role))
         parts: list[PromptPart] = []
         for group in group_messages(round_, self.role):
-            key = _key_of(round_, group)
+            key = _make_key(round_, group)
             # What was counted while the round was open is not counted again.
             costs = self._open.pop(key, ()) or tuple([count_message(message, self.count) for message in group.messages])
             levels = self._shortened.pop(key, None)
@@ -292,7 +294,7 @@ class Ledger:
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group in a round of the log, which may still grow; and remember it."""
-        key = _key_of(round_, group)
+        key = _make_key(round_, group)
         costs = self._open.get(key)
         if costs is None:
             if len(self._open) >= MAX_OPEN_GROUPS:
@@ -304,7 +306,7 @@ class Ledger:
         """Return *part* on each level of shortening, and remember it; nothing if no level makes it shorter."""
         if part.levels is not None:
             return part.levels
-        key = _key_of(part.round_, part.group)
+        key = _make_key(part.round_, part.group)
         levels = self._shortened.get(key)
         if levels is None:
             if len(self._shortened) >= MAX_OPEN_GROUPS:
@@ -319,7 +321,7 @@ def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:
     return any((post.number if post else 0) in pinned for post in group.posts)
 
 
-def calls_in(round_: Round, role: str) -> int:
+def count_calls(round_: Round, role: str) -> int:
     """Return how many messages in *round_* are by *role* itself: each is an answer of its model. The empty role, which
     sees everything, stands for all but the user."""
     if role:
@@ -345,7 +347,7 @@ def _may_be_shorter(group: MessageGroup) -> bool:
     return False
 
 
-def _key_of(round_: Round, group: MessageGroup) -> tuple[object, ...]:
+def _make_key(round_: Round, group: MessageGroup) -> tuple[object, ...]:
     """Return a key that tells a group from all others, and from itself before it was overlaid or erased: its round's
     id, then the number of each post and the hash of its texts."""
     key: list[object] = [round_.id]

@@ -57,20 +57,20 @@ def fit(
     """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
     tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
     frame = _Frame(view, system, plan, limit, step)
-    draft = _Draft(frame.parts_ahead_of(view.end), range(view.end, frame.newest), frame.parts_from(frame.newest))
-    before = tokens = frame.tokens_of(draft)
+    draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, frame.newest), frame.list_parts(frame.newest))
+    before = tokens = frame.count_draft(draft)
     if before > limit:
         frame.shorten_head()
         draft = _cut(frame)
-        tokens = frame.tokens_of(draft)
-    if tokens > limit and frame.note(draft) is not None:
+        tokens = frame.count_draft(draft)
+    if tokens > limit and frame.make_note(draft) is not None:
         draft.has_note = False  # where not even the line fits, the query alone is better than no prompt
-        tokens = frame.tokens_of(draft)
+        tokens = frame.count_draft(draft)
     shown = [*draft.ahead, *draft.parts]
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = dict.fromkeys([part.round_.number for part in draft.omitted_parts])
     omitted = (*frame.omitted_rounds, *frame.sums.numbers(draft.omitted), *in_part)
-    return frame.messages_of(draft), Report(before, tokens, omitted, reductions, max(tokens - limit, 0))
+    return frame.show(draft), Report(before, tokens, omitted, reductions, max(tokens - limit, 0))
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class _Frame:
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         longest = omission_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self.dropped_from)
-        self.note_tokens = self._tokens_of(longest)
+        self.note_tokens = self._count_message(longest)
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[Reduced, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
@@ -124,18 +124,18 @@ class _Frame:
     def put_head(self, summary: Message | None, plan: Message | None) -> None:
         """Show this *summary* and *plan*, and measure the room that they leave."""
         self.summary, self.plan = summary, plan
-        in_front = PROMPT_TOKENS + self.view.header_tokens + self._tokens_of(summary)
-        self.tokens = in_front + self._tokens_of(plan)
+        in_front = PROMPT_TOKENS + self.view.header_tokens + self._count_message(summary)
+        self.tokens = in_front + self._count_message(plan)
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.max_step, max(int(room * MAX_STEP_SHARE), 1))
 
-    def _tokens_of(self, message: Message | None) -> int:
+    def _count_message(self, message: Message | None) -> int:
         return count_message(message, self.view.ledger.count_again) if message is not None else 0
 
-    def parts_from(self, first: int) -> list[PromptPart]:
-        return [part for place in range(first, self.view.total) for part in self.parts_of(place)]
+    def list_parts(self, first: int) -> list[PromptPart]:
+        return [part for place in range(first, self.view.total) for part in self.get_parts(place)]
 
-    def parts_of(self, place: int) -> list[PromptPart]:
+    def get_parts(self, place: int) -> list[PromptPart]:
         """Return the parts of a round, made when they are first asked for. The newest query in them is fixed."""
         if place in self._parts:
             return self._parts[place]
@@ -153,17 +153,17 @@ class _Frame:
         self._parts[place] = parts
         return parts
 
-    def parts_ahead_of(self, first: int) -> list[PromptPart]:
+    def list_parts_ahead(self, first: int) -> list[PromptPart]:
         """Return the parts before round *first* that are shown all the same: the newest query and pinned posts."""
         view = self.view
-        ahead = [part for part in self.parts_of(self.asked) if part.fixed] if 0 <= self.asked < first else []
+        ahead = [part for part in self.get_parts(self.asked) if part.fixed] if 0 <= self.asked < first else []
         for round_id in view.pinned:
             place = (view.rounds.end_of(round_id) or 0) - 1
             if view.end <= place < first and view.rounds[place].id == round_id:
-                ahead += [part for part in self.parts_of(place) if part.pinned and not part.fixed]
+                ahead += [part for part in self.get_parts(place) if part.pinned and not part.fixed]
         return sorted(ahead, key=lambda part: (part.round_.number, part.group.number))
 
-    def note(self, draft: _Draft) -> Message | None:
+    def make_note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
         numbers = self.sums.numbers
         rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
@@ -178,24 +178,24 @@ class _Frame:
         ends = [place_reference(*min(places)), place_reference(*max(places))] if places else []
         return omission_note(rounds, *ends, dropped_from=self.dropped_from)
 
-    def tokens_of(self, draft: _Draft) -> int:
+    def count_draft(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
         counted = self.view.closed_tokens(draft.counted.start, draft.counted.stop)
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
-        return self.tokens + self._tokens_of(self.note(draft)) + counted + parts
+        return self.tokens + self._count_message(self.make_note(draft)) + counted + parts
 
-    def messages_of(self, draft: _Draft) -> list[Message]:
+    def show(self, draft: _Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
         shown = [(part.messages, part.fixed) for part in draft.ahead]
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
-            parts = self.parts_of(place) if place == self.asked else account.parts
+            parts = self.get_parts(place) if place == self.asked else account.parts
             if parts is not None:
                 shown += [(part.messages, part.fixed) for part in parts]
             elif account.messages:  # else all of it was dropped
                 shown += [(group.messages, False) for _, group in self.view.groups(place)]
         shown += [(part.messages, part.fixed) for part in draft.parts]
-        in_front = [message for message in (*self.system, self.summary, self.note(draft)) if message is not None]
+        in_front = [message for message in (*self.system, self.summary, self.make_note(draft)) if message is not None]
         shared: list[Message] = []
         plan_at = 0
         for group, is_fixed in shown:
@@ -208,8 +208,8 @@ class _Frame:
 
     def shorten_head(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
-        newest = self.parts_from(self.newest)
-        stays = [part for part in (*self.parts_ahead_of(self.newest), *newest) if part.pinned]
+        newest = self.list_parts(self.newest)
+        stays = [part for part in (*self.list_parts_ahead(self.newest), *newest) if part.pinned]
         must = sum([part.tokens for part in stays])
         must += _least_unread(self, newest, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
@@ -268,8 +268,8 @@ def _clip_compaction(
 def _cut(frame: _Frame) -> _Draft:
     """Return the tail from the first mark of the grid on that makes the prompt fit."""
     view, sums, start, newest = frame.view, frame.sums, frame.view.end, frame.newest
-    newest_parts = frame.parts_from(newest)
-    repeated = sum([part.tokens for part in frame.parts_ahead_of(newest) if part.fixed])
+    newest_parts = frame.list_parts(newest)
+    repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
     tokens = view.closed_tokens(start, newest) + sum([part.tokens for part in newest_parts])
     mark = -(-(tokens - room) // frame.step) * frame.step
@@ -281,32 +281,32 @@ def _cut(frame: _Frame) -> _Draft:
     totals, offset = sums.totals, sums.start
     at_start = totals[start - offset]
 
-    def behind(place: int) -> int:
+    def sum_behind(place: int) -> int:
         return totals[place - offset].tokens - at_start.tokens
 
     # What clearing the newest rounds' texts takes off, as far as they lie within the boundary.
-    within = [newest_parts[number] for number in _within(view, newest_parts, boundary - behind(newest))]
+    within = [newest_parts[number] for number in _find_shortenable(view, newest_parts, boundary - sum_behind(newest))]
     saved_in_newest = sum([part.tokens - levels[-1].tokens for part in within if (levels := view.ledger.levels(part))])
     places = range(start, newest)
-    cleared = start + bisect_right(places, boundary, key=lambda place: behind(place + 1))
+    cleared = start + bisect_right(places, boundary, key=lambda place: sum_behind(place + 1))
 
-    def left_out(first: int) -> int:
-        return behind(first) - (totals[first - offset].pinned - at_start.pinned)
+    def sum_left_out(first: int) -> int:
+        return sum_behind(first) - (totals[first - offset].pinned - at_start.pinned)
 
-    def saved(first: int) -> int:
+    def sum_saved(first: int) -> int:
         """Return the tokens saved by leaving out the rounds before *first* and clearing all within the boundary."""
         if first >= cleared:
-            return left_out(first) + saved_in_newest
+            return sum_left_out(first) + saved_in_newest
         shortest = totals[cleared - offset].shortest - totals[first - offset].shortest
-        return left_out(first) + saved_in_newest + behind(cleared) - behind(first) - shortest
+        return sum_left_out(first) + saved_in_newest + sum_behind(cleared) - sum_behind(first) - shortest
 
-    first = start + bisect_left(places, mark, key=saved)
-    if first > start and saved(first) > mark + frame.step:
+    first = start + bisect_left(places, mark, key=sum_saved)
+    if first > start and sum_saved(first) > mark + frame.step:
         first -= 1  # one round is so long that too much would go with it
-    return _shorten_tail(frame, first, mark - left_out(first), boundary - behind(first))
+    return _shorten_tail(frame, first, mark - sum_left_out(first), boundary - sum_behind(first))
 
 
-def _within(view: View, parts: Sequence[PromptPart], boundary: int) -> list[int]:
+def _find_shortenable(view: View, parts: Sequence[PromptPart], boundary: int) -> list[int]:
     """Return the numbers of the *parts* that may be shortened and lie within *boundary* tokens."""
     ends, newest_id = accumulate([part.tokens for part in parts]), view.newest_id
     within = [n for n, (part, end) in enumerate(zip(parts, ends, strict=True)) if end <= boundary and part.levels != ()]
@@ -318,8 +318,8 @@ def _within(view: View, parts: Sequence[PromptPart], boundary: int) -> list[int]
 def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Draft:
     """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
     from there are shortened, level by level, the oldest first; then parts are left out."""
-    parts = frame.parts_from(first)
-    within = _within(frame.view, parts, boundary)
+    parts = frame.list_parts(first)
+    within = _find_shortenable(frame.view, parts, boundary)
     levels: dict[int, tuple[PromptPart, ...]] = {}
     for at in range(len(LEVELS)):
         if target <= 0:
@@ -337,7 +337,7 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
                 level = levels[number][at]
                 target -= parts[number].tokens - level.tokens
                 parts[number] = level
-    draft = _Draft(frame.parts_ahead_of(first), parts=parts, omitted=range(frame.view.end, first))
+    draft = _Draft(frame.list_parts_ahead(first), parts=parts, omitted=range(frame.view.end, first))
     if target > 0:
         _leave_out(frame, draft, target)
     return draft

@@ -88,20 +88,20 @@ def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) ->
     """Return *round_* as *role* reads it now; the same object if nothing in it reads otherwise."""
     if not reductions and not [post for post in round_.post_list if post.kind.startswith(EPHEMERAL)]:
         return round_
-    shown = _with_query(round_, reductions)
+    shown = _overlay_query(round_, reductions)
     # What stands for the query stands before all else; so does what stands for the post that repeats it alone.
     again = round_.post_list[0].number if len(shown.post_list) < len(round_.post_list) else 0
     before = [one for one in reductions if one.kind == "summarised" and (one.covers(0) or one.covers(again))]
-    posts = [_summary(one, round_, role) for one in before]
+    posts = [_make_summary(one, round_, role) for one in before]
     for post in shown.post_list:
-        reduction = _covering(reductions, post.number)
+        reduction = _find_covering(reductions, post.number)
         if reduction is None:
             posts.append(post)
         elif reduction.kind == "offloaded":
             posts.append(_offload(post, reduction))
         elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
-            posts.append(_summary(reduction, round_, role))
-    kept = _without_ephemeral(round_, posts, role)
+            posts.append(_make_summary(reduction, round_, role))
+    kept = _drop_ephemeral(round_, posts, role)
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
         return round_
     return shown.model_copy(update={"post_list": tuple(kept)})
@@ -117,13 +117,13 @@ def is_summary(post: Post) -> bool:
     return post.extra.get(OVERLAY) == "summarised"
 
 
-def _covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
+def _find_covering(reductions: Sequence[Reduction], number: int) -> Reduction | None:
     """Return which of *reductions*, in the order of their posts, covers the post of that number."""
     place = bisect_left(reductions, number, key=lambda one: one.last_number)
     return reductions[place] if place < len(reductions) and reductions[place].covers(number) else None
 
 
-def _with_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
+def _overlay_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
     """Return *round_* with its query as it reads now. A post that hands the query on stands or falls with it."""
     again = bool(round_.post_list) and repeats_query(round_.post_list[0], round_)
     for reduction in reductions:
@@ -158,7 +158,7 @@ def _summary_id(reduction: Reduction) -> str:
     return f"{reduction.first_post_id}..{reduction.last_post_id}"
 
 
-def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
+def _make_summary(reduction: Reduction, round_: Round, role: str) -> Post:
     return Post(
         id=_summary_id(reduction),
         send_from="context",
@@ -171,7 +171,7 @@ def _summary(reduction: Reduction, round_: Round, role: str) -> Post:
     )
 
 
-def _without_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
+def _drop_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
     """Return *posts* without the ephemeral ones that the role has seen: those before its last word."""
     if not [post for post in posts if post.kind.startswith(EPHEMERAL)]:
         return posts
@@ -264,11 +264,11 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
             groups.append(MessageGroup((post,), (late,)))
         elif post.send_from == FUNCTION and groups and not groups[-1].from_user:  # answers the call before it
             call = groups.pop()
-            messages = (*call.messages, _message_of(post, role))
+            messages = (*call.messages, _make_message(post, role))
             groups.append(MessageGroup((*call.posts, post), messages, pending=call.pending))
         else:
             from_user = post.send_from == USER
-            groups.append(MessageGroup((post,), (_message_of(post, role),), from_user, pending))
+            groups.append(MessageGroup((post,), (_make_message(post, role),), from_user, pending))
     return groups
 
 
@@ -286,7 +286,7 @@ def _group_call(post: Post, results: Mapping[int, Post], role: str, *, waits: bo
     return MessageGroup((post, *answers, *[post] * len(missing)), tuple(messages), pending=pending)
 
 
-def _message_of(post: Post, role: str) -> Message:
+def _make_message(post: Post, role: str) -> Message:
     if post.extra.get(OVERLAY) == "summarised":  # never as the assistant, which would repeat it to the user as its own
         return {"role": "user", "content": post.message}
     message = from_post(post, role)

@@ -84,9 +84,9 @@ def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) ->
         if "tool_use" in kinds or "tool_result" in kinds:  # neither may go without the other
             changed["content"] = [_clip_part(part, limit, ref, count) for part in parts]
         else:
-            changed["content"] = clip_text(_text_of(content), limit, ref, count)
+            changed["content"] = clip_text(_read_text(content), limit, ref, count)
     calls = message.get("tool_calls")
-    if isinstance(calls, list) and any(_is_over(limit, _arguments(call), count) for call in calls):
+    if isinstance(calls, list) and any(_is_over(limit, _read_arguments(call), count) for call in calls):
         changed["tool_calls"] = [_clip_call(call, limit, ref, count) for call in calls]
     return {**message, **changed} if changed else message
 
@@ -123,14 +123,14 @@ def _is_over(limit: int, content: Any, count: TokenCounter) -> bool:
     return count(content[: 8 * limit]) > limit or (len(content) > 8 * limit and count(content) > limit)
 
 
-def _text_of(content: Any) -> str:
+def _read_text(content: Any) -> str:
     """Return the text of a message's content, with a mark for each part that is none."""
     if not isinstance(content, list):
         return "" if content is None else str(content)
-    return "\n".join(map(_text_of_part, content))
+    return "\n".join(map(_read_part, content))
 
 
-def _text_of_part(part: Any) -> str:
+def _read_part(part: Any) -> str:
     if not isinstance(part, Mapping):
         return str(part)
     return part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type')}]"
@@ -143,21 +143,21 @@ def _clip_part(part: Any, limit: int, ref: str, count: TokenCounter) -> Any:
     clipped = dict(part)
     for key in ("text", "thinking", "output", "content"):
         if key in part and part[key] is not None and _is_over(limit, part[key], count):
-            clipped[key] = clip_text(_text_of(part[key]), limit, ref, count)
+            clipped[key] = clip_text(_read_text(part[key]), limit, ref, count)
     for key in ("input", "arguments"):
         if key in part and _is_over(limit, text := json.dumps(part[key], ensure_ascii=False, default=str), count):
             clipped[key] = _describe_arguments(text, ref)
     return clipped
 
 
-def _arguments(call: Any) -> str:
+def _read_arguments(call: Any) -> str:
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     return arguments if isinstance(arguments, str) else ""
 
 
 def _clip_call(call: Any, limit: int, ref: str, count: TokenCounter) -> Any:
-    arguments = _arguments(call)
+    arguments = _read_arguments(call)
     if not _is_over(limit, arguments, count):
         return call
     return {**call, "function": {**call["function"], "arguments": json.dumps(_describe_arguments(arguments, ref))}}

@@ -293,13 +293,13 @@ def test_what_is_too_long_to_be_counted_is_clipped_to_what_fits(text: str, limit
 
 def test_a_million_characters_without_a_space_are_not_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for text that no budget holds; what stands beside it is counted exactly."""
-    truncate, asked = tokens._truncate(), []
+    truncate, asked = tokens._load_truncate(), []
 
     def counted(text: str, limit: int, encoding: str) -> tuple[str, int]:
         asked.append(len(text))
         return truncate(text, limit, encoding)
 
-    monkeypatch.setattr(tokens, "_truncate", lambda: counted)
+    monkeypatch.setattr(tokens, "_load_truncate", lambda: counted)
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_000_000))
     assert count_tokens(f"Before {noise}\nand after.") == 1 + 1_000_002 + count_tokens("and after.")
     assert sum(asked) < 100

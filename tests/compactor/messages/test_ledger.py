@@ -25,7 +25,7 @@ from compactor.prompt.accounting import (
     PrefixSums,
     RoundAccount,
     RunningTotals,
-    calls_in,
+    count_calls,
     ledger_of,
 )
 from compactor.prompt.groups import group_messages
@@ -101,9 +101,9 @@ def test_sums_tell_how_often_the_model_was_called() -> None:
 
     assert [account.calls for account in sums.accounts] == [3]
     assert sums[1].calls - sums[0].calls == 3
-    assert [calls_in(round_, "assistant") for round_ in rounds] == [3, 1]
-    assert [calls_in(round_, "Planner") for round_ in rounds] == [0, 0]
-    assert [calls_in(round_, "") for round_ in rounds] == [3, 1], "of a host that shows everything to everybody"
+    assert [count_calls(round_, "assistant") for round_ in rounds] == [3, 1]
+    assert [count_calls(round_, "Planner") for round_ in rounds] == [0, 0]
+    assert [count_calls(round_, "") for round_ in rounds] == [3, 1], "of a host that shows everything to everybody"
 
 
 def test_sums_tell_of_all_rounds_before_a_place() -> None:
