@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memory.overlays import CompactedMessage
 from memory.references import beginning
@@ -58,35 +58,21 @@ def require_work(view: View, strategy: str) -> Work:
     return view.work
 
 
-class Saving(NamedTuple):
-    """The tokens that a compaction can save in prompts."""
+def measure_saving(before: int, frame: int, previous: int) -> tuple[int, int] | None:
+    """Return how many tokens longer than the *previous* summary a new one may be before prompts get longer, and the
+    length to request so that they get clearly shorter. None if that is no useful length.
 
-    #: Prompt tokens that it replaces, including the message of the previous compaction.
-    before: int
-    #: Tokens of the text around the new summary, and of the previous summary.
-    frame: int
-    previous: int
-
-    @property
-    def new(self) -> int:
-        """How much longer than the previous summary the new one may be before prompts get longer."""
-        return self.before - self.frame - self.previous
-
-    @property
-    def target(self) -> int:
-        """Maximum length of a summary that still makes prompts clearly shorter."""
-        return self.previous + max(int(NEW_SHARE * self.new), 1)
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether a summary of useful length would make prompts shorter."""
-        return self.new > 0 and self.target >= MIN_TARGET
+    *before* is the prompt tokens that it replaces, the previous summary included; *frame* those of the text around it.
+    """
+    new = before - frame - previous
+    target = previous + max(int(NEW_SHARE * new), 1)
+    return (new, target) if new > 0 and target >= MIN_TARGET else None
 
 
-def find_saving(view: View, previous: CompactedMessage | None, end: int) -> Saving | None:
-    """Return the saving of a compaction of the first *end* rounds that replaces *previous*; None if there is none."""
+def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tuple[int, int, int] | None:
+    """Return the same for a compaction of the first *end* rounds that replaces *previous*, and its frame in tokens."""
     start, generation = (previous.end_index, previous.generation) if previous is not None else (0, 0)
-    covered, last = view.closed_tokens(start, end), view.rounds[end - 1]
+    last, count = view.rounds[end - 1], view.ledger.count
     # Measure the frame around a word: without one, adjacent line ends would be counted as one token.
     word = CompactedMessage(
         start_index=1,
@@ -96,13 +82,10 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> Savi
         end_number=last.number or None,
         generation=generation,
     )
-    count = view.ledger.count
-    saving = Saving(
-        before=view.tokens_in_front(previous) + covered,
-        frame=view.tokens_in_front(word) - count(_WORD),
-        previous=count(previous.summary) if previous is not None else 0,
-    )
-    return saving if saving.is_possible else None
+    before = view.tokens_in_front(previous) + view.closed_tokens(start, end)
+    frame = view.tokens_in_front(word) - count(_WORD)
+    saving = measure_saving(before, frame, count(previous.summary) if previous is not None else 0)
+    return (*saving, frame) if saving is not None else None
 
 
 Send = Callable[[], Summary]
@@ -246,8 +229,9 @@ def fold(
             is_all = is_last and shown is first_shown
             saving = saving_of_all if is_all else find_saving(view, shown, reached)
         if saving is not None:  # measured in prompts, without transcript markup
-            source = replace(source, tokens=saving.new, frame=saving.frame)
-            target = min(target, saving.target) if target is not None else None
+            new, limit, frame = saving
+            source = replace(source, tokens=new, frame=frame)
+            target = min(target, limit) if target is not None else None
         elif publishes and is_last:
             return
         # Until a whole round is folded in, the last covered round is that of *previous*: no need to read it.

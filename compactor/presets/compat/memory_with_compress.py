@@ -34,7 +34,6 @@ from ...errors import SummaryRejected
 from ...events import Rejected
 from ...prompt.groups import Message
 from ...strategies import compact_rounds, compress_tool_runs
-from ...strategies.incremental import Saving
 from ...summarize import TOO_LONG, Work, refusal_in
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
 from ...summarizers.answers import strip_fence, strip_tags
@@ -461,11 +460,8 @@ class MemoryWithCompress:
         log, items = self._window.read_log(), [one.item for one in span]
         originals = (self._window.read_item(item, log) for item in self._window.find_originals(items))
         references = ", ".join(self._window.make_references(items, log))
-        saving = Saving(
-            before=sum(count_message(one.message, count_tokens) for one in span),
-            frame=count_message(_make_message("", part, references), count_tokens),
-            previous=count_tokens(previous),
-        )
+        before, tokens = sum(count_message(one.message, count_tokens) for one in span), count_tokens(previous)
+        new_tokens = before - count_message(_make_message("", part, references), count_tokens) - tokens
         work = Work(
             summarizer=summarizer,
             count=count_tokens,
@@ -473,7 +469,7 @@ class MemoryWithCompress:
         )
         summary = work.summarize(
             request,
-            Source("\n".join(map(quote, rounds)), saving.new, saving.previous, previous=previous),
+            Source("\n".join(map(quote, rounds)), new_tokens, tokens, previous=previous),
             prohibitions=find_prohibitions(_make_rounds(message for message in originals if message is not None)),
             room=max(target // 2, _MIN_ROOM),
             length_setting="max_token",

@@ -29,7 +29,7 @@ from ...config import CompactorConfig, ConfigError, number, whole_number
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, is_result, only_text, size_of
-from ...strategies.incremental import Saving
+from ...strategies.incremental import measure_saving
 from ...summarize import Work
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummaryRequest, as_summarizer
 from ...summarizers.cues import is_prohibition
@@ -388,29 +388,30 @@ def _compress(
     archive = archive_of(chat.messages[place] for place in older)
     where = chat.tell_where(_ARCHIVE, archive, keep=False)
     frame = count_message(_make_snapshot("", originals, where), chat.count)
-    saving = Saving(before=sum(chat.costs[place] for place in older), frame=frame, previous=chat.count(earlier))
+    before, previous = sum(chat.costs[place] for place in older), chat.count(earlier)
+    saving = measure_saving(before, frame, previous)
     system = sum(cost for place, cost in enumerate(chat.costs) if chat.is_system(place))
     target, room = _choose_target(
         config.target_tokens or MIN_TARGET,
-        now=most - chat.tokens + saving.before - frame,
+        now=most - chat.tokens + before - frame,
         ever=most - PROMPT_TOKENS - system - frame,
-        older=saving.before,
+        older=before,
         new=sum(chat.costs[place] for place in new),
-        earlier=saving.previous,
+        earlier=previous,
     )
-    if not target or not saving.is_possible:
+    if not target or saving is None:
         return chat, None
     work = Work(summarizer=summarizer, count=chat.count, config=config)
     try:
         messages = [chat.messages[place] for place in new]
-        summary = _summarize(messages, earlier, saving, target, room, group_tokens, work)
+        summary = _summarize(messages, earlier, saving[0], target, room, group_tokens, work)
     except SummaryRejected as rejected:
         too_little = is_too_little(rejected, deterministic=work.deterministic)
         return chat, None if too_little else rejected
     except Exception as error:  # noqa: BLE001  (a summarizer may raise anything; the agent goes on without a summary)
         return chat, error
     # With restored sentences, and by a counter that need not add up, it may be no shorter.
-    if count_message(_make_snapshot(summary, originals, where), chat.count) >= saving.before:
+    if count_message(_make_snapshot(summary, originals, where), chat.count) >= before:
         return chat, None
     snapshot = _make_snapshot(summary, originals, chat.tell_where(_ARCHIVE, archive, keep=True))
     # Behind the system messages at the beginning.
@@ -439,10 +440,10 @@ def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, ea
 
 
 def _summarize(
-    messages: Sequence[Message], earlier: str, saving: Saving, target: int, room: int, group_tokens: int, work: Work
+    messages: Sequence[Message], earlier: str, saved: int, target: int, room: int, group_tokens: int, work: Work
 ) -> str:
     """Return one summary of the *earlier* one and *messages*, with the prohibitions that it dropped as far as *room*
-    allows. Raises the summarizer's errors, or ``SummaryRejected``."""
+    allows. Raises the summarizer's errors, or ``SummaryRejected``. It may be *saved* tokens longer than *earlier*."""
     rounds = Memory.from_messages(messages).conversation.rounds
     summary, tokens = earlier, 0
     # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
@@ -467,9 +468,9 @@ def _summarize(
             ),
         )
         # Only the last summary is shown, and has to be shorter than all messages.
-        new_tokens = saving.new if step.whole == len(rounds) else tokens
+        new_tokens = saved if step.whole == len(rounds) else tokens
         answer = work.summarize(
-            request, Source(step.text, new_tokens, saving.previous, previous=summary), prohibitions=()
+            request, Source(step.text, new_tokens, work.count(earlier), previous=summary), prohibitions=()
         )
         summary = answer.text
         prohibitions = add_quoted_instructions((*prohibitions, *find_prohibitions(step.rounds)), answer)
