@@ -284,8 +284,7 @@ class MemoryWithCompress:
         """
         with self._window.transaction(), self._window.lock:
             log, shown = self._window.read()
-            groups = group_messages(one.message for one in shown)
-            deleted = set().union(*(groups[index] for index in _check_indices(indices, len(shown))))
+            deleted = set().union(*(shown[index].group for index in _check_indices(indices, len(shown))))
             self._window.show((one.item for at, one in enumerate(shown) if at not in deleted), log)
 
     async def clear(self) -> None:

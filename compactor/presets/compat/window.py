@@ -46,6 +46,8 @@ class WindowMessage(NamedTuple):
 
     item: Item
     message: Message
+    #: The places in the window of a call and its results; its own place for any other message.
+    group: set[int]
     #: It replaces others.
     is_compressed: bool
     #: It may not be compressed: it is pinned, or a system message before the first round.
@@ -113,7 +115,7 @@ def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[slice, bool]
 
     None has a fixed message, an unanswered question, a result that no model has read, or a call that waits for results.
     """
-    groups = group_messages(one.message for one in shown)
+    groups = [one.group for one in shown]
     read = max((place for place, one in enumerate(shown) if one.message["role"] == ASSISTANT), default=-1)
     stays = [one.is_fixed for one in shown]
     answered = _find_end_of_answered(shown)
@@ -230,10 +232,11 @@ class Window:
             found = [(item, message) for item in items if (message := self.read_item(item, log)) is not None]
             self.show([item for item, _ in found], log)
             groups = group_messages(message for _, message in found)
-            return log, [
-                WindowMessage(item, _label_orphan(message, group), bool(self._list_sources(item)), log.is_fixed(item))
-                for (item, message), group in zip(found, groups, strict=True)
-            ]
+            shown = []
+            for (item, message), group in zip(found, groups, strict=True):
+                is_compressed, labelled = bool(self._list_sources(item)), _label_orphan(message, group)
+                shown.append(WindowMessage(item, labelled, group, is_compressed, log.is_fixed(item)))
+            return log, shown
 
     def read_item(self, item: Item, log: LogReader) -> Message | None:
         """Return a message as it reads now; None if its round has failed."""
