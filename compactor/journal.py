@@ -244,12 +244,6 @@ class JournalWriter:
             with self._guard("lease"):
                 self._journal.release()
 
-    def note(self, event: Event) -> None:
-        """Keep *event* in the log, if there is one."""
-        facts = {key: value for key, value in event.facts().items() if key != "role"}
-        with self._guard("event"):
-            self._journal.note(event.name, facts)
-
     def record_failure(self, event: Event) -> None:
         """Keep *event* in the log if it tells of a failure. An event hook.
 
@@ -262,7 +256,9 @@ class JournalWriter:
             same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():
-                self.note(event)
+                facts = {key: value for key, value in event.facts().items() if key != "role"}
+                with self._guard("event"):
+                    self._journal.note(event.name, facts)
 
     @contextmanager
     def _guard(self, what: Literal["answer", "lease", "event"]) -> Iterator[None]:

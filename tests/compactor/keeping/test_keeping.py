@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scene import PRICES, ROLE, memory_of, of_kind, on_command
 
-from compactor.events import PersistFailed, Published
+from compactor.events import Discarded, PersistFailed
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.testing import ScriptedSummarizer
 from memory import StoreFull, StoreUnreachable
@@ -80,7 +80,7 @@ def test_each_thing_that_fails_is_told_by_itself() -> None:
     writer.release()
     assert writer.lease(60.0) == 0.0
     writer.prepare(answer("Paid for."))
-    writer.note(Published(role=ROLE, start=1, end=2, tokens_before=9, tokens_after=1, seconds=1.0))
+    writer.record_failure(Discarded(role=ROLE, reason="late"))
     assert [(event.what, event.error) for event in told] == [
         (what, "StoreUnreachable") for what in ("lease", "answer", "event")
     ]
