@@ -240,11 +240,6 @@ def _without_common_beginning(argument: str, first: str) -> str:
     return clip(f"{MORE}{argument[begin:]}" if begin > 6 else argument, _ARGUMENT)
 
 
-def _same_outcome(action: Action) -> Hashable:
-    """Return a key for read-only calls of one tool with the same outcome; None for other calls."""
-    return None if action.matters or not action.shared else (_tool(action), action.outcome)
-
-
 def _tool(action: Action) -> tuple[str, str, bool]:
     """Return a key for the tool of *action*; for a shell it includes the program."""
     shell = not words_of("shells").isdisjoint(name_words(action.name)[:1])
@@ -273,7 +268,10 @@ def choose_lines(actions: Sequence[Action], budget: int, count: TokenCounter) ->
     if _cost(chosen, count) > budget:
         chosen = [*map(_shorten, chosen[:-_RECENT]), *chosen[-_RECENT:]]
     if _cost(chosen, count) > budget:
-        chosen = _merge(map(_shorten, chosen), _same_outcome)
+        # Read-only calls of one tool with the same outcome.
+        chosen = _merge(
+            map(_shorten, chosen), lambda one: None if one.matters or not one.shared else (_tool(one), one.outcome)
+        )
     if _cost(chosen, count) > budget:
         chosen = _choose_best(chosen, budget, count)
     return [action.line for action in sorted(chosen, key=lambda action: not action.matters)]

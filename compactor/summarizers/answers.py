@@ -129,24 +129,21 @@ def _drop_thoughts(text: str) -> str:
     start = 0
     while True:
         if leading := _LEADING_END.match(text, start):
-            start = leading.end()
+            end = leading.end()
         elif leading := _LEADING_THOUGHT.match(text, start):
-            start = _end_of(leading[1], text, leading.end()) or len(text)
-        elif (end := _loose_end(text, start)) > start or (end := _end_of_draft(text, start)):
-            start = end
-        else:
-            return text[start:].strip()
+            end = _end_of(leading[1], text, leading.end()) or len(text)
+        elif (end := _loose_end(text, start)) == start:
+            leading = _LEADING_DRAFT.match(text, start)
+            end = _end_of(leading[1], text, leading.end(), _BEHIND) if leading else 0
+            if not end:
+                return text[start:].strip()
+        start = end
 
 
 def _end_of(name: str, text: str, start: int, behind: str = "") -> int:
     """Return the end of the first closing tag of *name* from *start*; 0 if there is none."""
     closing = re.compile(f"</{name}>{behind}", re.IGNORECASE).search(text, start)
     return closing.end() if closing else 0
-
-
-def _end_of_draft(text: str, start: int) -> int:
-    leading = _LEADING_DRAFT.match(text, start)
-    return _end_of(leading[1], text, leading.end(), _BEHIND) if leading else 0
 
 
 def _loose_end(text: str, start: int) -> int:

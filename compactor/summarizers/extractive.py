@@ -45,7 +45,6 @@ from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
-from .cues import instruction_strength
 from .statements import (
     END,
     GAP,
@@ -115,7 +114,9 @@ class ExtractiveSummarizer:
         earlier, stored = _split_actions(earlier)
         new, reduced = _split_actions(new)  # reductions describe actions too
         actions = [*answer_open(list(stored.values()), rounds), *reduced.values(), *called]
-        share = budget * _share_of_calls(actions, [*earlier, *new])
+        calls = sum(action.count for action in actions)
+        messages = {one.source for one in (*earlier, *new) if one.in_message}
+        share = budget * (calls / (calls + _MESSAGE_WEIGHT * len(messages))) if calls else 0.0
         # A reduction's line is short already, so it gets extra room.
         own_room = sum(self._count(one.text) + 2 for one in reduced)
         acts = choose_lines(actions, int(min(share * _DONE_SHARE + own_room, budget * _DONE_SHARE)), self._count)
@@ -146,13 +147,6 @@ def _split_actions(statements: Iterable[Statement]) -> tuple[list[Statement], di
         elif statement.section is not Section.FILES:
             rest.append(statement)
     return rest, actions
-
-
-def _share_of_calls(actions: Sequence[Action], statements: Iterable[Statement]) -> float:
-    """Return the share of calls among calls and the user's messages; 0 for a chat without calls."""
-    calls = sum(action.count for action in actions)
-    messages = len({statement.source for statement in statements if statement.section in {Section.GOAL, Section.SAID}})
-    return calls / (calls + _MESSAGE_WEIGHT * messages) if calls else 0.0
 
 
 def _texts(request: SummaryRequest) -> Iterator[str]:
@@ -187,7 +181,7 @@ class _Draft:
         """Return the summary of *done* and the best lines, at most *budget* tokens counted as one text."""
         left = budget - self._count(self._render(())) if self._done else budget
         for_rules = budget * 2 // 5 if self._done else budget // 3
-        rules = (place for place, line in enumerate(self._lines) if _is_rule(line.statement))
+        rules = (place for place, line in enumerate(self._lines) if line.statement.is_rule)
         self._choose(rules, min(for_rules, left), left)
         # Limit talk first, so that results get a place; then give talk the room that results did not use.
         for for_talk in (left * 3 // 4, left):
@@ -227,7 +221,9 @@ class _Draft:
                 heapq.heappush(heap, (-self._worth(place), -place))
                 continue
             self._take(place, cost)
-            for neighbour in self._neighbours(line.statement).intersection(left).difference(self._chosen, self._joined):
+            beside = ((line.statement.source, line.statement.place + step) for step in (-1, 1))
+            neighbours = {self._clauses[at] for at in beside if line.statement.in_message and at in self._clauses}
+            for neighbour in neighbours & left - self._chosen.keys() - self._joined:
                 self._joined.add(neighbour)
                 heapq.heappush(heap, (-self._worth(neighbour), -neighbour))
 
@@ -240,13 +236,6 @@ class _Draft:
         terms = [term for term, _ in line.terms]
         self._covered.update(terms)
         self._covered_or_done.update(terms)
-
-    def _neighbours(self, statement: Statement) -> set[int]:
-        """Return the clauses next to *statement* in the same message."""
-        if not statement.in_message:
-            return set()
-        beside = ((statement.source, statement.place + step) for step in (-1, 1))
-        return {self._clauses[at] for at in beside if at in self._clauses}
 
     def _worth(self, place: int) -> float:
         """Return the gain of a line per token. A clause next to a chosen one has no extra cost: context is there."""
@@ -285,12 +274,6 @@ class _Draft:
         for section, items in self._done.items():
             sections[section] += (f"- {item}" for item in items)
         return "\n\n".join("\n".join([section, *items]) for section, items in sections.items() if items)
-
-
-def _is_rule(statement: Statement) -> bool:
-    """Return whether *statement* is a user's instruction, or reads like a rule in a foreign summary."""
-    foreign = statement.section is Section.EARLIER and instruction_strength(statement.text) == 1
-    return foreign or statement.section is Section.INSTRUCTIONS
 
 
 def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str]]:

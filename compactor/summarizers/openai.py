@@ -121,7 +121,11 @@ class OpenAISummarizer:
         else:
             if base_url is not None or api_key is not None:
                 raise ValueError("give either client=, or base_url= and api_key=: a client has both")
-            _check_client(client)
+            openai = sys.modules.get("openai")
+            if openai is not None and isinstance(client, openai.AsyncOpenAI):
+                raise TypeError("client= must be synchronous: pass openai.OpenAI(...) instead of AsyncOpenAI")
+            if not callable(getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)):
+                raise TypeError("client= must have chat.completions.create, as openai.OpenAI has")
             self._endpoint = "the given client's endpoint"
 
     def __repr__(self) -> str:
@@ -367,14 +371,6 @@ def _find_key(api_key: str | None, endpoint: str) -> str:
     if not all("!" <= character <= "~" for character in key):
         raise SummarizerError("the API key contains invalid characters; copy it again")
     return key
-
-
-def _check_client(client: Any) -> None:
-    openai = sys.modules.get("openai")
-    if openai is not None and isinstance(client, openai.AsyncOpenAI):
-        raise TypeError("client= must be synchronous: pass openai.OpenAI(...) instead of AsyncOpenAI")
-    if not callable(getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)):
-        raise TypeError("client= must have chat.completions.create, as openai.OpenAI has")
 
 
 def _openai_of(client: Any) -> Any:

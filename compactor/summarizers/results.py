@@ -262,15 +262,15 @@ def shorten_words(text: str) -> str:
     """Return *text* on one line, without an action's marks; long words keep their beginning, long paths their end."""
     line = flatten(text)
     if len(line) > _WORD:
-        line = " ".join(word if len(word) <= _WORD else _shorten_word(word) for word in line.split(" "))
+        words = line.split(" ")
+        for place, word in enumerate(words):
+            if len(word) > _WORD:
+                _, slash, tail = word.rpartition("/")
+                unspaced = any(letter > "\u2e7f" for letter in word[:8])
+                long = word if unspaced else f"{word[:20]}{MORE}"
+                words[place] = f"{MORE}/{tail}" if slash and 0 < len(tail) <= _WORD else long
+        line = " ".join(words)
     return line.replace("→", "->").replace("·", "-").replace("<think", "[think")
-
-
-def _shorten_word(word: str) -> str:
-    _, slash, tail = word.rpartition("/")
-    if slash and 0 < len(tail) <= _WORD:
-        return f"{MORE}/{tail}"
-    return word if any(letter > "\u2e7f" for letter in word[:8]) else f"{word[:20]}{MORE}"
 
 
 #: Bytes that a text may exceed its limit by: half a name is useless.

@@ -81,6 +81,12 @@ class Statement:
         return self.section is Section.SAID or self.section is Section.GOAL
 
     @property
+    def is_rule(self) -> bool:
+        """True if it is a user's instruction, or reads like a rule in a foreign summary."""
+        foreign = self.section is Section.EARLIER and instruction_strength(self.text) == 1
+        return foreign or self.section is Section.INSTRUCTIONS
+
+    @property
     def spoken(self) -> bool:
         """True if it quotes an agent."""
         return self.section is Section.FACTS and self.text[-1:] == '"' and ': "' in self.text
@@ -197,13 +203,10 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
                     yield from _read_post(part, calls, plans, make)
             elif not (queries and place == 0 and repeats_query(post, round_)):
                 yield from _read_user(post.message, make)
-        question = _question(next((post.message for post in reversed(round_.post_list) if post.message), ""))
-
-
-def _question(message: str) -> str:
-    """Return the short question at the end of *message*, or "": an answer such as "yes" means nothing without it."""
-    asked = list(sentences(message[-400:], _LINE))[-1:]
-    return asked[0] if asked and asked[0][-1] in "?？" and len(asked[0]) <= 160 else ""
+        last = next((post.message for post in reversed(round_.post_list) if post.message), "")
+        # An answer such as "yes" means nothing without its question.
+        *_, question = "", *sentences(last[-400:], _LINE)
+        question = question if question[-1:] in {"?", "？"} and len(question) <= 160 else ""
 
 
 def as_facts(action: Statement) -> Iterator[Statement]:

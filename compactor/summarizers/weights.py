@@ -86,7 +86,14 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
     last = max((statement.round for statement in statements), default=0) or 1
-    talk, worked = _talk(statements), _worked(statements)
+    of_user = sum(len(one.text) for one in statements if one.of_user)
+    spoken = sum(len(one.text) for one in statements if one.spoken)
+    # Agents' words count less, the more they say beyond the user's.
+    talk = min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
+    # The share of work, not talk: of results among results and the user's messages.
+    messages = {one.source for one in statements if one.of_user}
+    results = {one.source for one in statements if one.section is Section.FACTS and not one.spoken}
+    worked = len(results) / (len(results) + len(messages)) if results else 0.0
     worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
     sizes = Counter(statement.source for statement in statements if statement.in_message)
     lines = []
@@ -133,8 +140,12 @@ def _current(statements: Sequence[Statement]) -> list[Statement]:
         if said is None:
             continue
         newer = known[statement.of_user, said.subject]
-        others = ((by, other) for by, other in newer if statements[by].source != statement.source)
-        replacement = next((by for by, other in others if _replaces(other, said)), None)
+        replacement = None
+        for by, other in newer:
+            same = 3 * len(other.words & said.words) >= 2 * len(other.words | said.words)
+            if statements[by].source != statement.source and (other.change or same):
+                replacement = by
+                break
         if replacement is not None:
             del current[place]
             if statement.section is Section.INSTRUCTIONS:
@@ -142,11 +153,6 @@ def _current(statements: Sequence[Statement]) -> list[Statement]:
         elif len(newer) < _MAX_NEWER:
             newer.append((place, said))
     return list(current.values())
-
-
-def _replaces(newer: Assignment, older: Assignment) -> bool:
-    both, either = newer.words & older.words, newer.words | older.words
-    return newer.change or 3 * len(both) >= 2 * len(either)
 
 
 def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
@@ -175,20 +181,6 @@ def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
     if any(kind > _EXACT_KIND and term not in terms for term, kind in others.items()):
         return False
     return 3 * sum(term in terms for term in others) >= 2 * len(others)
-
-
-def _talk(statements: Sequence[Statement]) -> float:
-    """Return the factor for agents' words: 1 if agents say no more than the user, less the more they say."""
-    of_user = sum(len(statement.text) for statement in statements if statement.of_user)
-    spoken = sum(len(statement.text) for statement in statements if statement.spoken)
-    return min(1.0, max(_MIN_TALK, of_user / spoken)) if of_user and spoken else 1.0
-
-
-def _worked(statements: Sequence[Statement]) -> float:
-    """Return the share of results among results and the user's messages: the share of work, not talk."""
-    messages = {one.source for one in statements if one.of_user}
-    results = {one.source for one in statements if one.section is Section.FACTS and not one.spoken}
-    return len(results) / (len(results) + len(messages)) if results else 0.0
 
 
 def _worths(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
