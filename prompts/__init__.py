@@ -211,13 +211,9 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
             f"prompt {name!r}: not found; {_nearest(name)}the shipped prompts are {', '.join(shipped())},"
             f" and a path has a suffix or a separator{here}"
         )
-    for place in places:
-        if os.path.isfile(place):
-            return _parse(_read(place), str(place))
-    for place in places:
-        if os.path.exists(place):
-            kind = "a folder" if os.path.isdir(place) else "not a regular file"
-            raise PromptError(f"prompt {place}: is {kind}; give the path of a YAML file")
+    if there := [place for place in places if os.path.exists(place)]:
+        place = next(filter(os.path.isfile, there), there[0])
+        return _parse(_read(place), str(place))
     looked = ", ".join(dict.fromkeys(repr(os.path.abspath(place)) for place in places))
     raise PromptError(
         f"prompt {name!r}: not found; looked for {looked}; {_nearest(os.path.basename(name))}the shipped prompts, which"
@@ -237,9 +233,8 @@ def _is_prose(name: str) -> bool:
     """
     if any(f"{{{placeholder}}}" in name for placeholder in PLACEHOLDERS):
         return True
-    return not name.endswith((".yaml", ".yml")) and (
-        len(name.split()) > 1 or any(one.isalpha() and not one.isascii() for one in name)
-    )
+    foreign = any(one.isalpha() and not one.isascii() for one in name)
+    return not name.endswith((".yaml", ".yml")) and (len(name.split()) > 1 or foreign)
 
 
 def _nearest(name: str) -> str:
@@ -270,6 +265,9 @@ def _load_shipped(name: str) -> PromptTemplate:
 
 
 def _read(path: Path) -> bytes:
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise PromptError(f"prompt {path}: is {kind}; give the path of a YAML file")
     try:
         with open(path, "rb") as file:
             return file.read(MAX_SIZE + 1)

@@ -198,10 +198,10 @@ def name_words(name: str) -> list[str]:
 
 def merge_actions(actions: Iterable[Action]) -> list[Action]:
     """Return *actions* with repeated calls merged at the place of the last; failures and successes stay apart."""
-    return _merge(_merge(actions, lambda one: (one.name, one.arguments, one.failed)), _record)
+    return _merge(_merge(actions, lambda one: (one.name, one.arguments, one.failed)), _record_of)
 
 
-def _record(action: Action) -> Hashable:
+def _record_of(action: Action) -> Hashable:
     """Return a key for the record that *action* looked up, or None: newer values of a record replace older ones."""
     said = None if action.matters or ", " not in action.outcome else assignment(action.outcome)
     return said and (action.name, said.subject)
@@ -240,7 +240,7 @@ def _without_common_beginning(argument: str, first: str) -> str:
     return clip(f"{MORE}{argument[begin:]}" if begin > 6 else argument, _ARGUMENT)
 
 
-def _tool(action: Action) -> tuple[str, str, bool]:
+def _tool_of(action: Action) -> tuple[str, str, bool]:
     """Return a key for the tool of *action*; for a shell it includes the program."""
     shell = not words_of("shells").isdisjoint(name_words(action.name)[:1])
     return action.name, action.arguments[0].partition(" ")[0] if shell else "", action.failed
@@ -264,13 +264,13 @@ def _shorten(action: Action) -> Action:
 def choose_lines(actions: Sequence[Action], budget: int, count: TokenCounter) -> list[str]:
     """Return lines of *actions* within *budget* tokens: errors and changes, then the rest, each part in order."""
     chosen = merge_actions(actions)
-    chosen = [*_merge(chosen[:-_MAX_LINES], _tool), *chosen[-_MAX_LINES:]]
+    chosen = [*_merge(chosen[:-_MAX_LINES], _tool_of), *chosen[-_MAX_LINES:]]
     if _cost(chosen, count) > budget:
         chosen = [*map(_shorten, chosen[:-_RECENT]), *chosen[-_RECENT:]]
     if _cost(chosen, count) > budget:
         # Read-only calls of one tool with the same outcome.
         chosen = _merge(
-            map(_shorten, chosen), lambda one: None if one.matters or not one.shared else (_tool(one), one.outcome)
+            map(_shorten, chosen), lambda one: None if one.matters or not one.shared else (_tool_of(one), one.outcome)
         )
     if _cost(chosen, count) > budget:
         chosen = _choose_best(chosen, budget, count)
@@ -319,7 +319,7 @@ def _add_groups(
     groups: dict[Hashable, list[int]] = {}
     for place, action in enumerate(actions):
         if place not in alone:
-            groups.setdefault(_tool(action), []).append(place)
+            groups.setdefault(_tool_of(action), []).append(place)
     for places in sorted(groups.values(), key=lambda places: -sum(worths[place] for place in places)):
         (group,) = _merge([actions[place] for place in places], lambda _: ())
         cost = count(f"- {group.line}\n")

@@ -109,7 +109,7 @@ class ExtractiveSummarizer:
         called = list(breathe(find_actions(rounds)))
         if earlier and not (new or called) and self._count(previous) <= target:
             return Summary(previous, extracted=True)
-        budget = min(target, self._count(previous) + self._worthwhile(request))
+        budget = min(target, self._count(previous) + self._allowed_growth(request))
         files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
         earlier, stored = _split_actions(earlier)
         new, reduced = _split_actions(new)  # reductions describe actions too
@@ -129,9 +129,9 @@ class ExtractiveSummarizer:
         text = _Draft(lines, done, self._count).fit(budget) if lines or done else _cut(NOTHING, target, self._count)
         return Summary(text, extracted=True)
 
-    def _worthwhile(self, request: SummaryRequest) -> int:
+    def _allowed_growth(self, request: SummaryRequest) -> int:
         """Return the allowed growth of a summary in tokens: half of the new rounds, to save enough."""
-        half = sum(self._count(text) + _MESSAGE for text in _texts(request) if text) // 2
+        half = sum(self._count(text) + _MESSAGE for text in _texts_in(request) if text) // 2
         if half >= _MIN_TOKENS:
             return half
         return min(_MIN_TOKENS, sum(self._count(quote(round_)) for round_ in request.rounds) * 9 // 10)
@@ -149,7 +149,7 @@ def _split_actions(statements: Iterable[Statement]) -> tuple[list[Statement], di
     return rest, actions
 
 
-def _texts(request: SummaryRequest) -> Iterator[str]:
+def _texts_in(request: SummaryRequest) -> Iterator[str]:
     for round_ in request.rounds:
         if request.kind == "rounds":
             yield round_.user_query
@@ -269,14 +269,14 @@ class _Draft:
 
     def _render(self, places: Iterable[int]) -> str:
         sections: dict[Section, list[str]] = {section: [] for section in Section}
-        for section, item in _items([self._lines[place].statement for place in sorted(places)]):
+        for section, item in _group_items([self._lines[place].statement for place in sorted(places)]):
             sections[section].append(f"- {item}")
         for section, items in self._done.items():
             sections[section] += (f"- {item}" for item in items)
         return "\n\n".join("\n".join([section, *items]) for section, items in sections.items() if items)
 
 
-def _items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str]]:
+def _group_items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str]]:
     """Yield (section, item) of a summary; the chosen clauses of a user's message form one item."""
     messages: dict[int, list[Statement]] = defaultdict(list)
     for statement in statements:

@@ -97,9 +97,16 @@ class OpenAISummarizer:
             if name in _NOT_EXTRA:
                 raise ValueError(f"extra= may not contain {name!r}: {_NOT_EXTRA[name]}")
         self.model = model
-        self._temperature = temperature
-        self._max_output_tokens = max_output_tokens
-        self._reasoning_effort = reasoning_effort
+        reasoning = _REASONING.search(model) is not None
+        limit = "max_completion_tokens" if reasoning else "max_tokens"
+        arguments = {
+            "model": model,
+            "temperature": None if reasoning else temperature,
+            "reasoning_effort": reasoning_effort,
+            # No limit from target_tokens: a limit would cut the answer off, not make it shorter.
+            limit: None if extra and extra.keys() & set(_OUTPUT_LIMITS) else max_output_tokens,
+        }
+        self._arguments = {name: value for name, value in arguments.items() if value is not None} | dict(extra or {})
         self._style = style
         #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
         self.takes_continued = style != "separate"
@@ -107,7 +114,6 @@ class OpenAISummarizer:
         #: Failed requests; their form may be the reason. A set, because one summarizer may serve many sessions.
         self._failed: set[tuple[str, ...]] = set()
         self._timeout = timeout
-        self._extra = dict(extra or {})
         self._clock = clock
         self._closed = False
         self._given = client
@@ -151,7 +157,7 @@ class OpenAISummarizer:
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         if asked in self._failed:
             self._failed.discard(asked)
-            return self._answer(client, limit, self._arguments(request.messages))
+            return self._answer(client, limit, self._arguments | {"messages": sendable(request.messages)})
         try:
             return self._answer_in_style(client, limit, request)
         except SummarizerError as failed:
@@ -173,14 +179,14 @@ class OpenAISummarizer:
         if continued.tool_choice is not None:
             given["tool_choice"] = sendable(continued.tool_choice)
         try:
-            return self._answer(client, limit, given | self._arguments(continued.messages))
+            return self._answer(client, limit, given | self._arguments | {"messages": sendable(continued.messages)})
         except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
         summary = self._answer_separately(client, limit, request, again=True)
         return replace(summary, usage=add_usage(usage, summary.usage))
 
     def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
-        arguments = self._arguments(request.messages)
+        arguments = self._arguments | {"messages": sendable(request.messages)}
         if request.schema is None or not self._takes_formats or "response_format" in arguments:
             return self._answer(client, limit, arguments, again=again)
         schema = {"name": request.kind, "schema": sendable(request.schema), "strict": True}
@@ -231,18 +237,6 @@ class OpenAISummarizer:
             raise
         except Exception as exc:  # any exception of a client is a failure of this call only
             raise self._explain(exc, arguments) from exc
-
-    def _arguments(self, messages: Any) -> dict[str, Any]:
-        reasoning = _REASONING.search(self.model) is not None
-        arguments: dict[str, Any] = {"model": self.model, "messages": sendable(messages)}
-        if self._temperature is not None and not reasoning:
-            arguments["temperature"] = self._temperature
-        if self._reasoning_effort is not None:
-            arguments["reasoning_effort"] = self._reasoning_effort
-        # No limit from target_tokens: a limit would cut the answer off, not make it shorter.
-        if self._max_output_tokens is not None and not self._extra.keys() & set(_OUTPUT_LIMITS):
-            arguments["max_completion_tokens" if reasoning else "max_tokens"] = self._max_output_tokens
-        return arguments | self._extra
 
     def _client(self) -> Any:
         if self._closed:

@@ -101,7 +101,7 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
         # httpx decompresses other encodings itself; small pieces bound each step.
         pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
 
-    def bounded() -> Iterator[bytes]:
+    def bound() -> Iterator[bytes]:
         left = most
         for piece in pieces:
             left -= len(piece)
@@ -111,7 +111,7 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
             yield piece
 
     base = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")
-    methods = {"__iter__": lambda _: bounded(), "close": lambda _: stream.close()}
+    methods = {"__iter__": lambda _: bound(), "close": lambda _: stream.close()}
     response.stream = type("BoundStream", (base,), methods)()
 
 

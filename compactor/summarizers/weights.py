@@ -81,7 +81,7 @@ def breathe(items: Iterable[Item]) -> Iterator[Item]:
 def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     """Return the current statements as lines, weighed against the whole conversation."""
     said_in = {text: content(text) for text in breathe(dict.fromkeys(one.text for one in all_of_them))}
-    statements = _without_repeated_wishes(_current(_distinct(all_of_them)), said_in)
+    statements = _drop_repeated_wishes(_drop_superseded(_drop_repeated(all_of_them)), said_in)
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
@@ -94,7 +94,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     messages = {one.source for one in statements if one.of_user}
     results = {one.source for one in statements if one.section is Section.FACTS and not one.spoken}
     worked = len(results) / (len(results) + len(messages)) if results else 0.0
-    worths = _worths(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
+    worths = _weigh_terms(all_of_them, [said_in[statement.text] for statement in all_of_them], 1 + min(1, 3 * worked))
     sizes = Counter(statement.source for statement in statements if statement.in_message)
     lines = []
     for statement, said in breathe(zip(statements, contents, strict=True)):
@@ -119,7 +119,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     return lines
 
 
-def _distinct(statements: Iterable[Statement]) -> list[Statement]:
+def _drop_repeated(statements: Iterable[Statement]) -> list[Statement]:
     """Return *statements* without repetitions: each at its last place, as an instruction if it ever was one."""
     latest: dict[tuple[bool, str], Statement] = {}
     for statement in breathe(statements):
@@ -130,7 +130,7 @@ def _distinct(statements: Iterable[Statement]) -> list[Statement]:
     return list(latest.values())
 
 
-def _current(statements: Sequence[Statement]) -> list[Statement]:
+def _drop_superseded(statements: Sequence[Statement]) -> list[Statement]:
     """Return *statements* without superseded values; the replacement of an instruction is an instruction."""
     known: defaultdict[tuple[bool, frozenset[str]], list[tuple[int, Assignment]]] = defaultdict(list)
     current: dict[int, Statement] = dict(enumerate(statements))
@@ -155,7 +155,7 @@ def _current(statements: Sequence[Statement]) -> list[Statement]:
     return list(current.values())
 
 
-def _without_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
+def _drop_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
     """Return *statements* without wishes that another instruction repeats.
 
     Of two similar wishes the newer stays, or the one that says more. A wish stays if it has an identifier or number
@@ -183,7 +183,7 @@ def _covers(terms: Mapping[str, float], others: Mapping[str, float]) -> bool:
     return 3 * sum(term in terms for term in others) >= 2 * len(others)
 
 
-def _worths(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
+def _weigh_terms(statements: Sequence[Statement], contents: Sequence[Content], power: float) -> dict[str, float]:
     """Return the value of each term: its rarity among posts and, for identifiers and numbers, its recurrence."""
     frequency: Counter[str] = Counter()
     rounds: Counter[str] = Counter()
