@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..entries import (
@@ -169,7 +169,9 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
     first = None  # the first round in which a later entry erases something
     overlays: list[tuple[int, str]] = []
     texts: list[tuple[int, str]] = []
-    sources = dict(_list_sources(entries))
+    shown = (entry.record for entry in entries if entry.kind in kinds_of(ShownRecorded))
+    made = [one for record in shown if isinstance(record, ShownRecorded) for one in record.made]
+    sources = {one.id: one.sources + one.beside for one in made}
     for entry in reversed(entries):
         record = entry.record if entry.kind in _HOLDING | _ERASING else None
         if isinstance(record, PostRedacted):
@@ -186,13 +188,6 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
                 bodies = texts if isinstance(record, (RoundOpened, PostAdded)) else overlays
                 bodies.append((entry.number, Entry.of(left).body))
     return [*overlays, *texts]
-
-
-def _list_sources(entries: Iterable[Entry]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the id of each stand-in, and its sources."""
-    for entry in entries:
-        if entry.kind in kinds_of(ShownRecorded) and isinstance(record := entry.record, ShownRecorded):
-            yield from ((one.id, one.sources + one.beside) for one in record.made)
 
 
 def _erase_in_shown(

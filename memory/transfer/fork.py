@@ -40,10 +40,7 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     pins and redactions are copied. Each role gets its newest compaction that is not reverted and ends by that round,
     with the compactions that a revert leads back to. Token counts by providers still correct ours. Ids of rounds and
     posts, time stamps and generations stay; the entries of the log get new ids. Prepared answers are not copied: they
-    may include later rounds. The two sessions share nothing afterwards.
-
-    *session_id* None generates a name; *store* None is the store of *memory*. Written in one append. Raises
-    ``UnknownRound`` for an unknown round, and ``StoreError`` if the store has the session already.
+    may include later rounds. Written in one append.
     """
     now = memory.snapshot
     if not isinstance(at_round, int) or isinstance(at_round, bool) or not 1 <= at_round <= now.total:

@@ -46,11 +46,7 @@ _BODY_DEPTH = -16
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """Return the whole *memory* as plain JSON values: ``json.loads(json.dumps(state))`` equals the state.
-
-    ``version`` is the version of the format, ``entries`` the present log. The state shares nothing with the Memory.
-    Raises ``StoreError`` if the log cannot be read.
-    """
+    """Return the whole *memory* as plain JSON values: ``json.loads(json.dumps(state))`` equals the state."""
     now = memory.snapshot
     entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, now.number)] if now.number else []
     if len(entries) != now.number or (entries and entries[-1]["id"] != now.last):
@@ -67,11 +63,10 @@ def state_of(memory: Memory) -> dict[str, Any]:
 def memory_from(
     cls: type[M], state: Mapping[str, Any], session_id: str | None = None, *, store: Store | None = None, **options: Any
 ) -> M:
-    """Return a Memory with the content of *state*.
+    """Return a Memory with the content of *state*. Everything is checked first and written in one append.
 
-    *session_id* defaults to the name in the state; *store* and *options* are those of ``Memory``. Everything is checked
-    first and written in one append: if this raises, nothing was written. Raises ``NewerVersion`` for the state of a
-    newer version, ``StoreDamaged`` for an unreadable one, and ``StoreError`` if the store has the session already.
+    Raises ``NewerVersion`` for the state of a newer version, ``StoreDamaged`` for an unreadable one, and ``StoreError``
+    if the store has the session already.
     """
     if not isinstance(state, Mapping):
         _raise_damaged("the state", f"it is a {type(state).__name__} and not a mapping")
