@@ -120,8 +120,9 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
                     if known or len(left) == len(standing):
                         continue
                 generation += 1  # by a redaction, every role's
-        stamp = {"happened": how, "at": entry.created_at, "generation": generation, "number": entry.number}
-        records.extend([copy_with(one, **stamp) for one in standing[len(left) :]])
+        for one in standing[len(left) :]:
+            at, number = entry.created_at, entry.number
+            records.append(copy_with(one, happened=how, at=at, generation=generation, number=number))
         standing = left
     return tuple(copy_with(one, current=True) if standing and one is standing[-1] else one for one in records)
 
@@ -287,8 +288,8 @@ class RoleJournal(Journal):
             # Not past an open round, even one that another process opened: it will take more posts.
             if not 1 <= last <= now.closed_prefix or set(map(now.state_of, round_ids)) - {"finished"}:
                 raise StaleCompaction("rounds_changed")
-            changes = {"created_at": made_at, "generation": base + 1, "end_number": last}
-            published = rounds.anchor(copy_with(compaction, **changes))
+            published = copy_with(compaction, created_at=made_at, generation=base + 1, end_number=last)
+            published = rounds.anchor(published)
             if not published.may_follow(state.current):
                 raise StaleCompaction("behind")
             stored, how = copy_with(published, pinned=()), (origin or Origin())._asdict()

@@ -40,8 +40,8 @@ def without(round_: Round, numbers: Iterable[int]) -> Round:
     """Return *round_* with the posts of these *numbers* erased."""
     numbers = frozenset(numbers)
     posts = tuple(redact(post) if post.number in numbers else post for post in round_.post_list)
-    query = {"user_query": REDACTED, "extra": strip(round_.extra)} if 0 in numbers else {}
-    return copy_with(round_, post_list=posts, **query)
+    query, extra = (REDACTED, strip(round_.extra)) if 0 in numbers else (round_.user_query, round_.extra)
+    return copy_with(round_, post_list=posts, user_query=query, extra=extra)
 
 
 def redact(post: Post) -> Post:

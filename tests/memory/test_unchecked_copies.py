@@ -34,8 +34,9 @@ FIELDS = {
 }
 
 
-def misspelt(source: str) -> Iterator[str]:
-    """Give what calls of ``copy_with`` name that is no field: the function's of any record, the method's of a snapshot."""
+def misspelt(source: str, *, methods: bool = True) -> Iterator[str]:
+    """Give what calls of ``copy_with`` name that is no field: the function's of any record, the method's of a snapshot.
+    The compactor's methods of that name are a configuration's, which checks what it is given."""
     tree = ast.parse(source)
     ours = any(
         isinstance(node, ast.ImportFrom)
@@ -47,7 +48,7 @@ def misspelt(source: str) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Name(id="copy_with"), keywords=given) if ours:
                 known = FIELDS["record"]
-            case ast.Call(func=ast.Attribute(attr="copy_with"), keywords=given):
+            case ast.Call(func=ast.Attribute(attr="copy_with"), keywords=given) if methods:
                 known = FIELDS["snapshot"]
             case _:
                 continue
@@ -59,7 +60,9 @@ def misspelt(source: str) -> Iterator[str]:
 def test_every_field_that_is_changed_is_one(package: str) -> None:
     """A slip of the pen would be kept beside the field that was meant, and nobody would hear of it."""
     sources = [(path, path.read_text(encoding="utf-8")) for path in sorted((ROOT / package).rglob("*.py"))]
-    assert [(path.name, wrong) for path, source in sources for wrong in misspelt(source)] == []
+    assert [
+        (path.name, wrong) for path, source in sources for wrong in misspelt(source, methods=package == "memory")
+    ] == []
 
 
 @pytest.mark.parametrize(
