@@ -310,11 +310,14 @@ class Work:
             if previous is not None:
                 instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
             before = previous.summary if previous is not None else ""
-            heard = UserWords(request.rounds, (*instructions, *prohibitions), before)
-            notes = heard.attribute_notes(notes)
-            text = render_notes(notes) if notes else heard.attribute(text)
-        missing = find_lost(prohibitions, (text,))
-        text, back = restore_sentences(text, missing, room, self.count)
+            words = UserWords(request.rounds, (*instructions, *prohibitions), before)
+            if notes:
+                notes = words.attribute_notes(notes)
+                text = render_notes(notes)
+            else:
+                text = words.attribute(text)
+        missing = find_lost(prohibitions, (text,)) if prohibitions else ()
+        text, back = restore_sentences(text, missing, room, self.count) if missing else (text, 0)
         if back and notes:
             span = span_of(request.rounds, request.start_index, request.end_index)
             notes = add_instructions(notes, missing[-back:], span)

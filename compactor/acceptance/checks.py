@@ -167,7 +167,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         hollow = refusal("hollow", reason)
         hollow.had_nothing_to_say = had_nothing_to_say(terms, sources)
         raise hollow
-    if is_written and kind != "changes" and (missed := names_nothing_new(terms, *sources)):
+    if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise refusal("hollow", "the summary says nothing about the new rounds", missed)
     if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):
         reason = f"{len(unknown)} of the {len(names)} identifiers in the summary are absent from its source"

@@ -506,7 +506,7 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str,
 
     New means: *previous* does not name it.
     """
-    if not previous.text or said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
+    if said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before

@@ -86,8 +86,9 @@ def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tu
 
     *summary* is accepted. Only a model's summary adds quotes: an extractive one chose them by cue words already.
     """
-    quoted = () if summary.extracted else instructions_in(summary.text)
-    return _keep_newest((*prohibitions, *[text for text in quoted if len(text) <= MAX_SENTENCE]))
+    _, items, _ = _split_at_instructions(summary.text)
+    quoted = [] if summary.extracted else [text for text in map(_item_in, items) if len(text) <= MAX_SENTENCE]
+    return _keep_newest((*prohibitions, *quoted))
 
 
 def _keep_newest(found: Iterable[str]) -> tuple[str, ...]:
