@@ -153,7 +153,8 @@ class View:
     @property
     def messages(self) -> int:
         """Messages of the tail."""
-        closed = self.prefix_sums[self.closed].messages - self.prefix_sums[min(self.end, self.closed)].messages
+        totals, start = self.prefix_sums.totals, self.prefix_sums.start
+        closed = totals[self.closed - start].messages - totals[min(self.end, self.closed) - start].messages
         return closed + sum([len(group.posts) for _, group in self.growing])
 
     @property
@@ -171,7 +172,7 @@ class View:
     def asked(self) -> int:
         """The place of the newest closed round in which the user speaks, covered or not; -1 if there is none."""
         sums = self.prefix_sums
-        asked = sums[self.closed].asked
+        asked = sums.totals[self.closed - sums.start].asked
         if asked is not None:
             return asked
         if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
@@ -212,7 +213,7 @@ class View:
         sums = self.prefix_sums
         if start < sums.start:
             sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
-        return sums[stop].tokens - sums[start].tokens
+        return sums.totals[stop - sums.start].tokens - sums.totals[start - sums.start].tokens
 
     def round(self, place: int) -> Round:
         """Return a round as it reads now."""

@@ -255,8 +255,8 @@ class Ledger:
     def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
         """Count a closed round, and return its account with its parts."""
         reductions, pinned, _ = overlays
+        account = RoundAccount(raw.id, raw.number, overlays, count_calls(raw, self.role))
         round_ = apply_overlays(raw, reductions, self.role)
-        account = RoundAccount(round_.id, round_.number, overlays, count_calls(raw, self.role))
         parts: list[PromptPart] = []
         for group in group_messages(round_, self.role):
             key = _make_key(round_, group)
