@@ -91,8 +91,8 @@ class Log(ABC):
             live = self.snapshot.live.values()
             self._taken_over = tuple(item.opened.round_id for item in live if item.state == "created")
         self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
-        if (due := self._due_checkpoint()) is not None:
-            self._keep_checkpoint(due)
+        if self._is_indexed:
+            self._keep_checkpoint(self.snapshot)
             self._checkpoint_fault = ""  # no hook could hear of it yet
 
     def _after_fork(self) -> None:
@@ -135,7 +135,7 @@ class Log(ABC):
         """
         if made_at is None and records is not None:
             made_at = self._clock()
-        rounds, gone, heard, written, due = range(0), _NOTHING, False, False, None
+        rounds, gone, heard, written = range(0), _NOTHING, False, False
         try:
             with self._lock:
                 if self._writing:
@@ -154,8 +154,6 @@ class Log(ABC):
                         else:
                             written = not said or self._append_all(now, said, made_at)
                     now = self.snapshot
-                    if written and self._is_indexed:
-                        due = self._due_checkpoint()
                 finally:
                     told, total, gone = self._told, self.snapshot.total, self._gone
                     rounds, heard = range(told + 1, total + 1), self._heard
@@ -163,8 +161,8 @@ class Log(ABC):
         finally:
             if rounds or gone or heard or (emit and written):
                 self._announce(rounds, gone)
-        if due is not None:
-            self._keep_checkpoint(due)
+        if written and self._is_indexed:
+            self._keep_checkpoint(now)
         return now
 
     def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime | None) -> bool:
@@ -298,17 +296,12 @@ class Log(ABC):
         for number in begun:
             self._to_erase.pop(number, None)
 
-    def _due_checkpoint(self) -> Snapshot | None:
-        """Return the snapshot to checkpoint; None if none is due or a redaction is unfinished, which a checkpoint would
-        hide from the next opener."""
-        now = self.snapshot
-        if not self._is_indexed or now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
-            return None
-        self._checkpoint = now.number
-        return now
-
     def _keep_checkpoint(self, now: Snapshot) -> None:
-        fault = ""
+        """Store a checkpoint if one is due and no redaction is unfinished: a checkpoint would hide that from the next
+        opener."""
+        if now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
+            return
+        self._checkpoint, fault = now.number, ""
         try:
             self._store.keep_checkpoint(self.session_id, checkpoint_of(now))
         except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
