@@ -22,9 +22,7 @@ _MAX_CLOSING = 200
 _MAX_REMARKS = 400
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-_NOT_WORDS = re.compile(r"\W+")
-
-
+_LEADING = re.compile(r"\A\W+")
 _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)+"
 _REMARK = r"\W{0,10}(?:%s)"
 
@@ -46,8 +44,7 @@ def is_reply(text: str) -> bool:
     """
     if len(text) > _MAX_REPLY:
         return False
-    leading = _NOT_WORDS.match(text)
-    text = text[leading.end() if leading else 0 :].rstrip()
+    text = _LEADING.sub("", text).rstrip()
     greeting = _match(text, "greeting", _GREETING)
     rest = text[greeting.end() :] if greeting else text
     if not rest or _match(rest, "offer") or _match(rest, "refusal") or _match(text, "abroad"):
@@ -158,8 +155,8 @@ def _loose_end(text: str, start: int) -> int:
     return end
 
 
-#: A block in summary tags: start of its opening tag, start and end of its text, end of its closing tag. The last is at
-#: most the end of its text if it is not closed.
+#: A block in summary tags: start of its opening tag, start and end of its text, end of its closing tag (or of the
+#: opening one, if it is not closed).
 _Block = tuple[int, int, int, int]
 
 
@@ -177,17 +174,19 @@ def _last_block(text: str) -> str:
             if behind[:1] in ("", "\n") or not behind.strip():
                 return text[: tag.start()].rstrip() if is_remark(_CLOSES.sub("", behind).strip()) else text
         return text
-    filled = [block for block in blocks if text[block[1] : block[2]].strip()]
-    closed = (block for block in reversed(filled) if block[3] > block[2])
-    block = next(closed, filled[-1] if filled else blocks[-1])
-    fence = _FENCE_BEFORE.search(text[max(0, block[0] - 100) : block[0]])
-    behind = text[blocks[-1][3] :].strip() if blocks[-1][3] > blocks[-1][2] else ""
+    filled = [(opened, start, end, closed) for opened, start, end, closed in blocks if text[start:end].strip()]
+    complete = [(opened, start, end, closed) for opened, start, end, closed in filled if closed > end]
+    opened, start, end, closed = (complete or filled or blocks)[-1]
+    first, *_ = blocks[0]
+    *_, last_end, last_closed = blocks[-1]
+    fence = _FENCE_BEFORE.search(text[max(0, opened - 100) : opened])
+    behind = text[last_closed:].strip() if last_closed > last_end else ""
     behind = behind.removeprefix(fence[0][:3]).strip() if fence else behind
     behind = "" if is_remark(behind) else behind
-    leads = tags[0].start() == blocks[0][0] and not _FENCE_BEFORE.sub("", text[: blocks[0][0]]).strip()
-    if not leads and (behind or not filled or not _wraps(text, block)):
+    leads = tags[0].start() == first and not _FENCE_BEFORE.sub("", text[:first]).strip()
+    if not leads and (behind or not filled or not _wraps(text, opened, closed > end)):
         return text
-    return "\n\n".join(part for part in (text[block[1] : block[2]].strip(), behind) if part)
+    return "\n\n".join(part for part in (text[start:end].strip(), behind) if part)
 
 
 def _find_tags(text: str) -> Iterator[re.Match[str]]:
@@ -237,9 +236,8 @@ def _begins_line(text: str, start: int) -> bool:
     return not text[text.rfind("\n", 0, start) + 1 : start].strip()
 
 
-def _wraps(text: str, block: _Block) -> bool:
-    """Return whether *block*, at the end of *text*, is the whole answer and not a part of it."""
-    opened, _, end, closed = block
+def _wraps(text: str, opened: int, is_closed: bool) -> bool:
+    """Return whether the block at the end of *text* is the whole answer and not a part of it."""
     head = text[max(0, opened - _MAX_INTRODUCTION) : opened]
     if _FOLDED.search(head):
         return False
@@ -247,7 +245,7 @@ def _wraps(text: str, block: _Block) -> bool:
     short = opened <= _MAX_INTRODUCTION or head.rstrip().endswith(">")
     introduced = short and _INTRODUCES.search(head) is not None
     # Two of three: it is closed, begins a line, follows an introduction.
-    return (closed > end) + _begins_line(text, opened) + introduced > 1
+    return is_closed + _begins_line(text, opened) + introduced > 1
 
 
 def _unwrap(text: str) -> str:
