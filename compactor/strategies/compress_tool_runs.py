@@ -124,7 +124,7 @@ def find_past_runs(view: View, more_than: int, keep_last: int) -> Iterator[ToolR
 
     A run ends at any other message, a summary, a post that may not be reduced, or one of the newest *keep_last* posts.
     """
-    kept = Tail(view).newest(keep_last) if keep_last else ()
+    kept = Tail(view).newest(keep_last)
     for place in range(view.places.start, min(view.closed, view.places.stop)):
         logged = view.rounds[place]
         if len(logged.post_list) <= more_than:
@@ -147,7 +147,7 @@ def find_open_runs(view: View, keep_last: int) -> Iterator[ToolRun]:
     logged = view.rounds[place]
     said = max((post.number for post in logged.post_list if post.send_from == view.role), default=0)
     unread = {(place, post.number) for post in logged.post_list if post.number >= said}
-    kept = unread.union(Tail(view).newest(keep_last) if keep_last else ())
+    kept = Tail(view).newest(keep_last) | unread
     for is_end, found in groupby(_split(view, logged, place, kept), lambda run: run.part == "end"):
         runs = [] if is_end else list(found)
         # Without the role's text before the first call and after the last.

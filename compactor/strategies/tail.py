@@ -79,6 +79,8 @@ class Tail:
 
     def newest(self, number: int) -> frozenset[Location]:
         """Return the locations of the newest *number* posts."""
+        if not number:
+            return frozenset()
         locations = sorted(group.locate(post) for group in self.groups for post in group.posts)
         return frozenset(locations[max(len(locations) - number, 0) :])
 
