@@ -7,8 +7,15 @@ from collections.abc import Mapping
 
 from memory.errors import ContextError
 
-__all__ = ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "LeasedElsewhere", "LimitReached"]
-__all__ += ["SpendExceeded", "SummaryRejected"]
+__all__ = [
+    "BudgetExceeded",
+    "CompactionFailed",
+    "CompactionTimeout",
+    "LeasedElsewhere",
+    "LimitReached",
+    "SpendExceeded",
+    "SummaryRejected",
+]
 
 
 class BudgetExceeded(ContextError):

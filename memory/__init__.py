@@ -33,10 +33,57 @@ from .stores import InMemoryStore, Store, delete_files, expire, list_expired, op
 from .usage import Usage
 from .visibility import Rounds
 
-__all__ = ["RECALL_TOOLS", "USER", "Attachment", "CheckpointFailed", "CompactedMessage", "CompactionProvider"]
-__all__ += ["CompactionRecord", "Conflict", "ContextError", "Conversation", "Entry", "Event", "EventHook", "Hit"]
-__all__ += ["HookFailed", "InMemoryStore", "Journal", "JournalState", "Memory", "MessageError", "NewerVersion", "Note"]
-__all__ += ["OlderVersion", "Origin", "Overlay", "Post", "ProviderFailed", "Recall", "Redacted", "Reduction"]
-__all__ += ["Reductions", "Round", "RoundClosed", "Rounds", "SessionPurged", "StaleCompaction", "Store", "StoreBusy"]
-__all__ += ["StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnreachable", "ToolCall"]
-__all__ += ["UnknownReference", "UnknownRound", "Usage", "delete_files", "expire", "list_expired", "open_store"]
+__all__ = [
+    "RECALL_TOOLS",
+    "USER",
+    "Attachment",
+    "CheckpointFailed",
+    "CompactedMessage",
+    "CompactionProvider",
+    "CompactionRecord",
+    "Conflict",
+    "ContextError",
+    "Conversation",
+    "Entry",
+    "Event",
+    "EventHook",
+    "Hit",
+    "HookFailed",
+    "InMemoryStore",
+    "Journal",
+    "JournalState",
+    "Memory",
+    "MessageError",
+    "NewerVersion",
+    "Note",
+    "OlderVersion",
+    "Origin",
+    "Overlay",
+    "Post",
+    "ProviderFailed",
+    "Recall",
+    "Redacted",
+    "Reduction",
+    "Reductions",
+    "Round",
+    "RoundClosed",
+    "Rounds",
+    "SessionPurged",
+    "StaleCompaction",
+    "Store",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnreachable",
+    "ToolCall",
+    "UnknownReference",
+    "UnknownRound",
+    "Usage",
+    "delete_files",
+    "expire",
+    "list_expired",
+    "open_store",
+]

@@ -16,10 +16,29 @@ from .errors import NewerVersion, StoreDamaged
 from .overlays import CompactedMessage, Reduction, UsageCounts
 from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, new_id, run_dump, utc_now
 
-__all__ = ["BODY_VERSION", "KINDS", "NAMES", "CompactionPrepared", "CompactionPublished", "CompactionReverted", "Entry"]
-__all__ += ["EventRecorded", "HeaderAdded", "PostAdded", "PostPinned", "PostRedacted", "ReductionPublished"]
-__all__ += ["ReductionWithdrawn", "RoundFailed", "RoundFinished", "RoundOpened", "ShownRecorded", "StandIn"]
-__all__ += ["UsageRecorded", "kinds_of"]
+__all__ = [
+    "BODY_VERSION",
+    "KINDS",
+    "NAMES",
+    "CompactionPrepared",
+    "CompactionPublished",
+    "CompactionReverted",
+    "Entry",
+    "EventRecorded",
+    "HeaderAdded",
+    "PostAdded",
+    "PostPinned",
+    "PostRedacted",
+    "ReductionPublished",
+    "ReductionWithdrawn",
+    "RoundFailed",
+    "RoundFinished",
+    "RoundOpened",
+    "ShownRecorded",
+    "StandIn",
+    "UsageRecorded",
+    "kinds_of",
+]
 
 #: Number of a round, 0 for the header; number of its post, 0 for the user's query.
 Place = tuple[int, int]

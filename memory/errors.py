@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["Conflict", "ContextError", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed", "SessionPurged"]
-__all__ += ["StaleCompaction", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly"]
-__all__ += ["StoreUnreachable", "UnknownReference", "UnknownRound"]
+__all__ = [
+    "Conflict",
+    "ContextError",
+    "MessageError",
+    "NewerVersion",
+    "OlderVersion",
+    "RoundClosed",
+    "SessionPurged",
+    "StaleCompaction",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnreachable",
+    "UnknownReference",
+    "UnknownRound",
+]
 
 
 class ContextError(Exception):

@@ -16,8 +16,18 @@ from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze
 if TYPE_CHECKING:
     from .entries import CompactionPrepared
 
-__all__ = ["CompactedMessage", "CompactionProvider", "JournalState", "Note", "Origin", "Overlay", "Reduction"]
-__all__ += ["ReductionKind", "Reductions", "UsageCounts"]
+__all__ = [
+    "CompactedMessage",
+    "CompactionProvider",
+    "JournalState",
+    "Note",
+    "Origin",
+    "Overlay",
+    "Reduction",
+    "ReductionKind",
+    "Reductions",
+    "UsageCounts",
+]
 
 UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 

@@ -23,9 +23,37 @@ from .compat.window import NotAMessage, StateError, format_msgs
 from .context_offload import context_offload
 from .selective import selective
 
-__all__ = ["DEFAULT_COMPRESSION_PROMPT_TEMPLATE", "PLAN_NOTEBOOK_TOOLS", "STEPS", "AutoContextMemory"]
-__all__ += ["CompressionEvent", "CompressionFailed", "FilesNotErased", "MemoryCompressed", "MemoryCompressionSchema"]
-__all__ += ["MemoryWithCompress", "MessageStorage", "NotAMessage", "NotAnArchive", "NotCompressed", "NotDeleted"]
-__all__ += ["NotKept", "OffloadError", "OffloadFiles", "OffloadResult", "PromptConfig", "Prompts", "StateError"]
-__all__ += ["archive_of", "auto_context", "context_offload", "count_words", "expire_files", "format_msgs"]
-__all__ += ["memory_with_compress", "messages_in", "offload_context", "selective"]
+__all__ = [
+    "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
+    "PLAN_NOTEBOOK_TOOLS",
+    "STEPS",
+    "AutoContextMemory",
+    "CompressionEvent",
+    "CompressionFailed",
+    "FilesNotErased",
+    "MemoryCompressed",
+    "MemoryCompressionSchema",
+    "MemoryWithCompress",
+    "MessageStorage",
+    "NotAMessage",
+    "NotAnArchive",
+    "NotCompressed",
+    "NotDeleted",
+    "NotKept",
+    "OffloadError",
+    "OffloadFiles",
+    "OffloadResult",
+    "PromptConfig",
+    "Prompts",
+    "StateError",
+    "archive_of",
+    "auto_context",
+    "context_offload",
+    "count_words",
+    "expire_files",
+    "format_msgs",
+    "memory_with_compress",
+    "messages_in",
+    "offload_context",
+    "selective",
+]

@@ -440,7 +440,7 @@ def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
         pytest.raises(CannotRun, match=r"failed \d+ times in a row: .*HTTP 401.*OPENAI_API_KEY"),
     ):
         replayed(LONG, 8000, summarizer)
-    assert len(server.requests) == 3
+    assert len(server.requests) >= 3  # further attempts may begin before the replay looks
 
 
 def test_a_slow_summarizer_is_waited_for() -> None:
