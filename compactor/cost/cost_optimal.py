@@ -98,10 +98,10 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
     # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
-        account, weight = sums.accounts[place - sums.start], 0.5 ** (seen / HALF_LIFE)
-        tokens += weight * account.tokens
-        calls += weight * account.calls
-        seen += account.calls
+        in_round, weight = sums.accounts[place - sums.start].totals, 0.5 ** (seen / HALF_LIFE)
+        tokens += weight * in_round.tokens
+        calls += weight * in_round.calls
+        seen += in_round.calls
         if seen > 4 * HALF_LIFE:
             break
     sizes = Sizes(

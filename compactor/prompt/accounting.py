@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -43,6 +44,23 @@ Overlays = tuple[tuple[Reduction, ...], frozenset[int], tuple[int, ...]]
 _Moment = tuple[object, ...]
 
 
+class RunningTotals(NamedTuple):
+    """Totals of one closed round, or of all from the start of the prefix sums to a place; meaningful as differences."""
+
+    tokens: int = 0
+    messages: int = 0
+    #: How often the role's model was called: the messages of the role itself.
+    calls: int = 0
+    #: Tokens on the heaviest level of shortening.
+    shortest: int = 0
+    #: Tokens of pinned groups, which stay when their round is left out.
+    pinned: int = 0
+    #: Rounds of which posts were dropped.
+    dropped: int = 0
+    #: The place of the newest round in which the user speaks; None: in none of these.
+    asked: int | None = None
+
+
 @dataclass(slots=True)
 class RoundAccount:
     """The cost of one closed round as it reads now, and its parts while they are kept."""
@@ -50,36 +68,13 @@ class RoundAccount:
     round_id: str
     number: int
     overlays: Overlays
-    #: How often the role's model was called in it: the messages of the role itself.
-    calls: int
-    tokens: int = 0
-    messages: int = 0
-    #: Tokens on the heaviest level of shortening.
-    shortest: int = 0
-    #: Tokens of its pinned groups, which stay when the round is left out.
-    pinned: int = 0
-    #: The user speaks in it.
-    from_user: bool = False
+    totals: RunningTotals
     #: The round as it is shown; None where it must be read and made anew.
-    parts: tuple[PromptPart, ...] | None = field(default=None, repr=False, compare=False)
+    parts: tuple[PromptPart, ...] | None = field(repr=False, compare=False)
     #: There is nothing but text in its messages.
-    plain: bool = field(default=True, repr=False, compare=False)
+    plain: bool = field(repr=False, compare=False)
     #: Tokens of the parts and of their replacements on each level.
-    kept_tokens: int = field(default=0, repr=False, compare=False)
-
-
-class RunningTotals(NamedTuple):
-    """Totals of the closed rounds from the start of the prefix sums to a place; meaningful as differences."""
-
-    tokens: int = 0
-    messages: int = 0
-    calls: int = 0
-    shortest: int = 0
-    pinned: int = 0
-    #: Rounds of which posts were dropped.
-    dropped: int = 0
-    #: The place of the newest round in which the user speaks; None: in none of these.
-    asked: int | None = None
+    kept_tokens: int = field(repr=False, compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,20 +104,10 @@ class PrefixSums:
         return [account.number for account in self.accounts[places.start - self.start : places.stop - self.start]]
 
     def add(self, account: RoundAccount) -> None:
-        tokens, messages, calls, shortest, pinned, dropped, asked = self.totals[-1]
-        reductions = account.overlays[0]
+        last, own = self.totals[-1], account.totals
         self.accounts.append(account)
-        self.totals.append(
-            RunningTotals(
-                tokens + account.tokens,
-                messages + account.messages,
-                calls + account.calls,
-                shortest + account.shortest,
-                pinned + account.pinned,
-                dropped + tells_of_drops(reductions) if reductions else dropped,
-                self.stop if account.from_user else asked,
-            )
-        )
+        asked = self.stop if own.asked is not None else last.asked
+        self.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
         self.stop += 1  # last: readers hold no lock, and go by it
 
 
@@ -255,9 +240,10 @@ class Ledger:
     def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
         """Count a closed round, and return its account with its parts."""
         reductions, pinned, _ = overlays
-        account = RoundAccount(raw.id, raw.number, overlays, count_calls(raw, self.role))
+        calls = count_calls(raw, self.role)
         round_ = apply_overlays(raw, reductions, self.role)
         parts: list[PromptPart] = []
+        plain, kept_tokens = True, 0
         for group in group_messages(round_, self.role):
             key = _make_key(round_, group)
             # What was counted while the round was open is not counted again.
@@ -269,18 +255,19 @@ class Ledger:
             elif levels is None:
                 levels = shorten_part(PromptPart(round_, group, group.messages, costs, tokens), self.count)
             parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels))
-            account.tokens += tokens
-            account.messages += len(costs)
-            account.shortest += levels[-1].tokens if levels else tokens
-            account.pinned += tokens if stays else 0
-            account.from_user = account.from_user or group.from_user
             for message in group.messages:
-                account.plain = account.plain and {*map(type, message.values())} <= {str}
-            account.kept_tokens += tokens
-            for level in levels:
-                account.kept_tokens += sum([reduced.tokens_after for reduced in level.reductions])
-        account.parts = tuple(parts)
-        return account
+                plain = plain and {*map(type, message.values())} <= {str}
+            kept_tokens += tokens + sum([one.tokens_after for level in levels for one in level.reductions])
+        totals = RunningTotals(
+            tokens=sum([part.tokens for part in parts]),
+            messages=sum([len(part.costs) for part in parts]),
+            calls=calls,
+            shortest=sum([part.levels[-1].tokens if part.levels else part.tokens for part in parts]),
+            pinned=sum([part.tokens for part in parts if part.pinned]),
+            dropped=int(tells_of_drops(reductions)) if reductions else 0,
+            asked=0 if any(part.group.from_user for part in parts) else None,
+        )
+        return RoundAccount(round_.id, round_.number, overlays, totals, tuple(parts), plain, kept_tokens)
 
     def count_again(self, text: str, /) -> int:
         """Return the tokens of a text that is the same in each prompt. Its count is remembered, but not the text."""

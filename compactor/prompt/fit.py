@@ -192,7 +192,7 @@ class _Frame:
             parts = self.get_parts(place) if place == self.asked else account.parts
             if parts is not None:
                 shown += [(part.messages, part.fixed) for part in parts]
-            elif account.messages:  # else all of it was dropped
+            elif account.totals.messages:  # else all of it was dropped
                 shown += [(group.messages, False) for _, group in self.view.groups(place)]
         shown += [(part.messages, part.fixed) for part in draft.parts]
         in_front = [message for message in (*self.system, self.summary, self.make_note(draft)) if message is not None]

@@ -99,7 +99,7 @@ def test_sums_tell_how_often_the_model_was_called() -> None:
     rounds, _ = Memory.from_messages([*first, user(), answer()]).get_role_rounds("assistant")
     sums = fresh(rounds)
 
-    assert [account.calls for account in sums.accounts] == [3]
+    assert [account.totals.calls for account in sums.accounts] == [3]
     assert sums[1].calls - sums[0].calls == 3
     assert [count_calls(round_, "assistant") for round_ in rounds] == [3, 1]
     assert [count_calls(round_, "Planner") for round_ in rounds] == [0, 0]

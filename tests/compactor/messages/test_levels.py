@@ -126,7 +126,7 @@ def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: b
 
     whole = [sum(costs_of(group)) for group in groups]
     shortest = [shortened(rounds[0], group)[-1].tokens for group in groups[1:]]
-    assert account.shortest == whole[0] + (whole[1] if pinned else shortest[0]) + shortest[1]
+    assert account.totals.shortest == whole[0] + (whole[1] if pinned else shortest[0]) + shortest[1]
 
 
 def test_a_group_is_pinned_by_any_of_its_posts() -> None:
