@@ -96,18 +96,9 @@ class Statement:
 # report to the user is distilled already, agents' messages to each other are not.
 _USER, _EARLIER, _REPORT, _RESULT = 2.5, 1.5, 1.1, 1.0
 _TALK, _PASTED, _PLAN, _CALL, _THOUGHT, _CODE = 0.8, 0.8, 0.6, 0.45, 0.35, 0.3
-_OF_SECTION = {
-    Section.GOAL: _USER,
-    Section.INSTRUCTIONS: _USER,
-    Section.SAID: _USER,
-    Section.EARLIER: _EARLIER,
-    Section.FACTS: _RESULT,
-    Section.DONE: _CALL,
-    Section.FILES: _RESULT,
-    Section.OPEN: _PLAN,
-    Section.NOW: _REPORT,
-}
 _OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
+_OTHERS = {Section.EARLIER: _EARLIER, Section.DONE: _CALL, Section.OPEN: _PLAN, Section.NOW: _REPORT}
+_OF_SECTION = dict.fromkeys(Section, _RESULT) | dict.fromkeys(_OF_USER, _USER) | _OTHERS
 
 #: A user message with more sentences is pasted material, except for this many at its beginning and end.
 _LONG_MESSAGE, _FRAME = 40, 6
