@@ -96,8 +96,8 @@ class ContextCompactor:
         assert rounds_getter is not None  # noqa: S101  (checked)
         require_role(role)
         _check_role(role, rounds_getter)
-        _check_options(plan=plan, rng=rng, counter=counter, header_tokens=header_tokens, executor=executor)
-        _check_options(journal=journal, clock=clock, prices=prices, limits=limits)
+        options = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens, "executor": executor}
+        _check_options(**options, journal=journal, clock=clock, prices=prices, limits=limits)
         whole_number("history", history)
         config = config if config is not None else CompactorConfig()
         clock = clock if clock is not None else SYSTEM_CLOCK
@@ -115,7 +115,7 @@ class ContextCompactor:
         self._count = counter if counter is not None else counter_for(config.model)
         self._events = EventLog(clock, history)
         if on_event is not None:
-            self._events.add_hook(on_event)
+            self.on_event(on_event)
         emit = self._events.emit
         self._has_own_journal = journal is None
         if journal is None:
@@ -220,7 +220,7 @@ class ContextCompactor:
         compactor = cls(
             config,
             summarizer,
-            memory.rounds_getter(role),
+            RoundsGetter(memory, role),
             role=role,
             trigger=trigger,
             strategies=strategies,
@@ -341,6 +341,7 @@ class ContextCompactor:
 
         A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
+        require_callable("callback", callback, "a function that is called with what has happened")
         return self._events.add_hook(callback)
 
 

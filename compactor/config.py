@@ -135,9 +135,10 @@ class CompactorConfig(BaseModel):
 
         def __init__(self, *leading: Any, **values: Any) -> None:
             """Accept the first three settings by position, too, as TaskWeaver's dataclass does."""
-            given = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
+            if leading:
+                values = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
-                super().__init__(**given)
+                super().__init__(**values)
                 super().__setattr__("_prompt", load(self.prompt_template_path))
             except ValidationError as exc:
                 raise ConfigError(*(_describe_problem(details) for details in exc.errors())) from None

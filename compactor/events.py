@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TextIO
 
-from memory.arguments import require_callable
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
 from memory.rounds import copy_with
@@ -76,7 +75,6 @@ class EventLog:
 
     def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
-        require_callable("callback", hook, "a function that is called with what has happened")
         added = (hook, kinds)
         with self._lock:
             self._hooks = (*self._hooks, added)

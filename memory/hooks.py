@@ -12,11 +12,8 @@ from .arguments import require_callable
 from .errors import ContextError
 
 _renewables: WeakSet[Any] = WeakSet()
-
-
-def renew_after_fork(owner: Any) -> None:
-    """Call ``owner._after_fork()`` in every child that is forked while *owner* lives."""
-    _renewables.add(owner)
+#: ``renew_after_fork(owner)`` has ``owner._after_fork()`` called in every child that is forked while *owner* lives.
+renew_after_fork: Callable[[Any], None] = _renewables.add
 
 
 def _renew_all() -> None:

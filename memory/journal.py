@@ -295,7 +295,7 @@ class RoleJournal(Journal):
             stored, how = copy_with(published, pinned=()), (origin or Origin())._asdict()
             yield CompactionPublished(role=self._role, compaction=stored, round_ids=tuple(round_ids), **how)
 
-        self._memory._write(records)
+        self._memory._write(records, made_at)
         return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:

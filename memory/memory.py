@@ -269,8 +269,8 @@ class Memory(Log):
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         ends = {} if before is None else {before.number: before.opened.round_id}
-        for round_id in (self._own_round, *self._taken_over) if now.live else ():
-            if round_id and (own := now.open_round(round_id)) is not None:
+        for round_id in {self._own_round, *self._taken_over} - {"", *ends.values()} if now.live else ():
+            if (own := now.open_round(round_id)) is not None:
                 ends[own.number] = round_id
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
         return [*finished, opened]

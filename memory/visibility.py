@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, overload
@@ -59,6 +59,10 @@ class Rounds(Sequence[Round]):
 
     def for_role(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
+        if role in ("", self.role) and self._failed is self._snapshot.failed:
+            return self
+        if role in ("", self.role) and self._failed is self._snapshot.failed:
+            return self
         return Rounds(self._snapshot, role or self.role, include_failed=False)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
@@ -74,9 +78,10 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
-            places = range(*index.indices(self.total))
-            rounds = self._snapshot.rounds_at(self._numbers_at(places))
-            return tuple([filter_posts(self.role, round_) for round_ in rounds])
+            places = range(self.total)[index]
+            numbers = map(self.number_at, places) if self._failed else [place + 1 for place in places]
+            rounds = list(map(self._snapshot.round_at, numbers))
+            return tuple(map(partial(filter_posts, self.role), rounds))
         place = index + self.total if index < 0 else index
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
@@ -87,13 +92,7 @@ class Rounds(Sequence[Round]):
         return round_
 
     def __iter__(self) -> Iterator[Round]:
-        rounds = map(self._snapshot.round_at, self._numbers_at(range(self.total)))
-        return map(partial(filter_posts, self.role), rounds)
-
-    def _numbers_at(self, places: range) -> Iterable[int]:
-        if self._failed:
-            return map(self.number_at, places)
-        return range(places.start + 1, places.stop + 1, places.step)
+        return map(self.__getitem__, range(self.total))
 
     def number_at(self, place: int) -> int:
         """Return the number in the log of the round at that *place*, from 0. The round is not read."""

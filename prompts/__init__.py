@@ -192,10 +192,10 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     *beside* (the config file's), then in the working directory. Any other text names a shipped prompt. Neither falls
     back on the other. Raises ``PromptError`` if the prompt is missing or invalid.
     """
+    if name_or_path == "":
+        return _load_shipped("default")
     require("prompt", name_or_path, (str, os.PathLike), "the name of a shipped one, or the path of a file")
     name = os.path.expanduser(name_or_path)
-    if not name:
-        return _load_shipped("default")
     places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
     if isinstance(name_or_path, str) and _is_prose(name) and not any(map(os.path.exists, places)):
         raise PromptError(

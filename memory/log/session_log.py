@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
+from typing import Any
 
 from ..entries import (
     NAMES,
@@ -34,7 +35,7 @@ from ..errors import (
     UnknownRound,
 )
 from ..hooks import describe, renew_after_fork
-from ..rounds import Clock, Record
+from ..rounds import Clock, Record, new_id
 from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
 from .checkpoint import checkpoint_of, resume_from
@@ -102,6 +103,7 @@ class Log(ABC):
         self._writing = False
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
         self._own_round, self._own_entries, self._appending, self._taken_over = "", _NO_ENTRIES, (), ()
+        self._writer, self._made = new_id()[:24], itertools.count()  # ids of entries: random, then a running number
 
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
@@ -172,20 +174,21 @@ class Log(ABC):
         opened: dict[str, int] = {}
         erasing: dict[int, int] = {}
         entries: list[Entry] = []
-        follows = now.last
+        follows, numbers = now.last, now.archive.numbers
         for number, record in enumerate(records, now.number + 1):
             about = record.reduction if type(record) is ReductionPublished else record
             round_id = getattr(about, "round_id", "")
             if type(record) is RoundOpened:
                 round_ = opened[round_id] = now.total + len(opened) + 1
             elif round_id:
-                round_ = opened.get(round_id, 0) or now.number_of(round_id)
+                round_ = opened.get(round_id) or numbers.get(round_id) or now.number_of(round_id)
             else:
                 round_ = 0
             if type(record) is PostRedacted:
                 erasing[number] = round_
-            kind = NAMES[type(record)]
-            entries.append(Entry(kind, record=record, created_at=made_at, number=number, round=round_, follows=follows))
+            place: dict[str, Any] = {"number": number, "round": round_, "follows": follows}
+            made_id = f"{self._writer}{next(self._made):08x}"
+            entries.append(Entry(NAMES[type(record)], record=record, id=made_id, created_at=made_at, **place))
             follows = ""
         # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
@@ -228,7 +231,7 @@ class Log(ABC):
             page: list[Entry] = []
             records: list[Record | None] = []
             try:
-                page.extend(islice(entries, PAGE))
+                page.extend(itertools.islice(entries, PAGE))
             finally:  # what stands before a fault is taken in all the same
                 try:
                     decode(page, records)

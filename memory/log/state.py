@@ -238,10 +238,6 @@ class Snapshot:
             return self.live[number].round
         return self.archive.round(number, self.closed_prefix, self.failed)
 
-    def rounds_at(self, numbers: Iterable[int]) -> list[Round]:
-        """Return the rounds of those numbers, as ``round_at`` does."""
-        return [self.round_at(number) for number in numbers]
-
     def round(self, round_id: str) -> Round | None:
         """Return a round, failed or not; None where there is none of that id."""
         number = self.number_of(round_id)
