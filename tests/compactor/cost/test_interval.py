@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from compactor import Prices
 from compactor.cost import Sizes, best_interval, cost_per_token, price_of_compaction
-from compactor.summarizers.base import Style
 
 #: A window of 128k tokens at prices of which many are higher than the defaults.
 PRICES = Prices(cached_input=0.1, cache_write=1.25, summarizer_input=1, summarizer_output=5)
@@ -46,7 +46,7 @@ styles = st.sampled_from(["separate", "continue"])
     ],
 )
 def test_each_way_of_asking_has_its_interval(
-    sizes: Sizes, style: Style, price: float, interval: float, per_token: float
+    sizes: Sizes, style: Literal["separate", "continue"], price: float, interval: float, per_token: float
 ) -> None:
     """Computed by hand for a window of 128k tokens."""
     best = best_interval(PRICES, sizes, style)
@@ -64,7 +64,9 @@ def test_waiting_until_the_window_is_nearly_full_costs_twice_as_much() -> None:
 
 
 @given(prices, sizes, styles, st.floats(0.01, 100))
-def test_no_other_interval_costs_less(prices: Prices, sizes: Sizes, style: Style, factor: float) -> None:
+def test_no_other_interval_costs_less(
+    prices: Prices, sizes: Sizes, style: Literal["separate", "continue"], factor: float
+) -> None:
     """Whatever prices and sizes are."""
     best = best_interval(prices, sizes, style)
     least = cost_per_token(best, prices, sizes, style)
@@ -73,7 +75,9 @@ def test_no_other_interval_costs_less(prices: Prices, sizes: Sizes, style: Style
 
 
 @given(prices, sizes, styles, st.floats(0, 1))
-def test_cold_caches_make_for_shorter_prompts(prices: Prices, sizes: Sizes, style: Style, cold: float) -> None:
+def test_cold_caches_make_for_shorter_prompts(
+    prices: Prices, sizes: Sizes, style: Literal["separate", "continue"], cold: float
+) -> None:
     """Where what was cached has to be read anew, a long prompt is dearer, and a new beginning costs less."""
     colder = prices.with_cold(cold)
     assert prices.cached_input * (1 - 1e-9) <= colder.cached_input <= prices.cache_write * (1 + 1e-9)
