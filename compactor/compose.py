@@ -6,7 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
 from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, Round
+from memory.rounds import USER, Post, Round, copy_with
 from memory.visibility import Rounds, sees
 
 from .config import whole_number
@@ -117,7 +117,7 @@ def compose(
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
-        report = replace(report, tokens_over=needed - budget)
+        report = copy_with(report, tokens_over=needed - budget)
     memory.note_prompt(role, tokens)
     if report.tokens_before <= limit:
         plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
@@ -136,7 +136,7 @@ def compose(
         _prompts.setdefault(memory, {}).pop(role, None)
     if view.reductions.by_round:
         published = list_published(view, messages, report)
-        report = replace(report, reductions=(*published, *report.reductions))
+        report = copy_with(report, reductions=(*published, *report.reductions))
     return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memory.entries import CompactionPrepared
@@ -254,7 +254,7 @@ class StrategyPass:
         else:
             verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
             if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
-                verdict = replace(verdict, is_due=True)
+                verdict = copy_with(verdict, is_due=True)
             cycle.emit(
                 Evaluated(
                     role=view.role,
@@ -437,7 +437,7 @@ class StrategyPass:
         first, last = bisect_left(numbers, made.first_number), bisect_right(numbers, made.last_number)
         covered = [*((0,) if made.covers(0) else ()), *numbers[first:last]]
         before = [pair for number in covered for pair in messages.get(number, ())]
-        self._see(replace(view, published=reductions, as_composed=False), self.deferred)
+        self._see(copy_with(view, published=reductions, as_composed=False), self.deferred)
         self._changed = True
         if self._run is not None:
             self._run.reduced = True
@@ -506,7 +506,7 @@ class StrategyPass:
         after = view.tokens_in_front(made)
         since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
         ids = tuple([round_.id for round_ in view.rounds[since.end : made.end_index]])
-        origin = origin._replace(tokens_before=before, tokens_after=after)
+        origin = copy_with(origin, tokens_before=before, tokens_after=after)
         try:
             published = cycle.journal.publish(made, base=self.work.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
@@ -542,7 +542,7 @@ class StrategyPass:
 
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
-        self._see(replace(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
+        self._see(copy_with(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
         self._changed = True
         self.work.base, self.work.covered, self.work.prepared = published.generation, end, ()
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Reductions
-from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, ToolCall, cached_property
+from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, ToolCall, cached_property, copy_with
 from memory.usage import Usage
 from memory.visibility import Rounds, filter_posts
 
@@ -96,7 +96,7 @@ class HostRounds(Sequence[Round]):
         if compaction.end_round_id is not None:
             covered = (compaction.end_round_id, *compaction.extra.get(COVERED, ()))
             end = next(filter(None, map(self.end_of, covered)), 0)
-        return compaction.model_copy(update={"end_index": end})
+        return copy_with(compaction, end_index=end)
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
         """Return whether a round that *compaction* covers has failed since, as far as known.

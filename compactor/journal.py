@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -62,7 +61,7 @@ class LocalJournal(Journal):
         with self._lock:
             shown = self._published[-1].generation if self._published else 0
             return tuple(
-                replace(one, current=one.happened == "published" and one.generation == shown) for one in self._history
+                copy_with(one, current=one.happened == "published" and one.generation == shown) for one in self._history
             )
 
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
@@ -204,7 +203,7 @@ class JournalWriter:
             return state
         with self._lock:
             self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= state.generation)
-        return state._replace(prepared=(*state.prepared, *(one for one in unwritten if one.base == state.generation)))
+        return copy_with(state, prepared=(*state.prepared, *(one for one in unwritten if one.base == state.generation)))
 
     def current(self) -> CompactedMessage | None:
         """Return the published compaction with present indices, if they are known; never blocks."""

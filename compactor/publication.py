@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from memory.entries import CompactionPrepared
@@ -143,7 +143,7 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
     if publish == "deferred":
         return deferred(prices, budget=budget)
     if isinstance(publish, DeferredPublication):
-        return publish if publish.budget is not None else replace(publish, budget=budget)
+        return publish if publish.budget is not None else copy_with(publish, budget=budget)
     if isinstance(publish, str):
         raise ValueError(  # noqa: TRY004  (a word is right, this one is not)
             f'publish is "immediately" or "deferred", or what deferred() gives, not {publish!r}'
@@ -188,7 +188,7 @@ def _end_of(view: View, made: CompactedMessage, round_ids: tuple[str, ...]) -> i
 def ahead_of(view: View, compaction: CompactedMessage) -> View:
     """Return *view* as it would be if *compaction* were shown: triggers and strategies use it during deferral."""
     start = view.end if view.counted_from is None else view.counted_from
-    return replace(view, compaction=compaction, counted_from=start)
+    return copy_with(view, compaction=compaction, counted_from=start)
 
 
 class Deferral:
@@ -243,7 +243,7 @@ class Deferral:
             self._emit(PublicationFailed(role=view.role, generation=base, error=type(error).__name__))
             decision = Decision(show=shorter, reason="failed")
         if needed and shorter:
-            decision = replace(decision, show=True, reason="budget", over=None, recheck_in=None)
+            decision = copy_with(decision, show=True, reason="budget", over=None, recheck_in=None)
         self._emit(
             Deferred(
                 role=view.role,

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
-from memory.rounds import Round
+from memory.rounds import Round, copy_with
 from memory.visibility import Rounds
 from prompts import escape_tags
 
@@ -169,7 +169,7 @@ class Work:
         prohibitions, target = find_lost(prohibitions, pinned), request.target_tokens
         if room is None:
             room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
-        source = replace(
+        source = copy_with(
             source,
             beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
             previous=source.previous or (previous.summary if previous is not None else ""),
@@ -233,7 +233,7 @@ class Work:
             usage = add_usage(usage, told.usage)
             try:
                 accepted, back = accept(answer)
-                return accepted._replace(summary=replace(accepted.summary, usage=usage)), back
+                return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage)), back
             except SummaryRejected as rejected:
                 rejected.usage = usage
                 self.emit(
@@ -330,8 +330,8 @@ class Work:
             longer = SummaryRejected("larger", message)
             longer.tokens, longer.is_final = source.tokens, True
             raise longer
-        summary = replace(checked.summary, text=text, notes=notes, extracted=extracted)
-        return checked._replace(summary=summary, tokens=tokens), back
+        summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted)
+        return copy_with(checked, summary=summary, tokens=tokens), back
 
     def _shorten_extract(
         self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], room: int
@@ -346,7 +346,7 @@ class Work:
             less = less + over if attempt < _SHORTER - 1 else all_of_them
             self.requests += 1
             self.sent_tokens += source.sent or 0
-            answer = self.ask(replace(request, target_tokens=max(1, target - less)))
+            answer = self.ask(copy_with(request, target_tokens=max(1, target - less)))
             shorter = answer.text if isinstance(answer, Summary) else str(answer)
             text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), room, count)
         return text
@@ -422,8 +422,8 @@ def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> Summary
     note = f"{_REFUSED}{fault}{f' ({named})' if named else ''}{length}.{_ANEW}"
     continued = request.continued if rejected.check != "greeting" else None
     if continued is not None:
-        continued = replace(continued, messages=_with_note(continued.messages, note))
-    return replace(request, messages=_with_note(request.messages, note), continued=continued)
+        continued = copy_with(continued, messages=_with_note(continued.messages, note))
+    return copy_with(request, messages=_with_note(request.messages, note), continued=continued)
 
 
 def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:

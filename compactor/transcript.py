@@ -14,7 +14,7 @@ from itertools import zip_longest
 from memory.errors import ContextError
 from memory.messages import repeats_query, split_results
 from memory.references import beginning, ceil_boundary, floor_boundary
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 from prompts import escape_tags
 
 from .prompt.groups import is_summary
@@ -103,7 +103,7 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
         waiting = deque([round_])  # the round, or the pieces of it that no step has taken yet
         answered = answered_calls(round_) if calls is None else calls
         if room.tokens < ROOM_FOR_ARGUMENTS:
-            answered = {post_id: call.model_copy(update={"arguments": ""}) for post_id, call in answered.items()}
+            answered = {post_id: copy_with(call, arguments="") for post_id, call in answered.items()}
         begun = False
         while waiting:
             if room.tokens < MIN_ROOM:
@@ -134,11 +134,11 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
 
 def _split_round(round_: Round, room: int, count: TokenCounter, calls: Calls, most: int) -> Iterator[Round]:
     """Yield a round as several of at most *room* tokens, every text in exactly one of them."""
-    empty = round_.model_copy(update={"user_query": "", "post_list": ()})
+    empty = copy_with(round_, user_query="", post_list=())
     frame = count(quote(empty, partial=True)) + 1
     query_frame = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
     for query in _slice_text(round_.user_query, room - frame - query_frame, count):
-        yield empty.model_copy(update={"user_query": query})
+        yield copy_with(empty, user_query=query)
 
     def cost(post: Post) -> int:
         return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), most))) + 1
@@ -149,12 +149,12 @@ def _split_round(round_: Round, room: int, count: TokenCounter, calls: Calls, mo
         for piece in _split_post(post, room - frame, count, cost):
             piece_tokens = cost(piece)
             if pending and tokens + piece_tokens > room:
-                yield empty.model_copy(update={"post_list": tuple(pending)})
+                yield copy_with(empty, post_list=tuple(pending))
                 pending, tokens = [], frame
             pending.append(piece)
             tokens += piece_tokens
     if pending:
-        yield empty.model_copy(update={"post_list": tuple(pending)})
+        yield copy_with(empty, post_list=tuple(pending))
 
 
 def _split_post(post: Post, room: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
@@ -167,21 +167,21 @@ def _split_post(post: Post, room: int, count: TokenCounter, cost: Callable[[Post
         texts.append((post.message, None))
     texts += [(attachment.content, attachment) for attachment in post.attachment_list]
     texts += [(call.arguments, call) for call in post.tool_calls]
-    bare = post.model_copy(update={"message": "", "attachment_list": (), "tool_calls": ()})
+    bare = copy_with(post, message="", attachment_list=(), tool_calls=())
     for text, source in texts:
         slices = _slice_text(text, room - cost(_fill(bare, source, "x")), count) if text else [""]
         for part in slices:
             yield _fill(bare, source, part)
-        bare = bare.model_copy(update={"tool_call_id": None})  # or each piece would look like a result of its own
+        bare = copy_with(bare, tool_call_id=None)  # or each piece would look like a result of its own
 
 
 def _fill(post: Post, source: Attachment | ToolCall | None, text: str) -> Post:
     """Return *post* with *text* in a copy of *source*, or as its message."""
     if isinstance(source, Attachment):
-        return post.model_copy(update={"attachment_list": (source.model_copy(update={"content": text}),)})
+        return copy_with(post, attachment_list=(copy_with(source, content=text),))
     if source is not None:
-        return post.model_copy(update={"tool_calls": (source.model_copy(update={"arguments": text}),)})
-    return post.model_copy(update={"message": text})
+        return copy_with(post, tool_calls=(copy_with(source, arguments=text),))
+    return copy_with(post, message=text)
 
 
 def _slice_text(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:

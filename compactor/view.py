@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import OFFLINE, CompactedMessage, Reductions
-from memory.rounds import Round, cached_property
+from memory.rounds import Round, cached_property, copy_with
 from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
@@ -97,16 +97,15 @@ class View:
         end = (self.rounds.end_of(place["end_round_id"]) or 0) if text else 0
         if self.end - end != place["rounds"] or (text and not end):
             return self
-        model = current.model_copy(
-            update={
-                "end_index": end,
-                "summary": text,
-                "end_round_id": place["end_round_id"],
-                "end_number": place["end_number"],
-                "extra": {key: value for key, value in current.extra.items() if key != OFFLINE},
-            }
+        model = copy_with(
+            current,
+            end_index=end,
+            summary=text,
+            end_round_id=place["end_round_id"],
+            end_number=place["end_number"],
+            extra={key: value for key, value in current.extra.items() if key != OFFLINE},
         )
-        return replace(self, compaction=model if text else None, least_end=self.end)
+        return copy_with(self, compaction=model if text else None, least_end=self.end)
 
     @cached_property
     def pinned(self) -> Mapping[str, frozenset[int]]:
@@ -127,7 +126,7 @@ class View:
         the rounds that it covers, and the user's newest query if it covers that."""
         if compaction is None:
             return 0
-        view = replace(self, compaction=self.rounds.anchor(compaction))
+        view = copy_with(self, compaction=self.rounds.anchor(compaction))
         if not self.end <= self.asked < view.end or any(group.from_user for _, group in self.growing):
             return view.compaction_tokens
         spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
@@ -143,7 +142,7 @@ class View:
         """The provider's count of the newest prompt, and the factor by which it corrects our own count."""
         usage = self.rounds.usage
         as_shown = self.as_composed and self.counted_from is None
-        return usage if as_shown else replace(usage, input_tokens=None)
+        return usage if as_shown else copy_with(usage, input_tokens=None)
 
     @property
     def corrected_tokens(self) -> int:

@@ -247,13 +247,15 @@ _RecordType = type(BaseModel)
 
 
 def copy_with(record: C, /, **changes: Any) -> C:
-    """Return a copy of *record*, a ``Record`` or a dataclass, with *changes*.
+    """Return a copy of *record*, a ``Record``, a dataclass or a named tuple, with *changes*.
 
     Fields of a ``Record`` are not checked, so pass values that were checked when they came in. Takes a fraction of the
     time of ``model_copy``.
     """
     if isinstance(type(record), _RecordType):
         return create_unchecked(type(record), record.__dict__ | changes)  # type: ignore[type-var]
+    if isinstance(record, tuple):
+        return record._replace(**changes)  # type: ignore[attr-defined, no-any-return]
     return dataclasses.replace(record, **changes)  # type: ignore[type-var]
 
 

@@ -27,9 +27,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from memory.rounds import copy_with
 from prompts import TAGS
 
 from ..errors import SummaryRejected
@@ -122,10 +123,10 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     said = strip_tags(given.text)
     if not said or not (kind == "changes" or any(map(str.isalnum, said))):
         raise refusal("empty", "the summarizer's answer contains no text; check its prompt and its token limit")
-    summary = replace(given, text=said, notes=())
+    summary = copy_with(given, text=said, notes=())
     if parse is not None:  # after the tags are stripped: text inside a note is no tag around the answer
         try:
-            summary = replace(parse(said), usage=given.usage, model=given.model)
+            summary = copy_with(parse(said), usage=given.usage, model=given.model)
         except SummaryRejected as error:
             raise refusal("malformed", str(error)) from None
     new = said

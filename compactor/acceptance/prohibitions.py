@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
 from memory.references import beginning
-from memory.rounds import USER, Round, cached_property
+from memory.rounds import USER, Round, cached_property, copy_with
 
 from ..summarizers.base import Summary
 from ..summarizers.cues import is_prohibition, may_prohibit
@@ -296,7 +296,7 @@ class UserWords:
         elif heading is not None:
             section += _IN_OTHER_WORDS
         is_same = (text, section) == (note.text, note.section)
-        return note if is_same else note.model_copy(update={"text": text, "section": section})
+        return note if is_same else copy_with(note, text=text, section=section)
 
     def _heading_for(self, item: str) -> str:
         """Return the heading for *item*, which is not the user's: ``OTHERS`` or ``UNSAID``."""

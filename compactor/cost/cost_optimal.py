@@ -7,8 +7,9 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from memory.rounds import copy_with
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig, number, whole_number
@@ -203,7 +204,7 @@ class CostOptimal(Trigger):
             instructions += [contract("changes").content] if self._delta_tokens is not None else []
             instructions += [ABOVE] if self._style == "continue" else []
             self._instruction_tokens = sum(map(view.ledger.count, instructions))
-        return replace(
+        return copy_with(
             measured,
             summary=measured.summary if view.compaction else self._config.target_tokens or USUAL_SUMMARY,
             retained=measured.retained + self._latency_calls * measured.per_call,

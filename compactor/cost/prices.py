@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from memory.arguments import require
+from memory.rounds import copy_with
 
 from ..config import ConfigError
 
@@ -71,7 +72,7 @@ class Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
-        return replace(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
+        return copy_with(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 
 #: Number of tokens priced at once, few enough for the lowest price tier.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from memory import Memory, Reduction
 from memory.messages import text_of
 from memory.references import post_reference
-from memory.rounds import freeze_mapping
+from memory.rounds import copy_with, freeze_mapping
 
 from ..config import CompactorConfig, ConfigError, whole_number
 from ..cycle import Strategy
@@ -148,7 +148,7 @@ class _OffloadWithPreview:
         if self.files is None:
             return self
         self.files.watch(memory)
-        return replace(self, memory=memory)
+        return copy_with(self, memory=memory)
 
     def __call__(self, view: View) -> Iterator[Reduction]:
         count = view.ledger.count
@@ -173,4 +173,4 @@ class _OffloadWithPreview:
                         continue
             shorter = make_preview(text, self.length, where, count)
             if (saved := count(text) - count(shorter)) > 0:
-                yield reduction.model_copy(update={"text": shorter, "extra": freeze_mapping({SAVED: saved})})
+                yield copy_with(reduction, text=shorter, extra=freeze_mapping({SAVED: saved}))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from memory.messages import text_of
 from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import place_reference, post_reference, posts_reference, range_reference
-from memory.rounds import Round
+from memory.rounds import Round, copy_with
 
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
@@ -149,7 +149,7 @@ class _Frame:
         if place == self.asked:  # the user's first words there and his last
             spoken = [number for number, part in enumerate(parts) if part.group.from_user]
             for number in {*spoken[:1], *spoken[-1:]}:
-                parts[number] = replace(parts[number], fixed=True, pinned=True, levels=())
+                parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
         self._parts[place] = parts
         return parts
 
@@ -250,7 +250,7 @@ def _clip_compaction(
     there is no room for these and some of the summary."""
 
     def with_summary(summary: str) -> Message:
-        return {**message, "content": compaction.model_copy(update={"summary": summary}).to_prompt()}
+        return {**message, "content": copy_with(compaction, summary=summary).to_prompt()}
 
     prohibitions = compaction.extra.get(PROHIBITIONS, ())
     tokens = limit + MIN_CLIP - count_message(with_summary(""), count)

@@ -23,7 +23,7 @@ from memory.messages import (
 )
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import USER, Post, Round, freeze_mapping, thaw
+from memory.rounds import USER, Post, Round, copy_with, freeze_mapping, thaw
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -104,7 +104,7 @@ def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) ->
     kept = _drop_ephemeral(round_, posts, role)
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
         return round_
-    return shown.model_copy(update={"post_list": tuple(kept)})
+    return copy_with(shown, post_list=tuple(kept))
 
 
 def tells_of_drops(reductions: Sequence[Reduction]) -> bool:
@@ -130,10 +130,8 @@ def _overlay_query(round_: Round, reductions: Sequence[Reduction]) -> Round:
         if reduction.covers(0) or (again and reduction.covers(round_.post_list[0].number)):
             text = reduction.text if reduction.kind == "offloaded" else ""
             extra = with_text(round_.extra, text) if text else {}
-            changed = round_.model_copy(
-                update={"user_query": text, "extra": freeze_mapping({**extra, OVERLAY: reduction.kind})}
-            )
-            return changed.model_copy(update={"post_list": round_.post_list[1:]}) if again else changed
+            changed = copy_with(round_, user_query=text, extra=freeze_mapping({**extra, OVERLAY: reduction.kind}))
+            return copy_with(changed, post_list=round_.post_list[1:]) if again else changed
     return round_
 
 
@@ -142,16 +140,16 @@ def _offload(post: Post, reduction: Reduction) -> Post:
     left = reduction.extra.get(ARGUMENTS)
     if isinstance(left, Mapping):
         calls = tuple(
-            call.model_copy(update={"arguments": left.get(str(number), call.arguments)})
+            copy_with(call, arguments=left.get(str(number), call.arguments))
             for number, call in enumerate(post.tool_calls)
         )
-        post = post.model_copy(update={"tool_calls": calls, "extra": freeze_mapping(without_calls(post.extra))})
+        post = copy_with(post, tool_calls=calls, extra=freeze_mapping(without_calls(post.extra)))
     return _replace_text(post, reduction.text, reduction.kind)
 
 
 def _replace_text(post: Post, text: str, why: str) -> Post:
     extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: why})
-    return post.model_copy(update={"message": text, "attachment_list": (), "extra": extra})
+    return copy_with(post, message=text, attachment_list=(), extra=extra)
 
 
 def _summary_id(reduction: Reduction) -> str:

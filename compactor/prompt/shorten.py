@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal
 
 from memory.messages import ASSISTANT, FUNCTION, KEPT, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
-from memory.rounds import USER, Post, Round, ToolCall
+from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
 from ..config import whole_number
 from ..tokens import TokenCounter, count_message
@@ -66,7 +66,7 @@ class PromptPart:
             before = reductions[ref].tokens_before if ref in reductions else costs[place]
             reductions[ref] = Reduced(ref, before, tokens, by)
             messages[place], costs[place] = message, tokens
-        return replace(
+        return copy_with(
             self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
         )
 
@@ -320,7 +320,7 @@ def shorten_part(part: PromptPart, count: TokenCounter) -> tuple[PromptPart, ...
     """Return *part* on each level; nothing if none makes it shorter. No text is replaced by a longer one."""
     results = [post for post in part.group.posts if post is not None and is_result(post)]
     is_preview = any(OVERLAY in post.extra or len(text_of(post)) > LARGE.threshold for post in results)
-    level, levels = replace(part, shows_preview=is_preview), []
+    level, levels = copy_with(part, shows_preview=is_preview), []
     for rule, by in LEVELS:
         level = _apply(rule, by, level, count)
         levels.append(level)
@@ -396,7 +396,7 @@ def strip_round(round_: Round) -> Round:
     posts = tuple(map(_strip_post, round_.post_list))
     if query == round_.user_query and all(map(is_, posts, round_.post_list)):
         return round_
-    return round_.model_copy(update={"user_query": query, "post_list": posts})
+    return copy_with(round_, user_query=query, post_list=posts)
 
 
 def strip_marks(text: str) -> str:
@@ -413,7 +413,7 @@ def _strip_post(post: Post) -> Post:
     message, calls = strip_marks(post.message), tuple(map(_strip_call, post.tool_calls))
     if message == post.message and calls == post.tool_calls:
         return post
-    return post.model_copy(update={"message": message, "tool_calls": calls})
+    return copy_with(post, message=message, tool_calls=calls)
 
 
 def _strip_call(call: ToolCall) -> ToolCall:
@@ -427,4 +427,4 @@ def _strip_call(call: ToolCall) -> ToolCall:
     begins = left.get("begins", "")
     if left.keys() - {LEFT_OUT, "begins"} or not isinstance(begins, str):
         return call
-    return call.model_copy(update={"arguments": f"{begins}…"})
+    return copy_with(call, arguments=f"{begins}…")

@@ -9,11 +9,11 @@ support edits. It reads the raw rounds if they fit in one request, so that nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from memory.overlays import CompactedMessage, Note
-from memory.rounds import cached_property
+from memory.rounds import cached_property, copy_with
 from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
@@ -85,7 +85,7 @@ class NotesQuestion(SummaryQuestion):
         said = before.summary if before is not None else None
         if edits:
             said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
-            request = replace(request, kind="changes", notes=notes, schema=SCHEMA)
+            request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
         else:
             known = notes
             if before is not None:  # again in full: from all rounds, if they fit
@@ -93,7 +93,7 @@ class NotesQuestion(SummaryQuestion):
                 whole = self._quote_all(view, batch.reached) if step.at_boundary else None
                 if whole is not None:
                     step, previous, said, known = whole, None, None, ()
-                    request = replace(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
+                    request = copy_with(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
             parse = partial(_parse_again if notes else _parse, known, self.order, span)
         target, continued = self._target(request.target_tokens, edits=edits), None
         if step is batch.step and step.at_boundary:
@@ -105,9 +105,9 @@ class NotesQuestion(SummaryQuestion):
                 (message,) = self._messages(view, ABOVE, said, target, edits=edits)
             continued = work.continued(view, previous, step.rounds, str(message["content"]))
         messages = self._messages(view, step.text, said, target, edits=edits)
-        request = replace(request, messages=messages, continued=continued)
+        request = copy_with(request, messages=messages, continued=continued)
         edited = frozenset(note.text for note in request.notes)
-        source = replace(batch.source, text=step.text, sent=step.tokens, notes=edited)
+        source = copy_with(batch.source, text=step.text, sent=step.tokens, notes=edited)
         written = before.extra.get(WRITTEN) if before is not None else None
 
         def becomes(summary: Summary) -> CompactedMessage:

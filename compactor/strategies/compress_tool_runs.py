@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from memory.overlays import CompactedMessage, Reduction
 from memory.references import beginning, posts_reference
-from memory.rounds import Post, Round
+from memory.rounds import Post, Round, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
@@ -116,7 +116,7 @@ class ToolRun:
 
     def extend(self, *others: ToolRun, part: _Part = "tools") -> ToolRun:
         groups = tuple(group for run in (self, *others) for group in run.groups)
-        return replace(self, groups=groups, last=max(run.last for run in (self, *others)), part=part)
+        return copy_with(self, groups=groups, last=max(run.last for run in (self, *others)), part=part)
 
 
 def find_past_runs(view: View, more_than: int, keep_last: int) -> Iterator[ToolRun]:
@@ -258,18 +258,18 @@ def _summarize(
 
 
 def _with_posts(round_: Round, *posts: Post) -> Round:
-    return round_.model_copy(update={"user_query": "", "post_list": posts})
+    return copy_with(round_, user_query="", post_list=posts)
 
 
 def _shorten_plan(post: Post, plans: Collection[str | None]) -> Post:
     """Return *post* with the arguments and results of the calls in *plans* (ids) cut to one line."""
     calls = tuple(
-        call.model_copy(update={"arguments": _cut_to_line(call.arguments)}) if call.id in plans else call
+        copy_with(call, arguments=_cut_to_line(call.arguments)) if call.id in plans else call
         for call in post.tool_calls
     )
     if post.tool_call_id not in plans:
-        return post.model_copy(update={"tool_calls": calls})
-    return post.model_copy(update={"message": _cut_to_line(post.message), "attachment_list": (), "tool_calls": calls})
+        return copy_with(post, tool_calls=calls)
+    return copy_with(post, message=_cut_to_line(post.message), attachment_list=(), tool_calls=calls)
 
 
 def _cut_to_line(text: str) -> str:

@@ -11,7 +11,7 @@ from memory import Memory
 from memory.messages import text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import Attachment, Post, Round
+from memory.rounds import Attachment, Post, Round, copy_with
 
 from ..config import whole_number
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, parse_kind
@@ -188,7 +188,7 @@ def _describe_without(round_: Round, post: Post, types: set[str]) -> str:
         if attachment.type in types:
             going.setdefault(attachment.type, []).append(attachment)
     lines = [attachments_line(attachments, post_reference(round_, post)) for attachments in going.values()]
-    rest = text_of(post.model_copy(update={"attachment_list": kept}))
+    rest = text_of(copy_with(post, attachment_list=kept))
     return "\n\n".join([rest, *lines] if rest else lines)
 
 

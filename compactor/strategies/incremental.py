@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memory.overlays import CompactedMessage
 from memory.references import beginning
-from memory.rounds import Attachment, Round
+from memory.rounds import Attachment, Round, copy_with
 from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
@@ -159,8 +159,8 @@ class SummaryQuestion:
             has_previous = previous is not None
             asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
             continued = work.continued(view, previous, step.rounds, asked)
-        request = replace(request, messages=messages, continued=continued)
-        kept, source = batch.compaction if batch.publishes else None, replace(batch.source, text=text)
+        request = copy_with(request, messages=messages, continued=continued)
+        kept, source = batch.compaction if batch.publishes else None, copy_with(batch.source, text=text)
         return self.kind, partial(work.summarize, request, source, view, batch.prohibitions, kept), batch.compaction
 
     def _render(
@@ -230,7 +230,7 @@ def fold(
             saving = saving_of_all if is_all else find_saving(view, shown, reached)
         if saving is not None:  # measured in prompts, without transcript markup
             new, limit, frame = saving
-            source = replace(source, tokens=new, frame=frame)
+            source = copy_with(source, tokens=new, frame=frame)
             target = min(target, limit) if target is not None else None
         elif publishes and is_last:
             return
@@ -255,7 +255,7 @@ def fold(
         except SummaryRejected as rejected:  # has its own event; ask for the whole summary instead of edits
             if kind != "changes":
                 raise
-            batch = replace(batch, usage=add_usage(usage, rejected.usage), in_full=True)
+            batch = copy_with(batch, usage=add_usage(usage, rejected.usage), in_full=True)
             _, send, becomes = question.prepare(view, batch)
             try:
                 summary = send()
@@ -275,7 +275,7 @@ def quote_query(round_: Round) -> str:
     """Return the query of *round_*, shortened, as quoted text; empty if it has none."""
     query = round_.user_query
     asked = query if len(query) <= MAX_QUERY else f"{beginning(query, MAX_QUERY)} [...]"
-    about = round_.model_copy(update={"user_query": asked, "post_list": ()})
+    about = copy_with(round_, user_query=asked, post_list=())
     return quote(about, partial=True) if asked else ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from memory.overlays import Note
-from memory.rounds import freeze_mapping
+from memory.rounds import copy_with, freeze_mapping
 
 from ..acceptance.prohibitions import letters_of
 from ..errors import SummaryRejected
@@ -117,7 +117,7 @@ def apply_edits(
     for number, note in enumerate(notes, 1):
         if (text := texts.get(number, note.text)) != note.text:
             first, last = note.first_round or span[0], max(note.last_round, span[1])
-            kept.append(note.model_copy(update={"text": text, "first_round": first, "last_round": last}))
+            kept.append(copy_with(note, text=text, first_round=first, last_round=last))
         elif number not in removed:
             kept.append(note)
     # A note without a section joins the last one: at the top, it would change the number of every note.
@@ -158,7 +158,7 @@ def _read_lines(text: str) -> list[NoteEdit]:
             last = edits.pop()
             if last.op == "remove" or (is_apart and not line[0].isspace()):
                 raise _malformed("one of its lines is no edit")
-            found = [last._replace(text=f"{last.text}\n{line.removeprefix('  ')}")]
+            found = [copy_with(last, text=f"{last.text}\n{line.removeprefix('  ')}")]
         edits += found
         is_apart = not line.strip()
     if not edits:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from types import NoneType
 
 from memory.arguments import require
 from memory.overlays import Reduction, ReductionKind
 from memory.references import post_reference
-from memory.rounds import Post
+from memory.rounds import Post, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.prohibitions import find_lost
@@ -66,7 +65,7 @@ def offload_large(
     template = (prompt if isinstance(prompt, PromptTemplate) else load(prompt)) if summarize else None
 
     def strategy(view: View) -> Iterator[Reduction]:
-        mine, count = replace(rule, role=view.role), view.ledger.count
+        mine, count = copy_with(rule, role=view.role), view.ledger.count
         work = require_work(view, "offload_large(summarize=True)") if summarize else view.work
         if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
             return  # offloading does not lower the number of messages
@@ -79,9 +78,9 @@ def offload_large(
                 continue
             if template is not None and work is not None and reduction.text != group.text_of(post):
                 summary = _summarize(view, SummaryQuestion(work, template, "large_post"), group, post)
-                reduction = reduction if summary is None else summary.model_copy(update={"extra": reduction.extra})
+                reduction = reduction if summary is None else copy_with(summary, extra=reduction.extra)
             if sentences := find_lost(group.prohibitions, [reduction.text]):
-                reduction = reduction.model_copy(update={"text": append_prohibitions(reduction.text, sentences)})
+                reduction = copy_with(reduction, text=append_prohibitions(reduction.text, sentences))
             saving = count(group.text_of(post)) - count(reduction.text)
             for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
                 saving += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
@@ -116,9 +115,9 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     tokens = count(text)
     target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
     # Tool calls of other senders stay as they are, so they are not summarized.
-    alone = group.isolate(None if post is None else post.model_copy(update={"tool_calls": ()}))
+    alone = group.isolate(None if post is None else copy_with(post, tool_calls=()))
     lead = "" if post is None else quote_query(group.round_)
-    question = replace(question, target_tokens=target, lead=lead)
+    question = copy_with(question, target_tokens=target, lead=lead)
     try:
         *_, made = fold(view, question, [alone], start=group.place, calls=answered_calls(group.round_))
     except SummaryRejected:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory.messages import repeats_query, text_of
-from memory.rounds import USER, Post, Round, cached_property
+from memory.rounds import USER, Post, Round, cached_property, copy_with
 
 from ..acceptance.prohibitions import find_prohibitions
 from ..prompt.groups import MessageGroup
@@ -33,7 +33,7 @@ class TailGroup(NamedTuple):
     def isolate(self, post: Post | None) -> Round:
         """Return the round reduced to *post*."""
         query, posts = (self.round_.user_query, ()) if post is None else ("", (post,))
-        return self.round_.model_copy(update={"user_query": query, "post_list": posts})
+        return copy_with(self.round_, user_query=query, post_list=posts)
 
     @property
     def prohibitions(self) -> tuple[str, ...]:

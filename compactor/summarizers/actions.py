@@ -12,11 +12,11 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from memory.messages import split_results
-from memory.rounds import USER, Round, ToolCall, cached_property
+from memory.rounds import USER, Round, ToolCall, cached_property, copy_with
 
 from ..acceptance.content import assignment
 from ..tokens import TokenCounter
@@ -131,7 +131,7 @@ def answer_open(stored: Sequence[Action], rounds: Sequence[Round]) -> list[Actio
     if len(waiting) == len(results) == 1:
         action = actions[waiting[0]]
         outcome, failed = read_outcome(results[0], " ".join(action.arguments))
-        actions[waiting[0]] = replace(action, outcome=outcome, failed=failed)
+        actions[waiting[0]] = copy_with(action, outcome=outcome, failed=failed)
     return actions
 
 
@@ -231,7 +231,7 @@ def _merge_two(earlier: Action, action: Action) -> Action:
         left_out = left_out or len(others) >= _MAX_ARGUMENTS
         gap = [MORE] if left_out else []
         arguments = (clip(first, _BRIEF_ARGUMENTS), *gap, *others[1 - _MAX_ARGUMENTS :])
-    return replace(action, arguments=arguments, count=earlier.count + action.count, shared=shared)
+    return copy_with(action, arguments=arguments, count=earlier.count + action.count, shared=shared)
 
 
 def _without_common_beginning(argument: str, first: str) -> str:
@@ -258,7 +258,7 @@ def _shorten(action: Action) -> Action:
             outcome = f"{opening}{between}{clip(rest, limit - len(opening.encode()) - 5)}"
         else:
             outcome = clip(outcome, limit)
-    return replace(action, arguments=arguments, outcome=outcome)
+    return copy_with(action, arguments=arguments, outcome=outcome)
 
 
 def choose_lines(actions: Sequence[Action], budget: int, count: TokenCounter) -> list[str]:

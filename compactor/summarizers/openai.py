@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import NoneType
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memory.arguments import require
+from memory.rounds import copy_with
 
 from .answers import NoSummary, parse_body, read_answer
 from .base import Style, SummarizerError, Summary, SummaryRequest, add_usage
@@ -183,7 +183,7 @@ class OpenAISummarizer:
         except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
         summary = self._answer_separately(client, limit, request, again=True)
-        return replace(summary, usage=add_usage(usage, summary.usage))
+        return copy_with(summary, usage=add_usage(usage, summary.usage))
 
     def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
         arguments = self._arguments | {"messages": sendable(request.messages)}
@@ -199,7 +199,7 @@ class OpenAISummarizer:
         summary = self._answer(client, limit, arguments, again=True)
         if refused:  # it answers without the schema, so the schema was the reason
             self._takes_formats = False
-        return replace(summary, usage=add_usage(usage, summary.usage))
+        return copy_with(summary, usage=add_usage(usage, summary.usage))
 
     def _answer(self, client: Any, limit: Limit, arguments: Mapping[str, Any], *, again: bool = False) -> Summary:
         timeout = limit.left() if again else self._timeout

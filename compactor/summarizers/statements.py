@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from itertools import chain
 
 from memory.messages import repeats_query, split_results
 from memory.references import beginning
-from memory.rounds import USER, Post, Round, ToolCall
+from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
 from ..acceptance.content import CJK, is_code
 from ..prompt.groups import is_summary
@@ -204,7 +204,7 @@ def as_facts(action: Statement) -> Iterator[Statement]:
     """Yield the outcome in an action's line as facts, parsed like the result itself."""
     call, _, outcome = action.text.partition(ARROW)
     for line in _result_lines(outcome, call):
-        yield replace(action, text=line, section=Section.FACTS, weight=_RESULT)
+        yield copy_with(action, text=line, section=Section.FACTS, weight=_RESULT)
 
 
 def _read_user(message: str, make: Callable[..., Statement], question: str = "") -> Iterator[Statement]:

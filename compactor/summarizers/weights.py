@@ -7,8 +7,10 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
+
+from memory.rounds import copy_with
 
 from ..acceptance.content import Assignment, Content, assignment, content
 from ..tokens import TokenCounter
@@ -126,7 +128,7 @@ def _drop_repeated(statements: Iterable[Statement]) -> list[Statement]:
         key = (statement.of_user, " ".join(_WORDS.findall(statement.text.casefold())) or statement.text)
         earlier = latest.pop(key, None)
         ruled = earlier is not None and earlier.section is Section.INSTRUCTIONS
-        latest[key] = replace(statement, section=Section.INSTRUCTIONS) if ruled else statement
+        latest[key] = copy_with(statement, section=Section.INSTRUCTIONS) if ruled else statement
     return list(latest.values())
 
 
@@ -149,7 +151,7 @@ def _drop_superseded(statements: Sequence[Statement]) -> list[Statement]:
         if replacement is not None:
             del current[place]
             if statement.section is Section.INSTRUCTIONS:
-                current[replacement] = replace(statements[replacement], section=Section.INSTRUCTIONS)
+                current[replacement] = copy_with(statements[replacement], section=Section.INSTRUCTIONS)
         elif len(newer) < _MAX_NEWER:
             newer.append((place, said))
     return list(current.values())

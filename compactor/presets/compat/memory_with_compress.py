@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import BaseModel, Field, ValidationError
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field, ValidationError
 from memory import CompactedMessage, ContextError, Event, Memory, Round, StoreError
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, from_round, parse
+from memory.rounds import copy_with
 
 from ...acceptance.checks import Source
 from ...acceptance.prohibitions import find_prohibitions
@@ -699,7 +699,7 @@ def make_structured(
         content = _fill_prompt(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, request, form, max_token) + refusal_in(
             request
         )
-        answer: object = model(replace(request, messages=[{"role": "user", "content": content}]))
+        answer: object = model(copy_with(request, messages=[{"role": "user", "content": content}]))
         if isinstance(answer, Summary) and isinstance(answer.text, str):
             return Summary(_parse_answer(answer.text, form, is_strict), answer.usage, answer.model)
         return Summary(_parse_answer(answer, form, is_strict)) if isinstance(answer, str) else answer  # type: ignore[return-value]

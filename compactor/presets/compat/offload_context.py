@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from weakref import finalize
 
 from memory import USER, CompactedMessage, Memory, MessageError, Post
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
-from memory.rounds import cached_property
+from memory.rounds import cached_property, copy_with
 
 from ...acceptance.checks import Source, is_too_little
 from ...acceptance.prohibitions import (
@@ -352,7 +352,7 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
                 break
         else:
             messages[place], costs[place] = shorter, count_message(shorter, chat.count)
-    return replace(chat, messages=messages, costs=costs)
+    return copy_with(chat, messages=messages, costs=costs)
 
 
 def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
@@ -419,7 +419,7 @@ def _compress(
     left: list[Message | None] = [message if place in kept else None for place, message in enumerate(chat.messages)]
     left.insert(first, snapshot)
     compressed = _Chat.parse(filter(None, left), chat.count, chat.files, chat.folder)
-    return replace(compressed, contents=chat.contents), None
+    return copy_with(compressed, contents=chat.contents), None
 
 
 def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:
