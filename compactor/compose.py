@@ -88,15 +88,13 @@ def compose(
     counts, given to ``memory.record_usage``, correct the budget. *counter* takes the place of *model*'s tokenizer; give
     the same one each time, since counts are remembered with it.
     """
-    _require_arguments(memory, role, tools, model, counter)
+    ledger, front = _read_arguments(memory, role, system, tools, model, counter)
     if type(budget) is not int or budget < 1:
         whole_number("budget", budget, 1)
     if type(reserve) is not int or reserve < 0:
         whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
-    ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
-    front = _make_header(memory, role, system)
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
@@ -171,8 +169,16 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     return messages, Report(tokens, tokens)
 
 
-def _require_arguments(memory: object, role: object, tools: object, model: object, counter: object) -> None:
-    """Raise ``TypeError`` if one of these arguments, which all functions about prompts share, is of the wrong kind."""
+def _read_arguments(
+    memory: Memory,
+    role: str,
+    system: str | Sequence[Mapping[str, Any]] | None,
+    tools: Sequence[Mapping[str, Any]],
+    model: str,
+    counter: TokenCounter | None,
+) -> tuple[Ledger, tuple[Message, ...]]:
+    """Return the role's ledger, and the system messages in front: *system*, then memory's header as *role* sees it.
+    Raises ``TypeError`` if an argument is of the wrong kind."""
     own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
     require("memory", memory, Memory, f"a Memory{own}")
     require_role(role)
@@ -183,10 +189,6 @@ def _require_arguments(memory: object, role: object, tools: object, model: objec
     require("model", model, (str, NoneType), "the name of a model")
     if counter is not None:
         require_callable("counter", counter, "a function that counts the tokens of a text")
-
-
-def _make_header(memory: Memory, role: str, system: str | Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
-    """Return the system messages in front: *system*, then memory's header as *role* sees it."""
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
     elif isinstance(system, Mapping):
@@ -195,7 +197,8 @@ def _make_header(memory: Memory, role: str, system: str | Sequence[Mapping[str, 
         require("system", system, Sequence, "a text or a list of messages")
         for message in system:
             require("system", message, Mapping, "a text or a list of messages")
-    return (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
+    front = (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
+    return ledger_of(memory, role, counter if counter is not None else counter_for(model)), front
 
 
 def _publish_deferred(memory: Memory, role: str) -> bool:
@@ -345,12 +348,11 @@ def budget_status(
 
     *system* and *tools* are those of ``compose``. Takes time in proportion to the tail.
     """
-    _require_arguments(memory, role, tools, model, counter)
+    ledger, front = _read_arguments(memory, role, system, tools, model, counter)
     if budget is not None:
         whole_number("budget", budget, 1)
-    ledger = ledger_of(memory, role, counter if counter is not None else counter_for(model))
     rounds, compaction = memory.get_role_rounds(role)
-    header = count_prompt(_make_header(memory, role, system), ledger.count, tools) - PROMPT_TOKENS
+    header = count_prompt(front, ledger.count, tools) - PROMPT_TOKENS
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:

@@ -207,7 +207,11 @@ class StrategyPass:
             exempt_tools=frozenset(cycle.config.exempt_tools),
         )
         self.work.covered = view.end
-        self._see(view)
+        #: The snapshot, with what this pass has published.
+        self.view = view
+        #: The deferred compaction; and the view as it will be when that is shown: triggers and strategies go by it.
+        self.deferred: CompactedMessage | None = None
+        self.ahead = view
         self.published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
@@ -216,11 +220,8 @@ class StrategyPass:
         self._has_too_little = False
         self._rounds_read: dict[int, RoundRead] = {}  # so that many reductions of one round need one reading
 
-    def _see(self, view: View, deferred: CompactedMessage | None = None) -> None:
-        #: The snapshot, with what this pass has published.
-        self.view = view
-        #: The deferred compaction; and the view as it will be when that is shown: triggers and strategies go by it.
-        self.deferred = deferred
+    def _see(self, view: View, deferred: CompactedMessage | None) -> None:
+        self.view, self.deferred = view, deferred
         self.ahead = view if deferred is None else ahead_of(view, deferred)
 
     def is_reverted(self) -> bool:
@@ -542,7 +543,8 @@ class StrategyPass:
 
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
-        self._see(copy_with(self.view, compaction=copy_with(published, end_index=end), as_composed=False))
+        self.view = copy_with(self.view, compaction=copy_with(published, end_index=end), as_composed=False)
+        self.ahead, self.deferred = self.view, None
         self._changed = True
         self.work.base, self.work.covered, self.work.prepared = published.generation, end, ()
 

@@ -60,7 +60,8 @@ class EventLog:
         self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks
-        #: Threads that run the compactor's own code, hooks included. Not thread-local, which costs memory in each.
+        #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
+        #: itself. Not thread-local, which costs memory in each.
         self.threads_inside: set[int] = set()
         renew_after_fork(self)
 
@@ -111,12 +112,6 @@ class EventLog:
         finally:
             if is_outermost:
                 inside.discard(thread)
-
-    @property
-    def inside(self) -> bool:
-        """Whether this thread runs the compactor's own code, hooks included. If so, waiting for the compactor would be
-        waiting for itself."""
-        return threading.get_ident() in self.threads_inside
 
 
 #: Why ``cost_optimal`` is due, or is not.

@@ -230,7 +230,7 @@ class Runner:
 
     def stop(self, timeout: float | None) -> bool:
         until = math.inf if timeout is None else time.monotonic() + timeout
-        if self._events.inside:
+        if threading.get_ident() in self._events.threads_inside:
             until = -math.inf
         with self._lock:
             self._restart = False
@@ -240,7 +240,8 @@ class Runner:
                 self._run = None  # no worker took it up; when one does, it finds that it is not wanted
             if self._run is None:
                 self._come_to_rest()
-            self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+            if self._waiters:
+                self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             cancel = self._cancel
             self._wake.notify_all()
             if timeout is not None and self._calls:
@@ -267,7 +268,7 @@ class Runner:
         self._dispatch(run)
 
     def compact_now(self, timeout: float | None) -> CompactedMessage | None:
-        if self._events.inside:
+        if threading.get_ident() in self._events.threads_inside:
             raise _waits_for_itself("compact_now")
         waiter: Future[CompactedMessage | None] = Future()
         with self._lock:
@@ -293,7 +294,7 @@ class Runner:
         raise CompactionFailed(told) from error
 
     def wait_idle(self, timeout: float | None) -> bool:
-        if self._events.inside:
+        if threading.get_ident() in self._events.threads_inside:
             raise _waits_for_itself("wait_idle")
         ticket = self._ticket
         with self._wake:
@@ -414,7 +415,7 @@ class Runner:
                 self.last_error = describe_error(error)
             if outcome.looks_again or result is not None or rested:
                 self._pending = True
-            if outcome.answers or result is not None:
+            if self._waiters and (outcome.answers or result is not None):
                 self._answer(result, error)
             if self._state is State.STOPPING or stops:
                 self._come_to_rest()

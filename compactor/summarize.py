@@ -166,7 +166,9 @@ class Work:
         if prohibitions is None:
             covers = request.kind in ("rounds", "changes")
             prohibitions = collect_prohibitions(previous, request.rounds) if covers else ()
-        prohibitions, target = find_lost(prohibitions, pinned), request.target_tokens
+        if prohibitions and pinned:
+            prohibitions = find_lost(prohibitions, pinned)
+        target = request.target_tokens
         if room is None:
             room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
         source = copy_with(
@@ -363,7 +365,7 @@ class Work:
         if self.journal is None or view is None:
             return
         rounds = self.read_rounds() if self.read_rounds is not None else view.rounds
-        newest = rounds[-1] if len(rounds) else None  # calls of the agent's model are counted from there
+        newest = rounds[-1] if rounds.total else None  # calls of the agent's model are counted from there
         covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.journal.prepare(
             CompactionPrepared(

@@ -122,7 +122,8 @@ def count_prompt(
     messages: Iterable[Mapping[str, Any]], count: TokenCounter, tools: Iterable[Mapping[str, Any]] = ()
 ) -> int:
     """Return the tokens of a request with these *messages* and *tools*."""
-    return PROMPT_TOKENS + count_tools(tools, count) + sum([count_message(message, count) for message in messages])
+    tokens = PROMPT_TOKENS + sum([count_message(message, count) for message in messages])
+    return tokens + count_tools(tools, count) if tools else tokens
 
 
 def _to_json(value: object) -> str:

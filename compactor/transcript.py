@@ -73,23 +73,12 @@ def answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
     calls: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
-    for post in _list_split_posts(round_):
+    for post in _list_posts(round_):
         if post.tool_call_id in calls:
             answered[post.id] = calls[post.tool_call_id]
         for call in post.tool_calls:
             calls[call.id] = call
     return answered
-
-
-def _list_split_posts(round_: Round) -> list[Post]:
-    """Return the posts of *round_*, each with one result at most."""
-    posts: list[Post] = []
-    for post in round_.post_list:
-        if post.tool_call_id is None:
-            posts.append(post)
-        else:
-            posts += split_results(post)
-    return posts
 
 
 def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
@@ -233,7 +222,12 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
 
 def _list_posts(round_: Round) -> list[Post]:
     """Return the posts, each with one result at most, without the first if that only repeats the query."""
-    posts = _list_split_posts(round_)
+    posts: list[Post] = []
+    for post in round_.post_list:
+        if post.tool_call_id is None:
+            posts.append(post)
+        else:
+            posts += split_results(post)
     if not posts or (first := posts[0]).send_from != USER or not repeats_query(first, round_):
         return posts
     return posts if first.attachment_list or first.tool_calls or first.tool_call_id is not None else posts[1:]

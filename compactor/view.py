@@ -66,6 +66,10 @@ class View:
     role: str = field(init=False, repr=False, compare=False)
     #: What stands in prompts instead of posts of the tail.
     reductions: Reductions = field(init=False, repr=False, compare=False)
+    #: The groups of open rounds by place, once they were made.
+    _open_groups: dict[int, list[tuple[Round, MessageGroup]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
@@ -221,28 +225,25 @@ class View:
 
     def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
-        if place >= max(self.closed, self.end):
-            return list(self._open_groups.get(place, ()))
+        is_open = place >= max(self.closed, self.end)
+        if is_open and place in self._open_groups:
+            return list(self._open_groups[place])
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
         if sums is not None and sums.start <= place < self.closed:
             parts = sums.accounts[place - sums.start].parts
             if parts is not None:
                 return [(part.round_, part.group) for part in parts]
-        return self._make_groups(place)
+        raw = self.rounds[place]
+        round_ = apply_overlays(raw, self.reductions.by_round.get(raw.id, ()), self.role)
+        groups = [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
+        if is_open:
+            self._open_groups[place] = groups
+        return groups
 
     @cached_property
     def growing(self) -> list[tuple[Round, MessageGroup]]:
         """The message groups of the tail's rounds from the first open one on, each with its round."""
-        return [pair for groups in self._open_groups.values() for pair in groups]
-
-    @cached_property
-    def _open_groups(self) -> dict[int, list[tuple[Round, MessageGroup]]]:
-        return {place: self._make_groups(place) for place in range(max(self.closed, self.end), self.total)}
-
-    def _make_groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
-        raw = self.rounds[place]
-        round_ = apply_overlays(raw, self.reductions.by_round.get(raw.id, ()), self.role)
-        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
+        return [pair for place in range(max(self.closed, self.end), self.total) for pair in self.groups(place)]
 
     def cuts(self, place: int) -> tuple[int, ...]:
         """Return the places of legal cuts in a round: behind so many messages no call is parted from its results."""

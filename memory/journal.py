@@ -281,7 +281,7 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal published
-            state, rounds = now.journal(self._role), now.rounds(self._role)
+            state, rounds = now.journal(self._role), Rounds(now, self._role, include_failed=False)
             if state.generation != base:
                 raise StaleCompaction("generation")
             last = now.number_of(compaction.end_round_id or "")
@@ -290,8 +290,10 @@ class RoleJournal(Journal):
                 raise StaleCompaction("rounds_changed")
             published = copy_with(compaction, created_at=made_at, generation=base + 1, end_number=last)
             published = rounds.anchor(published)
-            if not published.may_follow(state.current):
-                raise StaleCompaction("behind")
+            if (current := state.current) is not None:
+                before, replaces = current.end_number or 0, current.is_offline and not compaction.is_offline
+                if last < before or (last == before and not replaces):
+                    raise StaleCompaction("behind")
             stored, how = copy_with(published, pinned=()), (origin or Origin())._asdict()
             yield CompactionPublished(role=self._role, compaction=stored, round_ids=tuple(round_ids), **how)
 

@@ -104,14 +104,6 @@ class CompactedMessage(Record):
         are summarised again, with their reductions."""
         return (self.extra[OFFLINE]["end_number"] if self.is_offline else self.end_number) or 0
 
-    def may_follow(self, current: CompactedMessage | None) -> bool:
-        """Return whether it reaches further than *current*, by the numbers of their last rounds. Reaching as far is
-        enough if *current* was folded in offline and this one was not."""
-        if current is None:
-            return True
-        before, end = current.end_number or 0, self.end_number or 0
-        return end > before or (end == before and current.is_offline and not self.is_offline)
-
     def to_system_message(self) -> str:
         """Return the summary as text for a system message, headed by the rounds that it covers."""
         pins = "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""

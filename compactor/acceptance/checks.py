@@ -237,7 +237,10 @@ def is_copied(text: str, source: str) -> bool:
         posts += [number] * len(words)
     if len(read) < 50:
         return False  # a summary may have to quote so short a source
-    own, theirs = _hash_runs(said), _hash_runs(read)
+    # A hash for each run of words.
+    own, theirs = [
+        list(map(hash, zip(*(words[start:] for start in range(RUN)), strict=False))) for words in (said, read)
+    ]
     wanted, there = set(own), set(theirs)
     copied = end = 0
     for place, run in enumerate(own):
@@ -262,11 +265,6 @@ def is_copied(text: str, source: str) -> bool:
             if stretch < end - start <= len(said):  # a longer stretch means that the source repeats itself
                 stretch, posts_of_stretch = end - start, posts[end - 1] - posts[start] + 1
     return stretch / len(said) > 0.6 and (posts_of_stretch >= 4 or stretch > 200)
-
-
-def _hash_runs(words: list[str]) -> list[int]:
-    """Return a hash for each run of ``RUN`` words."""
-    return list(map(hash, zip(*(words[start:] for start in range(RUN)), strict=False)))
 
 
 # Tags of the request. Ours have these attributes; the transcript escapes such tags in the text of a conversation.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
@@ -193,32 +194,34 @@ MAX_QUOTES = 1_000
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
 
 
+@dataclass
 class UserWords:
     """The user's words, searchable for quotes."""
 
-    def __init__(self, rounds: Iterable[Round], known: Iterable[str] = (), previous: str = "") -> None:
-        """Take the *rounds* of a request, the instructions *known* from earlier ones and the *previous* summary."""
-        self._rounds, self._known, self._previous = tuple(rounds), tuple(known), previous
-        self._quotes_left = MAX_QUOTES
-        #: By text: its sentences, their letters joined, and the end of each sentence in these.
-        self._sentences: dict[str, tuple[list[str], str, list[int]]] = {}
+    #: The rounds of a request, the instructions known from earlier ones, and the previous summary.
+    rounds: Sequence[Round]
+    known: Sequence[str] = ()
+    previous: str = ""
+    _quotes_left: int = MAX_QUOTES
+    #: By text: its sentences, their letters joined, and the end of each sentence in these.
+    _sentences: dict[str, tuple[list[str], str, list[int]]] = field(default_factory=dict)
 
     @cached_property
     def _texts(self) -> list[tuple[str, str]]:
         """The user's texts, newest first, each with its letters."""
-        return [(text, letters_of(text)) for text in (*self._known, *read_user_words(self._rounds))][::-1]
+        return [(text, letters_of(text)) for text in (*self.known, *read_user_words(self.rounds))][::-1]
 
     @cached_property
     def _letters_of_all(self) -> str:
         """The letters of all posts, and of the items below ``OTHERS`` in the previous summary."""
         texts: list[str] = []
-        for round_ in self._rounds:
+        for round_ in self.rounds:
             texts.append(round_.user_query)
             for post in round_.post_list:
                 texts += [post.message, *[attachment.content for attachment in post.attachment_list]]
                 texts += [call.arguments for call in post.tool_calls]
         is_of_others = False
-        for line in self._previous.split("\n"):
+        for line in self.previous.split("\n"):
             if _is_heading(line):
                 is_of_others = letters_of(line) == letters_of(OTHERS)
             elif is_of_others:

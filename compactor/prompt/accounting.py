@@ -103,13 +103,6 @@ class PrefixSums:
         """Return the log numbers of the rounds at *places*."""
         return [account.number for account in self.accounts[places.start - self.start : places.stop - self.start]]
 
-    def add(self, account: RoundAccount) -> None:
-        last, own = self.totals[-1], account.totals
-        self.accounts.append(account)
-        asked = self.stop if own.asked is not None else last.asked
-        self.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
-        self.stop += 1  # last: readers hold no lock, and go by it
-
 
 class Ledger:
     """The costs of one role's rounds under one token counter. Any number of threads may ask it."""
@@ -165,15 +158,6 @@ class Ledger:
         def find_overlays(round_id: str) -> Overlays:
             return reductions.by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
 
-        def get_account(place: int) -> RoundAccount:
-            account = known.get(number_at(place))
-            if account is None or find_overlays(account.round_id) != account.overlays:
-                round_ = rounds[place]
-                account = self._count_round(round_, find_overlays(round_.id))
-                if not isinstance(rounds, Rounds):  # nobody promises that another host's rounds stay as they are
-                    account.parts = None
-            return account
-
         if summed_moment != moment or not sums.start <= origin <= sums.stop:
             sums = PrefixSums(origin, origin)
         elif asked_from < origin and asked_from - sums.start > sums.stop - asked_from:
@@ -182,7 +166,14 @@ class Ledger:
             sums = PrefixSums(asked_from, asked_from)
         while True:
             done = sums.stop
-            fresh = [get_account(place) for place in range(done, min(closed, done + COUNTED_AT_ONCE))]
+            fresh: list[RoundAccount] = []
+            for place in range(done, min(closed, done + COUNTED_AT_ONCE)):
+                account = known.get(number_at(place))
+                if account is None or find_overlays(account.round_id) != account.overlays:
+                    round_ = rounds[place]
+                    # Nobody promises that another host's rounds stay as they are.
+                    account = self._count_round(round_, find_overlays(round_.id), keeps=isinstance(rounds, Rounds))
+                fresh.append(account)
             with self._lock:
                 if self._adding:
                     raise RuntimeError(
@@ -194,8 +185,7 @@ class Ledger:
                 self._adding = True
                 try:
                     for account in fresh:
-                        sums.add(account)
-                        self._keep(account)
+                        self._add(sums, account)
                     if sums.stop >= closed:
                         self._publish(sums, moment, origin, find_overlays)
                         return sums
@@ -218,8 +208,14 @@ class Ledger:
         if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:
             self._accounts = {account.number: account for account in sums.accounts}
 
-    def _keep(self, account: RoundAccount) -> None:
-        """Keep a new account and its parts in the place of an older one of the same round. Called with the lock."""
+    def _add(self, sums: PrefixSums, account: RoundAccount) -> None:
+        """Add an account to *sums*; keep a new one, with its parts, in the place of an older one of the same round.
+        Called with the lock."""
+        last, own = sums.totals[-1], account.totals
+        sums.accounts.append(account)
+        asked = sums.stop if own.asked is not None else last.asked
+        sums.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
+        sums.stop += 1  # last: readers hold no lock, and go by it
         number = account.number
         if account.parts is None or self._accounts.get(number) is account:
             return
@@ -237,8 +233,8 @@ class Ledger:
                 account.parts = None
                 self._kept_tokens -= account.kept_tokens
 
-    def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
-        """Count a closed round, and return its account with its parts."""
+    def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundAccount:
+        """Count a closed round, and return its account, with its parts if it *keeps* them."""
         reductions, pinned, _ = overlays
         calls = count_calls(raw, self.role)
         round_ = apply_overlays(raw, reductions, self.role)
@@ -267,7 +263,8 @@ class Ledger:
             dropped=int(tells_of_drops(reductions)) if reductions else 0,
             asked=0 if any(part.group.from_user for part in parts) else None,
         )
-        return RoundAccount(round_.id, round_.number, overlays, totals, tuple(parts), plain, kept_tokens)
+        kept = tuple(parts) if keeps else None
+        return RoundAccount(round_.id, round_.number, overlays, totals, kept, plain, kept_tokens)
 
     def count_again(self, text: str, /) -> int:
         """Return the tokens of a text that is the same in each prompt. Its count is remembered, but not the text."""

@@ -88,7 +88,7 @@ def may_prohibit(text: str) -> bool:
     # Splitting unescapes JSON and cuts overlong words, so a sentence may then have other words than this scan.
     if "{" in text or "[" in text or len(max(text.split(), key=len, default="")) >= _LONGEST_WORD:
         return True
-    return _cues().may_stand_in(text, _ONLY_FORBIDS)
+    return any(_cues().find(words_in(text), _ONLY_FORBIDS, anywhere=True))
 
 
 def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
@@ -215,11 +215,11 @@ class Cues:
         Returns no kinds at all if no phrase of a *wanted* kind matches.
         """
         words = words_in(sentence[:MAX_SENTENCE])
-        if not any(self._find(words, wanted)):
+        if not any(self.find(words, wanted)):
             return frozenset()
         found = [
             (-sum(map(len, phrase.runs)), phrase.kind != EXCEPT, start, end, phrase.kind)
-            for phrase, start, end in self._find(words)
+            for phrase, start, end in self.find(words)
         ]
         taken = bytearray(len(words))
         kinds = set()
@@ -229,11 +229,7 @@ class Cues:
                 taken[start:end] = b"\1" * (end - start)
         return frozenset(kinds - {EXCEPT})
 
-    def may_stand_in(self, text: str, wanted: frozenset[str]) -> bool:
-        """Return whether a sentence of *text* may contain a phrase of a *wanted* kind; False is certain."""
-        return any(self._find(words_in(text), wanted, anywhere=True))
-
-    def _find(
+    def find(
         self, words: Sequence[str], wanted: frozenset[str] | None = None, *, anywhere: bool = False
     ) -> Iterator[tuple[_Phrase, int, int]]:
         """Yield the phrases of *wanted* kinds in *words*, with their first word and end.

@@ -232,11 +232,12 @@ class Log(ABC):
             records: list[Record | None] = []
             try:
                 page.extend(itertools.islice(entries, PAGE))
-            finally:  # what stands before a fault is taken in all the same
-                try:
-                    decode(page, records)
-                finally:
-                    self._take_in(page[: len(records)], records, redacted)
+            finally:
+                if page:
+                    try:
+                        decode(page, records)
+                    finally:  # what stands before a fault is taken in all the same
+                        self._take_in(page[: len(records)], records, redacted)
             size = len(page)
         self._behind = False
         self._heard |= self.snapshot.number > before

@@ -26,6 +26,7 @@ from compactor import (
 from compactor import journal as keeping_module
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
+from compactor.host_rounds import HostRounds
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.summarize import Work, digest_of
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -381,7 +382,8 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
         asked.append(request)
         return "It was said fifty times."
 
-    work = Work(summarizer=ask, count=count_tokens, journal=kept, read_rounds=lambda: [])  # type: ignore[arg-type, return-value]
+    rounds = HostRounds([], "")
+    work = Work(summarizer=ask, count=count_tokens, journal=kept, read_rounds=lambda: rounds)  # type: ignore[arg-type]
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
     assert len(asked) == 1
     assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."

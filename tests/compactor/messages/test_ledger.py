@@ -778,15 +778,15 @@ def test_a_prompt_that_a_signals_handler_composes_in_the_middle_of_adding_is_ref
     """It would wait for itself for ever; the interrupted count goes on."""
     memory, ledger = chat(5), Ledger("assistant", len)
     rounds, _ = memory.get_role_rounds("assistant")
-    add, refused = PrefixSums.add, []
+    add, refused = Ledger._add, []
 
-    def interrupted(sums: PrefixSums, account: RoundAccount) -> None:
+    def interrupted(ledger: Ledger, sums: PrefixSums, account: RoundAccount) -> None:
         if not refused:
             refused.append(account)
             with pytest.raises(RuntimeError, match="set a flag in the handler"):
                 sums_of(ledger, rounds)
-        add(sums, account)
+        add(ledger, sums, account)
 
-    monkeypatch.setattr(PrefixSums, "add", interrupted)
+    monkeypatch.setattr(Ledger, "_add", interrupted)
     assert told(sums_of(ledger, rounds)) == told(fresh(rounds))
     assert refused
