@@ -40,11 +40,23 @@ from ..tokens import TokenCounter
 from .content import CJK, Terms, find_identifiers, find_unknown, had_nothing_to_say, names_nothing_new, says_nothing
 from .prohibitions import find_missing
 
-_NAMES_OF_CHECKS = """
-    not_text empty malformed greeting echo markup larger no_progress oversized cut_off voice hollow invented partial
-"""
 #: The names of all checks, in their order.
-CHECKS = tuple(_NAMES_OF_CHECKS.split())
+CHECKS = (
+    "not_text",
+    "empty",
+    "malformed",
+    "greeting",
+    "echo",
+    "markup",
+    "larger",
+    "no_progress",
+    "oversized",
+    "cut_off",
+    "voice",
+    "hollow",
+    "invented",
+    "partial",
+)
 #: Converts an answer in another form to a summary; raises ``SummaryRejected`` if it cannot.
 AnswerParser = Callable[[str], Summary]
 

@@ -92,8 +92,8 @@ INTERRUPTED = (
 class Store(ABC):
     """One append-only log of entries per session, numbered from 1 without gaps.
 
-    A store implements the six abstract methods. The other methods work on top of them; a store that can do better
-    overrides all methods of one ability in ``CAPABILITIES``.
+    A store implements the six abstract methods; any number of threads call them at once. The other methods work on top
+    of them; a store that can do better overrides all methods of one ability in ``CAPABILITIES``.
     """
 
     #: Keys of ``CAPABILITIES``; derived from the overridden methods.
@@ -111,6 +111,7 @@ class Store(ABC):
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         """Store *entries* after entry number *after*, all or none and durably, and return the number of the last one.
 
+        Entries come with the number 0: store copies numbered ``after + 1`` and so on. Without entries, return *after*.
         Raises ``Conflict`` if the log has grown past *after*; if it grew by these very entries (same ids), the append
         is a repetition and returns their number. Also raises ``Conflict`` if the id of entry *after* differs from
         ``entries[0].follows`` and that is not empty: the session was purged and started again. Without this check an

@@ -305,12 +305,14 @@ class StoreContract:
         def write() -> None:
             store, end = self.another(), 0
             for pair in pairs.pop():
-                while True:
+                for _ in range(120):  # no more entries than that can be in the way
                     try:
                         end = store.append("s", pair, after=end)
                         break
                     except Conflict:
                         end += len(numbers(store, after=end))
+                else:
+                    raise AssertionError("append raises Conflict although nobody else has written")
 
         pairs = [[[an_entry(), an_entry()] for _ in range(15)] for _ in range(4)]
         written = {first.id: second.id for writer in pairs for first, second in writer}
