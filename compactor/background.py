@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Self
 
 from memory import Memory
-from memory.arguments import kind_of, require, require_callable, require_methods, require_role, takes
+from memory.arguments import kind_of, require_callable, require_methods, require_role, takes
 from memory.events import Event, EventHook
 from memory.journal import CompactionRecord, Journal
 from memory.memory import RoundsGetter
@@ -92,12 +92,13 @@ class ContextCompactor:
         llm_api: object | None = None,
         limits: Limits | None = None,
     ) -> None:
-        _check_arguments(config, summarizer, rounds_getter, llm_api)
+        options = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens, "executor": executor}
+        more = {"journal": journal, "clock": clock, "prices": prices, "limits": limits}
+        _check_arguments(config, summarizer, rounds_getter, llm_api, {**options, **more})
         assert rounds_getter is not None  # noqa: S101  (checked)
         require_role(role)
-        _check_role(role, rounds_getter)
-        options = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens, "executor": executor}
-        _check_options(**options, journal=journal, clock=clock, prices=prices, limits=limits)
+        if isinstance(rounds_getter, RoundsGetter) and role and rounds_getter.role not in ("", role):
+            raise _wrong_role(role, rounds_getter)
         whole_number("history", history)
         config = config if config is not None else CompactorConfig()
         clock = clock if clock is not None else SYSTEM_CLOCK
@@ -160,7 +161,8 @@ class ContextCompactor:
         if self._session not in (None, memory.session_id):
             remedy = f"make another one for {memory.session_id!r}"
             raise ValueError(f"this compactor is of the session {self._session!r}; {remedy}")
-        _check_role(role, self.rounds_getter)
+        if isinstance(self.rounds_getter, RoundsGetter) and role and self.rounds_getter.role not in ("", role):
+            raise _wrong_role(role, self.rounds_getter)
         if self.role == role and not self._has_own_journal:
             return
         if self._runner.state is not State.NEW or self.get_compaction() is not None:
@@ -364,20 +366,6 @@ _OPTIONS: Mapping[str, tuple[type | tuple[str, ...], str]] = {
 }
 
 
-def _check_options(**given: object) -> None:
-    """Raise ``TypeError`` where one of the *given* arguments is of the wrong kind."""
-    for name, option in given.items():
-        kind, wanted = _OPTIONS[name]
-        if option is None or (not kind and callable(option)):
-            continue
-        if isinstance(kind, type):
-            require(name, option, kind, wanted)
-        elif kind:
-            require_methods(name, option, kind, wanted)
-        else:
-            require_callable(name, option, wanted)
-
-
 def _check_strategies(strategies: object) -> tuple[Strategy, ...]:
     """Return them in a tuple. Raises ``TypeError`` where one of them is none."""
     if isinstance(strategies, (str, Mapping)) or not isinstance(strategies, Iterable):
@@ -390,8 +378,16 @@ def _check_strategies(strategies: object) -> tuple[Strategy, ...]:
     return checked
 
 
-def _check_arguments(config: object, summarizer: object, rounds_getter: object, llm_api: object) -> None:
-    """Raise ``TypeError`` where arguments are missing, given twice, or stand in each other's place."""
+def _check_arguments(
+    config: object, summarizer: object, rounds_getter: object, llm_api: object, options: Mapping[str, object]
+) -> None:
+    """Raise ``TypeError`` where arguments are missing, given twice, of the wrong kind, or in each other's place."""
+    for name, option in options.items():
+        kind, wanted = _OPTIONS[name]
+        if isinstance(kind, tuple) and kind and option is not None:
+            require_methods(name, option, kind, wanted)
+        elif option is not None and not (isinstance(option, kind) if isinstance(kind, type) else callable(option)):
+            raise TypeError(f"{name} is {wanted}, not {kind_of(option)}")
     if config is not None and not isinstance(config, CompactorConfig):
         raise _wrong_config(config)
     if summarizer is not None and llm_api is not None:
@@ -418,12 +414,10 @@ def _check_arguments(config: object, summarizer: object, rounds_getter: object, 
         raise TypeError("rounds_getter is called without arguments; give a function that takes none")
 
 
-def _check_role(role: str, rounds_getter: object) -> None:
-    """Raise ``ValueError`` where a Memory's *rounds_getter* is another role's than *role*."""
-    read = rounds_getter.role if isinstance(rounds_getter, RoundsGetter) else ""
-    if role and read not in ("", role):
-        remedy = f"give memory.rounds_getter({role!r})"
-        raise ValueError(f"rounds_getter gives {read!r}'s rounds, and the compactor is {role!r}'s; {remedy}")
+def _wrong_role(role: str, getter: RoundsGetter) -> ValueError:
+    """Return the error for a Memory's *getter* of another role than *role*."""
+    remedy = f"give memory.rounds_getter({role!r})"
+    return ValueError(f"rounds_getter gives {getter.role!r}'s rounds, and the compactor is {role!r}'s; {remedy}")
 
 
 def _wrong_config(config: object) -> TypeError:

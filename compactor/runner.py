@@ -379,7 +379,7 @@ class Runner:
             self._end(run, result, error)
         else:
             self._emit(Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late"))
-        if self._index_due:
+        if self._index_due and self._cycle.journal.has_index:
             self._index_texts()
 
     def _close(self, run: Run) -> bool:
@@ -435,7 +435,8 @@ class Runner:
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
         """Tell what was discarded or failed, and set the timer."""
         if error is None:
-            self._schedule(run.recheck_in)
+            if run.recheck_in is not None or self._cancel is not None:  # seldom
+                self._schedule(run.recheck_in)
             return
         if isinstance(error, LeasedElsewhere):
             self._schedule(min(error.seconds, run.recheck_in or math.inf))

@@ -9,6 +9,7 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -165,7 +166,8 @@ class DaemonExecutor(Executor):
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()  # None ends the threads
+        weakref.finalize(self, self._jobs.put, None).atexit = False  # a compactor may be dropped without stop()
         self._idle = threading.Semaphore(0)  # counts the threads that wait for another job
         self._lock = threading.RLock()  # guards all below it
         self._threads: list[threading.Thread] = []
@@ -193,17 +195,11 @@ class DaemonExecutor(Executor):
                 while cancel_futures:
                     if (waiting := self._jobs.get_nowait()) is not None:
                         cancelled.append(waiting[0])
-            self._end_threads()
+            self._jobs.put(None)
         for future in cancelled:
             future.cancel()
         if wait:
             self.join(None)
-
-    def _end_threads(self) -> None:
-        for _ in self._threads:  # a compactor that is dropped without stop() takes its thread along
-            self._jobs.put(None)
-
-    __del__ = _end_threads
 
     def join(self, timeout: float | None) -> bool:
         """Wait until all threads have ended, *timeout* seconds for each; return whether they have."""
@@ -227,3 +223,4 @@ def _serve(jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None], idle: thread
         del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
         if was_idle := jobs.empty():
             idle.release()
+    jobs.put(None)  # for the next thread

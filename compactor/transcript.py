@@ -56,11 +56,6 @@ class Step:
     def text(self) -> str:
         return "<conversation>\n" + "\n".join(self.texts) + "\n</conversation>"
 
-    def add(self, round_: Round, text: str, tokens: int) -> None:
-        self.rounds.append(round_)
-        self.texts.append(text)
-        self.tokens += tokens
-
 
 @dataclass(slots=True)
 class Room:
@@ -114,7 +109,9 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
                 waiting.popleft()
                 waiting.extendleft(reversed(parts))
                 continue
-            step.add(waiting.popleft(), text, tokens)
+            step.rounds.append(waiting.popleft())
+            step.texts.append(text)
+            step.tokens += tokens
             begun = True
     if step.rounds:
         step.whole = len(rounds)

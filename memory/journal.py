@@ -256,6 +256,8 @@ class RoleJournal(Journal):
         self._role = role
         self.keeps_reductions = bool(role)  # the empty role sees everything, as it was
         self._store = memory._store
+        #: Whether the store has an index for searching; else ``index_texts`` has nothing to do.
+        self.has_index = "searchable" in self._store.capabilities
         self._holder = holder or new_id()
         self._made_in = os.getpid()
         #: Whether a lease that exists before its first one belongs to a dead process.

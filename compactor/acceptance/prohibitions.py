@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
@@ -46,12 +47,13 @@ _SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MU
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
 
 
-def find_prohibitions(rounds: Iterable[Round]) -> tuple[str, ...]:
-    """Return the user's prohibitions: the newest ``MAX_PROHIBITIONS``, oldest first, without repetitions.
+def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
+    """Return the user's prohibitions that *previous* keeps, and those in *rounds*: the newest ``MAX_PROHIBITIONS``,
+    oldest first, without repetitions.
 
     Only the user's words count: a tool's result or another agent forbids nothing. This is a guess by cue words.
     """
-    found: list[str] = []
+    found = [*read_prohibitions(previous)]
     for text in read_user_words(rounds):
         if not may_prohibit(text):
             continue
@@ -60,6 +62,10 @@ def find_prohibitions(rounds: Iterable[Round]) -> tuple[str, ...]:
             said = said[:_FRAME] + said[-_FRAME:]
         found += [beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
     return _keep_newest(found)
+
+
+#: Return the user's prohibitions in rounds.
+find_prohibitions: Callable[[Iterable[Round]], tuple[str, ...]] = partial(collect_prohibitions, None)
 
 
 def read_user_words(rounds: Iterable[Round]) -> list[str]:
@@ -75,11 +81,6 @@ def read_prohibitions(previous: CompactedMessage | None) -> tuple[str, ...]:
     """Return the prohibitions that *previous* keeps."""
     before = previous.extra.get(PROHIBITIONS) if previous is not None else None
     return tuple([text for text in before if isinstance(text, str)]) if isinstance(before, (list, tuple)) else ()
-
-
-def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
-    """Return the newest prohibitions of those that *previous* keeps and those in *rounds*, oldest first."""
-    return _keep_newest((*read_prohibitions(previous), *find_prohibitions(rounds)))
 
 
 def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
@@ -150,13 +150,10 @@ class Ledger:
         sums, summed_moment, asked_from = self._summed
         if summed_moment == moment and origin == asked_from and sums.stop >= closed:  # as most of the time
             return sums
-        pinned, erased = group_pins(pins) if pins else {}, rounds.erased
+        pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
         known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
         if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
             known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in sums.accounts[:-1]}
-
-        def find_overlays(round_id: str) -> Overlays:
-            return reductions.by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
 
         if summed_moment != moment or not sums.start <= origin <= sums.stop:
             sums = PrefixSums(origin, origin)
@@ -168,11 +165,13 @@ class Ledger:
             done = sums.stop
             fresh: list[RoundAccount] = []
             for place in range(done, min(closed, done + COUNTED_AT_ONCE)):
-                account = known.get(number_at(place))
-                if account is None or find_overlays(account.round_id) != account.overlays:
-                    round_ = rounds[place]
+                account, round_ = known.get(number_at(place)), None
+                round_id = account.round_id if account is not None else (round_ := rounds[place]).id
+                overlays = by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
+                if account is None or overlays != account.overlays:
                     # Nobody promises that another host's rounds stay as they are.
-                    account = self._count_round(round_, find_overlays(round_.id), keeps=isinstance(rounds, Rounds))
+                    keeps = isinstance(rounds, Rounds)
+                    account = self._count_round(round_ or rounds[place], overlays, keeps=keeps)
                 fresh.append(account)
             with self._lock:
                 if self._adding:
@@ -187,22 +186,18 @@ class Ledger:
                     for account in fresh:
                         self._add(sums, account)
                     if sums.stop >= closed:
-                        self._publish(sums, moment, origin, find_overlays)
+                        self._publish(sums, moment, origin)
                         return sums
                 finally:
                     self._adding = False
 
-    def _publish(
-        self, sums: PrefixSums, moment: _Moment, origin: int, find_overlays: Callable[[str], Overlays]
-    ) -> None:
+    def _publish(self, sums: PrefixSums, moment: _Moment, origin: int) -> None:
         """Have the next call go on from *sums*, and let go of everything else. Called with the lock."""
         (_, before, last_origin), self._summed = self._summed, (sums, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
-            accounts = [*self._accounts.items(), *self._kept.items()]
-            changed = {number for number, account in accounts if find_overlays(account.round_id) != account.overlays}
-            self._drop_parts(changed)
-            self._accounts = {number: account for number, account in self._accounts.items() if number not in changed}
+            self._accounts = {account.number: account for account in sums.accounts}
+            self._drop_parts([number for number, one in self._kept.items() if self._accounts.get(number) is not one])
         if origin != last_origin:
             self._drop_parts(self._kept.keys() - {account.number for account in sums.accounts[origin - sums.start :]})
         if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:

@@ -154,7 +154,9 @@ class NotesQuestion(SummaryQuestion):
                 tokens = view.ledger.count(text) + 1
                 if whole.tokens + tokens > room:
                     return None
-                whole.add(round_, text, tokens)
+                whole.rounds.append(round_)
+                whole.texts.append(text)
+                whole.tokens += tokens
         return whole
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from memory.arguments import takes
@@ -27,13 +28,13 @@ _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)
 _REMARK = r"\W{0,10}(?:%s)"
 
 
-def _match(text: str, kind: str, form: str = "(?:%s)") -> re.Match[str] | None:
-    return load_pattern("replies.yaml", kind, form).match(text)
+#: Return the pattern of one kind of reply.
+_pattern = partial(load_pattern, "replies.yaml")
 
 
 def is_greeting(text: str) -> bool:
     """Return whether *text* only greets or thanks. A guess, for English only."""
-    greeting = load_pattern("replies.yaml", "greeting", _GREETING)
+    greeting = _pattern("greeting", _GREETING)
     return len(text) <= _MAX_REPLY and greeting.fullmatch(text.strip()) is not None
 
 
@@ -45,13 +46,13 @@ def is_reply(text: str) -> bool:
     if len(text) > _MAX_REPLY:
         return False
     text = _LEADING.sub("", text).rstrip()
-    greeting = _match(text, "greeting", _GREETING)
+    greeting = _pattern("greeting", _GREETING).match(text)
     rest = text[greeting.end() :] if greeting else text
-    if not rest or _match(rest, "offer") or _match(rest, "refusal") or _match(text, "abroad"):
+    if not rest or _pattern("offer").match(rest) or _pattern("refusal").match(rest) or _pattern("abroad").match(text):
         return True
-    if greeting and _match(rest, "promise"):
+    if greeting and _pattern("promise").match(rest):
         return True
-    return len(text) <= _MAX_CLOSING and _match(_SENTENCE.split(text)[-1], "offer") is not None
+    return len(text) <= _MAX_CLOSING and _pattern("offer").match(_SENTENCE.split(text)[-1]) is not None
 
 
 def is_remark(text: str) -> bool:
@@ -63,7 +64,7 @@ def is_remark(text: str) -> bool:
     if not said or len(said) > _MAX_REMARKS:
         return not said
     sentences = filter(str.strip, _SENTENCE.split(said))
-    return is_reply(said) or all(_match(one, "remark", _REMARK) or is_reply(one) for one in sentences)
+    return is_reply(said) or all(_pattern("remark", _REMARK).match(one) or is_reply(one) for one in sentences)
 
 
 # A tag's attributes, bounded: an unclosed tag is scanned once.
