@@ -375,7 +375,8 @@ class Discarded(CompactionEvent):
     name: ClassVar[str] = "compaction.discarded"
     reason: str
     """``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
-    ``torn``, or ``overlaid``: another overlay covers these posts, or no Memory keeps reductions. After ``stopped``, an
+    ``torn``, ``pinned``, ``newest_query``, or ``overlaid``: another overlay covers these posts, or no Memory keeps
+    reductions. After ``stopped``, an
     accepted answer stays in the log, and the next start publishes it without asking again."""
 
 

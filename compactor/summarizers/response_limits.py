@@ -106,8 +106,9 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
         for piece in pieces:
             left -= len(piece)
             if left < 0:
-                size = MAX_ANSWER_BYTES // 1_000_000
-                raise SummarizerError(f"the answer is larger than {size} MB: check that base_url= is right")
+                raise SummarizerError(
+                    f"the answer is larger than {most / 1_000_000:g} MB: check that base_url= is right"
+                )
             yield piece
 
     base = next(kind for kind in type(stream).__mro__ if kind.__name__ == "SyncByteStream")

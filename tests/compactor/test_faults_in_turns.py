@@ -302,13 +302,15 @@ def test_an_old_round_that_cannot_be_read_does_not_stop_a_chat(
             chat.memory.reload("r3")
 
 
-def test_a_search_passes_over_a_damaged_round_and_waits_for_one_of_a_newer_version(tmp_path: Path) -> None:
+def test_a_search_passes_over_a_damaged_round_and_waits_for_one_of_a_newer_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In what is damaged nothing can be found; but what a newer version can read must not be missing in the index."""
     with chatting(url_in(tmp_path)) as chat:
         for number in range(1, 5):
             chat.turn(number)
-        resumed = Memory("s", store=chat.store)
-        resumed._keep_checkpoint(resumed.snapshot)
+        monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
+        Memory("s", store=chat.store)
         on(chat, "UPDATE compactor_entries SET version = 99 WHERE number = 5")
         memory = Memory("s", store=chat.store)
         with pytest.raises(NewerVersion, match="upgrade"):
@@ -319,12 +321,15 @@ def test_a_search_passes_over_a_damaged_round_and_waits_for_one_of_a_newer_versi
         assert memory.index_texts()
 
 
-def test_a_tail_that_cannot_be_read_is_said_by_whoever_composes_it(tmp_path: Path) -> None:
+def test_a_tail_that_cannot_be_read_is_said_by_whoever_composes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No prompt leaves out what it was to show without a word; the chat can be gone on with from before."""
     with chatting(url_in(tmp_path)) as chat:
         for number in range(1, 5):
             chat.turn(number)
-        chat.memory._keep_checkpoint(chat.memory.snapshot)
+        monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
+        Memory("s", store=chat.store)
         on(chat, "UPDATE compactor_entries SET body = '{' WHERE number = 8")
     with chatting(url_in(tmp_path)) as chat:
         with pytest.raises(StoreDamaged, match=r"entry 8 \(post added\).*restore"):
