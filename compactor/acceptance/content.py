@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -24,9 +24,16 @@ _CJK_CHAR = re.compile(f"[{CJK}]")
 #: Characters that may follow a one-word value, such as "done" in "state: done".
 _VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
-_TEXT = files(__package__).joinpath("words.yaml").read_text(encoding="utf-8")
-_TABLES: Mapping[str, str] = yaml.load(_TEXT, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
-_WORDS = {name: frozenset(words.split()) for name, words in _TABLES.items()}
+
+
+def load_yaml(package: str, name: str) -> Mapping[str, Any]:
+    """Return the tables in a YAML file of *package*."""
+    text = files(package).joinpath(name).read_text(encoding="utf-8")
+    tables: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
+    return tables
+
+
+_WORDS = {name: frozenset(words.split()) for name, words in load_yaml(__package__, "words.yaml").items()}
 _STOP, _CALENDAR, _GENERIC, _NO_ANSWER = (_WORDS[name] for name in ("stop", "calendar", "generic", "no_answer"))
 _FILL = _STOP | _WORDS["fill"]
 _FAULT_FIELDS, _ERROR_FIELDS = _WORDS["fault_fields"], _WORDS["fault_fields"] | _WORDS["error_fields"]

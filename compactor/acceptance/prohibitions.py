@@ -20,7 +20,7 @@ from memory.rounds import USER, Round, cached_property, copy_with
 from ..summarizers.base import Summary
 from ..summarizers.cues import is_prohibition, may_prohibit
 from ..summarizers.sentences import sentences
-from ..summarizers.statements import Section
+from ..summarizers.statements import LONG_MESSAGE, MESSAGE_ENDS, Section
 from ..tokens import TokenCounter
 from .content import Terms, find_identifiers
 
@@ -39,8 +39,6 @@ _ATTRIBUTING = {
 _MAX_HEADING = 80
 _LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)
 
-#: A message with more sentences is pasted material, except for this many at its beginning and end.
-_LONG_MESSAGE, _FRAME = 40, 6
 #: Code and quoted lines of another person's message: the user only shows them.
 _SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
 # A sentence that continues on the next line.
@@ -58,8 +56,8 @@ def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Rou
         if not may_prohibit(text):
             continue
         said = list(sentences(_WRAPPED.sub(" ", text), MAX_SENTENCE))
-        if len(said) > _LONG_MESSAGE:
-            said = said[:_FRAME] + said[-_FRAME:]
+        if len(said) > LONG_MESSAGE:
+            said = said[:MESSAGE_ENDS] + said[-MESSAGE_ENDS:]
         found += [beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
     return _keep_newest(found)
 

@@ -11,12 +11,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from operator import call
 from typing import Any
 
-import yaml
+from ..acceptance.content import load_yaml
 
 #: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"
@@ -46,9 +45,7 @@ _LONGEST_WORD = 80
 @cache
 def load_table(name: str) -> Mapping[str, Any]:
     """Return the phrases in a YAML file of this package."""
-    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
-    table: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
-    return table
+    return load_yaml(__package__, name)
 
 
 @cache

@@ -101,7 +101,7 @@ _OTHERS = {Section.EARLIER: _EARLIER, Section.DONE: _CALL, Section.OPEN: _PLAN, 
 _OF_SECTION = dict.fromkeys(Section, _RESULT) | dict.fromkeys(_OF_USER, _USER) | _OTHERS
 
 #: A user message with more sentences is pasted material, except for this many at its beginning and end.
-_LONG_MESSAGE, _FRAME = 40, 6
+LONG_MESSAGE, MESSAGE_ENDS = 40, 6
 #: Approximate maximum characters of a line: from the user or an earlier summary, and from anything else.
 _SENTENCE, _LINE = 400, 240
 #: Maximum characters of a user's sentence before splitting into clauses; an endless one is cut here.
@@ -216,7 +216,7 @@ def _read_user(message: str, make: Callable[..., Statement], question: str = "")
     found = [one for one in found if not (is_code(one[0]) or (one[2] and not _WORDED.search(one[0])))] or found
     place = 0
     for index, (sentence, listed, code) in enumerate(found):
-        pasted = len(found) > _LONG_MESSAGE and min(index, len(found) - 1 - index) >= _FRAME
+        pasted = len(found) > LONG_MESSAGE and min(index, len(found) - 1 - index) >= MESSAGE_ENDS
         weight = _CODE if code else _PASTED if pasted else _USER
         if question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？":
             parts = [(f'{sentence} (asked: "{question}")', instruction_strength(sentence) > 0)]
