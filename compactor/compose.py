@@ -120,12 +120,13 @@ def compose(
     if report.tokens_before <= limit:
         plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
+        head = len(in_log) - view.messages if whole is None else len(front) + (compaction is not None)
         _prompts.setdefault(memory, {})[role] = LastPrompt(
             rounds,
             compaction,
             ledger,
             model,
-            front=tuple([dict(message) for message in in_log[: len(in_log) - view.messages]]),
+            front=tuple([dict(message) for message in in_log[:head]]),
             plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
             tools=tuple(tools),
             tool_choice=tool_choice,
@@ -179,14 +180,16 @@ def _read_arguments(
 ) -> tuple[Ledger, tuple[Message, ...]]:
     """Return the role's ledger, and the system messages in front: *system*, then memory's header as *role* sees it.
     Raises ``TypeError`` if an argument is of the wrong kind."""
-    own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
-    require("memory", memory, Memory, f"a Memory{own}")
+    if not isinstance(memory, Memory):
+        own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
+        require("memory", memory, Memory, f"a Memory{own}")
     require_role(role)
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Sequence):
         raise TypeError(f"tools is a list of schemas, not {kind_of(tools)}; leave it out where there are none")
     for tool in tools:
         require("one of the tools", tool, Mapping, "a schema, as a mapping")
-    require("model", model, (str, NoneType), "the name of a model")
+    if type(model) is not str:
+        require("model", model, (str, NoneType), "the name of a model")
     if counter is not None:
         require_callable("counter", counter, "a function that counts the tokens of a text")
     if isinstance(system, str):

@@ -54,11 +54,6 @@ Strategy = Callable[[View], Iterable[Overlay]]
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
 
 
-def name_of(strategy: Strategy) -> str:
-    """Return the name of a strategy in events."""
-    return str(getattr(strategy, "__name__", type(strategy).__name__))
-
-
 @dataclass(kw_only=True)
 class Cycle:
     """What the cycles of one compactor share; ``run`` runs one."""
@@ -296,7 +291,7 @@ class StrategyPass:
                 if not verdict.is_due:
                     break
                 work.mark, work.exceeds = verdict.mark, verdict.exceeds
-            work.begin(name_of(strategy))
+            work.begin(getattr(strategy, "__name__", type(strategy).__name__))
             self._rounds_read = {}  # each reads the rounds anew, and what one gives does not overlap
             try:
                 for overlay in strategy(self.ahead):

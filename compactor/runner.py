@@ -401,7 +401,8 @@ class Runner:
             self._discards = outcome.discards
         may_go_on = True
         try:
-            self._follow_up(run, error, outcome)
+            if error is not None or run.recheck_in is not None or self._cancel is not None:  # seldom
+                self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
             error, outcome, may_go_on, self._backoff = raised, outcome_of(raised, 0, forced=run.forced), False, None
         with self._lock:
@@ -435,8 +436,7 @@ class Runner:
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
         """Tell what was discarded or failed, and set the timer."""
         if error is None:
-            if run.recheck_in is not None or self._cancel is not None:  # seldom
-                self._schedule(run.recheck_in)
+            self._schedule(run.recheck_in)
             return
         if isinstance(error, LeasedElsewhere):
             self._schedule(min(error.seconds, run.recheck_in or math.inf))

@@ -308,10 +308,11 @@ class Work:
         extracted = isinstance(answer, Summary) and answer.extracted
         if not extracted and request.kind in ("rounds", "changes"):
             # From here on, what stands below the heading counts as the user's words: keep only what he said.
-            instructions = read_prohibitions(previous)
+            instructions: tuple[str, ...] = ()
+            before = ""
             if previous is not None:
-                instructions += tuple(note.text for note in previous.notes if note.section == INSTRUCTIONS)
-            before = previous.summary if previous is not None else ""
+                noted = [note.text for note in previous.notes if note.section == INSTRUCTIONS]
+                instructions, before = (*read_prohibitions(previous), *noted), previous.summary
             words = UserWords(request.rounds, (*instructions, *prohibitions), before)
             if notes:
                 notes = words.attribute_notes(notes)

@@ -83,7 +83,7 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds that never go back, for durations."""
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], object]:
         """Call *callback* once, *seconds* from now, on another thread; return a function that cancels the call.
 
         The callback must be quick: all timers of the process share its thread.
@@ -108,26 +108,22 @@ class SystemClock:
         self._wakes_at = math.inf  # when the thread looks by itself, if nothing is added before
         self._thread: threading.Thread | None = None
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], object]:
         at, number = time.monotonic() + seconds, next(self._count)
         with self._due:
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="compactor-timer", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: a thread that could not be started is tried again
-            self._callbacks[number] = callback
-            heapq.heappush(self._calls, (at, number))
-            if at < self._wakes_at:  # most deadlines are cancelled: each would wake the thread
-                self._due.notify()
-        return partial(self._cancel, number)
-
-    def _cancel(self, number: int) -> None:
-        with self._due:
-            self._callbacks.pop(number, None)
             # Cancelled calls are dropped once they are most of the heap; each on its own would cost its length.
             if 2 * len(self._callbacks) < len(self._calls):
                 self._calls = [call for call in self._calls if call[1] in self._callbacks]
                 heapq.heapify(self._calls)
+            self._callbacks[number] = callback
+            heapq.heappush(self._calls, (at, number))
+            if at < self._wakes_at:  # most deadlines are cancelled: each would wake the thread
+                self._due.notify()
+        return partial(self._callbacks.pop, number, None)
 
     def _serve(self) -> None:
         due = self._due

@@ -24,6 +24,7 @@ from .entries import (
     kinds_of,
 )
 from .errors import StaleCompaction
+from .hooks import renew_after_fork
 from .log.state import Snapshot, revert
 from .overlays import (
     CompactedMessage,
@@ -258,12 +259,17 @@ class RoleJournal(Journal):
         self._store = memory._store
         #: Whether the store has an index for searching; else ``index_texts`` has nothing to do.
         self.has_index = "searchable" in self._store.capabilities
-        self._holder = holder or new_id()
-        self._made_in = os.getpid()
+        #: Its lease: session, name, holder.
+        self._lease = (memory.session_id, f"compact:{role}", holder or new_id())
         #: Whether a lease that exists before its first one belongs to a dead process.
         self._takes_over = holder == SOLE
         #: The round that was reduced last, and its ``tie_calls``. Written while the Memory is locked.
         self._ties: tuple[ref[Round], Mapping[int, tuple[int, int]]] | None = None
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:  # a child is somebody else
+        session, name, holder = self._lease
+        self._lease, self._takes_over = (session, name, f"{holder}:{os.getpid()}"), False
 
     def read(self) -> JournalState:
         now = self._memory.snapshot
@@ -365,20 +371,14 @@ class RoleJournal(Journal):
         return written
 
     def lease(self, seconds: float) -> float:
-        session, name, holder = self._lease_key()
-        if not self._takes_over or holder != self._holder:
-            return self._store.lease(session, name, holder, seconds)
-        wait = self._store.lease(session, name, holder, seconds, take_over=True)
+        if not self._takes_over:
+            return self._store.lease(*self._lease, seconds)
+        wait = self._store.lease(*self._lease, seconds, take_over=True)
         self._takes_over = False
         return wait
 
     def release(self) -> None:
-        self._store.release(*self._lease_key())
-
-    def _lease_key(self) -> tuple[str, str, str]:
-        process = os.getpid()
-        holder = self._holder if process == self._made_in else f"{self._holder}:{process}"  # a child is somebody else
-        return self._memory.session_id, f"compact:{self._role}", holder
+        self._store.release(*self._lease)
 
     def refresh(self) -> bool:
         return self._memory.refresh()

@@ -151,7 +151,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         raise refusal("greeting", "the summarizer replied to the conversation; check its prompt")
     if is_written and (repeats(new, source.text) or is_copied(new, source.text)):
         raise refusal("echo", "the summary repeats the conversation")
-    if is_written and has_markup(new):
+    if is_written and ("<" in new or "‹" in new) and has_markup(new):
         raise refusal("markup", "the summary repeats the tags of the request; check the summarizer's prompt")
 
     tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
@@ -297,8 +297,6 @@ def has_markup(text: str) -> bool:
     Tags in code do not count, nor tags without attributes inside a sentence: the text only mentions them. A code block
     at the start of the text is treated as a wrapper, so its tags count.
     """
-    if "<" not in text and "‹" not in text:
-        return False
     text = _CODE.sub(" ", text)
     if _HEAD.search(text) or _CLOSING_LINE.search(text):
         return True

@@ -51,7 +51,7 @@ def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Rou
 
     Only the user's words count: a tool's result or another agent forbids nothing. This is a guess by cue words.
     """
-    found = [*read_prohibitions(previous)]
+    found = [*read_prohibitions(previous)] if previous is not None else []
     for text in read_user_words(rounds):
         if not may_prohibit(text):
             continue
@@ -59,7 +59,7 @@ def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Rou
         if len(said) > LONG_MESSAGE:
             said = said[:MESSAGE_ENDS] + said[-MESSAGE_ENDS:]
         found += [beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
-    return _keep_newest(found)
+    return _keep_newest(found) if found else ()
 
 
 #: Return the user's prohibitions in rounds.
@@ -75,9 +75,9 @@ def read_user_words(rounds: Iterable[Round]) -> list[str]:
     return texts
 
 
-def read_prohibitions(previous: CompactedMessage | None) -> tuple[str, ...]:
+def read_prohibitions(previous: CompactedMessage) -> tuple[str, ...]:
     """Return the prohibitions that *previous* keeps."""
-    before = previous.extra.get(PROHIBITIONS) if previous is not None else None
+    before = previous.extra.get(PROHIBITIONS)
     return tuple([text for text in before if isinstance(text, str)]) if isinstance(before, (list, tuple)) else ()
 
 
@@ -88,7 +88,8 @@ def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tu
     """
     _, items, _ = _split_at_instructions(summary.text)
     quoted = [] if summary.extracted else [text for text in map(_item_in, items) if len(text) <= MAX_SENTENCE]
-    return _keep_newest((*prohibitions, *quoted))
+    found = (*prohibitions, *quoted)
+    return _keep_newest(found) if found else ()
 
 
 def _keep_newest(found: Iterable[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from memory.events import Event
 
 from ..compose import Prompt
-from ..cycle import Strategy, name_of
+from ..cycle import Strategy
 from ..events import (
     Discarded,
     Exhausted,
@@ -84,7 +84,7 @@ class Watch:
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self._lock = threading.Lock()  # guards all below
         self._figures: Figures = dict.fromkeys((*_OF_EVENTS, *_OF_PROMPTS), 0) | {
-            "strategies": {name_of(strategy): dict(NO_SAVING) for strategy in strategies},
+            "strategies": {getattr(one, "__name__", type(one).__name__): dict(NO_SAVING) for one in strategies},
             "ladder": {name: dict(NO_WORK) for name in LEVELS},
         }
         self._news: list[str] = []

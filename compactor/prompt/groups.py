@@ -234,7 +234,8 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
     posts = list(round_.post_list)
     asked = query_message(round_)
     if asked is not None:
-        again = posts.pop(0) if posts and repeats_query(posts[0], round_) else None
+        is_again = posts and posts[0].send_from == USER and repeats_query(posts[0], round_)
+        again = posts.pop(0) if is_again else None
         source = again if again is not None and again.attachment_list else None  # the query has its attachments then
         groups.append(MessageGroup((source,), (asked,), from_user=True))
     if not posts:

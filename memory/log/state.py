@@ -318,7 +318,7 @@ class Snapshot:
             published={**self.published, role: left},
             prepared={other: answers for other, answers in self.prepared.items() if other != role},
             reductions=reductions,
-            usages=forget_length(self.usages, role),
+            usages=forget_length(self.usages, role) if role in self.usages else self.usages,
             epoch=epoch,
         )
 
@@ -337,7 +337,7 @@ class Snapshot:
         return self.copy_with(
             reductions={**self.reductions, role: Reductions(self.number, by_round)},
             reduction_places={**self.reduction_places, role: places},
-            usages=forget_length(self.usages, role),
+            usages=forget_length(self.usages, role) if role in self.usages else self.usages,
             epoch=self.epoch + (number <= self.closed_prefix),
         )
 
@@ -360,8 +360,6 @@ def _span(one: Reduction) -> tuple[int, int]:
 
 def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]:
     """Return *usages* without the length of *role*'s newest prompt, because the next one will differ."""
-    if role not in usages:
-        return usages
     return {**usages, role: copy_with(usages[role], input_tokens=None)}
 
 
