@@ -184,7 +184,10 @@ class Connections:
                     dialect.require_same()
                     with self._engine.connect() as connection:
                         sent = True
-                        return self._run_on(connection, work, begin=begin)
+                        try:
+                            return self._run_on(connection, work, begin=begin)
+                        finally:
+                            self._leave_emptied_pool(connection)
                 if self._writing_thread == threading.get_ident() and self._permits.empty():
                     raise StoreBusy(INTERRUPTED.format(dialect.where))
                 with self._wait_for_permit(dialect.patience):
@@ -258,10 +261,17 @@ class Connections:
                 # Two steps: SQLAlchemy may not be able to close a connection that was interrupted inside it.
                 with suppress(Exception):
                     self._writer.invalidate()
+            self._leave_emptied_pool(self._writer)
             with suppress(Exception if broken else SQLAlchemyError):
                 self._writer.close()
             self._writer = None
         self._writer_is_clean = True
+
+    def _leave_emptied_pool(self, connection: Connection) -> None:
+        """Have *connection* closed when it is given back, if the pool was emptied meanwhile: nobody would close it."""
+        if self._paused or self._closed:
+            with suppress(Exception):  # it is invalid, and so closed already
+                connection.detach()
 
     def _fault(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
         """Return the ``StoreError`` for *error*; *unsure*: a write had begun."""
