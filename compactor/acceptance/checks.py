@@ -37,7 +37,15 @@ from ..errors import SummaryRejected
 from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
 from ..tokens import TokenCounter
-from .content import CJK, Terms, find_identifiers, find_unknown, had_nothing_to_say, names_nothing_new, says_nothing
+from .content import (
+    UNSPACED_LETTERS,
+    Terms,
+    find_identifiers,
+    find_unknown,
+    had_nothing_to_say,
+    names_nothing_new,
+    says_nothing,
+)
 from .prohibitions import find_missing
 
 #: The names of all checks, in their order.
@@ -214,9 +222,7 @@ RUN = 6
 _NAMES = "|".join(TAGS)
 _TAG = re.compile(rf"</?(?:{_NAMES})\b[^<>]*>", re.IGNORECASE)
 # In scripts without spaces, each character is a word.
-_COPIED_WORD = re.compile(
-    rf"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+"
-)
+_COPIED_WORD = re.compile(rf"[{UNSPACED_LETTERS}]|[^\W_{UNSPACED_LETTERS}]+")
 #: Separates two posts; no text contains it.
 _POST = "\0"
 

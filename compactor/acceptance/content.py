@@ -16,11 +16,13 @@ from memory.rounds import cached_property
 
 #: Han and Kana: scripts without spaces. Pairs of characters stand in for words.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+#: All scripts without spaces: also Thai, Lao, Burmese and Khmer.
+UNSPACED_LETTERS = CJK + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+CJK_CHAR = re.compile(f"[{CJK}]")
 
 _BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u3020、。！？：；，（）"
 # Consumes one character at a time without backtracking: linear on any input.
 _CHUNK = re.compile(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
-_CJK_CHAR = re.compile(f"[{CJK}]")
 #: Characters that may follow a one-word value, such as "done" in "state: done".
 _VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
@@ -92,7 +94,7 @@ def _weigh(chunk: str, low: str) -> float:
     if low in _CALENDAR:
         return _NAME
     if chunk.isalpha() and (chunk == low or chunk[1:] == low[1:]):
-        if chunk[0] > "\u2e7f" and _CJK_CHAR.match(chunk):
+        if chunk[0] > "\u2e7f" and CJK_CHAR.match(chunk):
             return _CJK
         return _WORD if len(chunk) > 2 else 0.0
     digits, letters = sum(map(str.isdigit, chunk)), sum(map(str.isalpha, chunk))
@@ -363,8 +365,8 @@ def _has_name(text: str, name: str) -> bool:
 
 # Comparable terms: the one measure of how much a summary keeps of another text.
 
-#: Scripts without spaces between words, compared by pairs of characters.
-UNSPACED = re.compile(f"[{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+")
+#: Runs of scripts without spaces, compared by pairs of characters.
+UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]+")
 _TERM = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 _DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
@@ -203,8 +203,7 @@ class UserWords:
     known: Sequence[str] = ()
     previous: str = ""
     _quotes_left: int = MAX_QUOTES
-    #: By text: its sentences, their letters joined, and the end of each sentence in these.
-    _sentences: dict[str, tuple[list[str], str, list[int]]] = field(default_factory=dict)
+    _split: Callable[[str], tuple[list[str], str, list[int]]] = field(default_factory=lambda: cache(_split_sentences))
 
     @cached_property
     def _texts(self) -> list[tuple[str, str]]:
@@ -241,11 +240,7 @@ class UserWords:
         for text, letters_of_text in self._texts:
             if letters not in letters_of_text:
                 continue
-            if text not in self._sentences:
-                said = list(sentences(text, MAX_SENTENCE))
-                parts = list(map(letters_of, said))
-                self._sentences[text] = said, "".join(parts), list(accumulate(map(len, parts)))
-            said, joined, ends = self._sentences[text]
+            said, joined, ends = self._split(text)
             start = joined.find(letters)
             if start < 0:
                 continue
@@ -316,6 +311,13 @@ class UserWords:
             return [sentence], True
         letters = sum(len(letters_of(quote)) for quote in quotes)
         return found, len(found) == len(quotes) and 2 * letters >= len(letters_of(item))
+
+
+def _split_sentences(text: str) -> tuple[list[str], str, list[int]]:
+    """Return the sentences of *text*, their letters joined, and the end of each sentence in these."""
+    said = list(sentences(text, MAX_SENTENCE))
+    parts = list(map(letters_of, said))
+    return said, "".join(parts), list(accumulate(map(len, parts)))
 
 
 def _mark_heading(line: str) -> str:

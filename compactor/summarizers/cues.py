@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from operator import call
 from typing import Any
@@ -23,7 +23,7 @@ EXCEPT = "except"
 MAX_GAP, MAX_LETTERS = 8, 24
 #: Maximum characters of a sentence to read; a longer one is judged by its beginning.
 MAX_SENTENCE = 4_000
-#: Maximum words in the lookup cache; above it, the cache is cleared.
+#: Maximum words in the lookup cache.
 MAX_KNOWN = 50_000
 
 _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
@@ -204,7 +204,7 @@ class Cues:
                             for word in anchor:
                                 self._exact.setdefault(word, []).append(phrase)
         self._any_wild = re.compile("|".join({anchor.pattern for anchor, _ in self._wild}) or "(?!)")
-        self._known: dict[str, tuple[_Phrase, ...]] = {}
+        self._phrases_with = lru_cache(MAX_KNOWN)(self._look_up)
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
         """Return the kinds of the phrases in *sentence*, without those that a longer phrase overlaps.
@@ -235,22 +235,16 @@ class Cues:
         """
         different = set(words)
         letters = different.union(*different)
-        known = self._known
-        if len(known) > MAX_KNOWN:
-            known = self._known = {}  # a new dict: another thread may still read the old one
-        for word in different.difference(known):
-            wild = self._wild if self._any_wild.fullmatch(word) else ()
-            known[word] = (*self._exact.get(word, ()), *(phrase for anchor, phrase in wild if anchor.fullmatch(word)))
         fit = {
             word: [
                 phrase
-                for phrase in known[word]
+                for phrase in phrases
                 if (wanted is None or phrase.kind in wanted)
                 and (not phrase.marks or not phrase.marks.isdisjoint(letters))
                 and not any(map(different.isdisjoint, phrase.needed))
             ]
             for word in different
-            if known[word]
+            if (phrases := self._phrases_with(word))
         }
         for at, word in enumerate(words):
             for phrase in fit.get(word, ()):
@@ -259,6 +253,11 @@ class Cues:
                     continue
                 if end := phrase.end_at(words, start, anywhere=anywhere):
                     yield phrase, start, end
+
+    def _look_up(self, word: str) -> tuple[_Phrase, ...]:
+        """Return the phrases whose anchor is *word*."""
+        wild = self._wild if self._any_wild.fullmatch(word) else ()
+        return (*self._exact.get(word, ()), *(phrase for anchor, phrase in wild if anchor.fullmatch(word)))
 
     def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
         if not where or start == 0 or (where == "," and words[start - 1] == BREAK):

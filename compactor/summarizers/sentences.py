@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from memory.references import beginning
 
-from ..acceptance.content import CJK
+from ..acceptance.content import CJK_CHAR
 from .results import structures
 
 #: List items up to the first length are joined to lines up to the second: alone they would lose their subject.
@@ -27,7 +27,6 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|etc|approx|fig|inc|ltd|jr|sr|prof|nr|ca|bzw|z\.b|e\.g|i\.e|u\.s|(?<!['’])\w)|^\(?\d{1,3})\.$",
     re.IGNORECASE,
 )
-_CJK_CHAR = re.compile(f"[{CJK}]")
 _CLAUSE_MARK = re.compile(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
 
@@ -103,7 +102,7 @@ def _cut_word(word: str) -> list[str]:
     """Return *word*, split if it is long text without spaces; of other overlong data, only the beginning."""
     if len(word) <= MAX_WORD:
         return [word]
-    if _CJK_CHAR.search(word, 0, MAX_WORD):
+    if CJK_CHAR.search(word, 0, MAX_WORD):
         return [word[i : i + MAX_WORD] for i in range(0, len(word), MAX_WORD)]
     return [f"{beginning(word, 40)}…"]
 
@@ -128,4 +127,4 @@ def clauses(sentence: str) -> Iterator[str]:
 
 
 def _width(text: str) -> int:
-    return len(text) + len(_CJK_CHAR.findall(text))
+    return len(text) + len(CJK_CHAR.findall(text))
