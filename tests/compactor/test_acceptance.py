@@ -22,6 +22,7 @@ from compactor.acceptance.checks import (
     check_summary,
     is_cut_off,
     is_in_first_person,
+    is_too_little,
     repeats,
 )
 from compactor.summarizers.answers import is_reply
@@ -512,3 +513,204 @@ def test_what_ends_as_its_source_does_is_not_cut_off() -> None:
     assert not is_cut_off("The user asked who is it for", source)
     assert is_cut_off("The user asked where the", source)
     assert is_cut_off("The clerk of hall 3 is", source)
+
+
+# Limits: one answer just inside of each, and one just outside
+
+
+def term(place: int) -> str:
+    """Return one of 12,800 words that no table of words contains; their first five letters differ."""
+    letters = ""
+    for choices in ("zxqjvkwg", "aeiou", "zxqjvkwg", "aeiou", "zxqjvkwg"):
+        place, at = divmod(place, len(choices))
+        letters += choices[at]
+    return letters
+
+
+def said(start: int, count: int, ending: str = "") -> str:
+    return " ".join(term(place) + ending for place in range(start, start + count))
+
+
+def unsaid(count: int) -> str:
+    """Return words that no source below contains."""
+    return said(10_000, count)
+
+
+def copy_of(total: int, *pieces: int) -> str:
+    """Return *total* words: *pieces* of the source, ten words apart there, each before another word."""
+    starts = [sum(pieces[:at]) + 10 * at for at in range(len(pieces))]
+    parts = [f"{said(start, piece)} {term(9_000 + start)}" for start, piece in zip(starts, pieces, strict=True)]
+    return f"{' '.join(parts)} {unsaid(total - sum(pieces) - len(pieces))}."
+
+
+def runs_of(words_in_run: int) -> str:
+    return " ".join(f"{said(3 * at, words_in_run)} {term(9_000 + at)}" for at in range(61)) + "."
+
+
+def posts(count: int, each: int) -> str:
+    return "".join(f"<message>{said(start, each)}" for start in range(0, count * each, each))
+
+
+def numbers(count: int, start: int = 4_101, step: int = 7) -> str:
+    return ", ".join(str(start + step * at) for at in range(count)) + "."
+
+
+def cycle(total: int) -> str:
+    """Return *total* words, 17 of them from a source that repeats 12 words."""
+    return f"{said(0, 17 - 5)} {said(0, 5)} {unsaid(total - 17)}."
+
+
+CYCLE = 5 * posts(3, 4)
+LAST = f"{' '.join(term(2 * at) for at in range(20))}.\n"
+LINES = f"{said(0, 6)}.\n{said(6, 6)}.\n"
+CHINESE = "".join(chr(0x4E01 + 7 * at) for at in range(60))
+RULES = "\n".join(f"Never {said(100 * at, 10)}." for at in range(4))
+PRICES = [(f"- {said(10 * at, 4)} {41 + at}", f"- {said(10 * at, 4)} {71 + at}") for at in range(4)]
+SHORT_PRICES = [(f"- {said(10 * at, 3)} {41 + at}", f"- {said(10 * at, 3)} {71 + at}") for at in range(4)]
+NEW_VALUES = "71, 72, 73, 74."
+
+#: The limit, the check that the answer fails if any, the source, the previous summary, and the answer.
+LIMITS = [
+    ("50 words of source", "echo", said(0, 50), "", f"{said(0, 25)} {unsaid(1)} {said(25, 25)}."),
+    ("50 words of source", "", said(0, 49), "", f"{said(0, 25)} {unsaid(1)} {said(25, 24)}."),
+    ("runs of 6 words", "echo", said(0, 205), "", runs_of(6)),
+    ("runs of 6 words", "", said(0, 205), "", runs_of(5)),
+    ("0.3 of the source", "echo", said(0, 205), "", copy_of(80, 66)),
+    ("0.3 of the source", "", said(0, 205), "", copy_of(80, 65)),
+    ("0.75 copied", "echo", said(0, 205), "", copy_of(100, 76)),
+    ("0.75 copied", "", said(0, 205), "", copy_of(100, 75)),
+    ("0.18 of the source", "echo", said(0, 205), "", copy_of(45, 42)),
+    ("0.18 of the source", "", said(0, 205), "", copy_of(44, 41)),
+    ("0.9 copied", "echo", said(0, 205), "", copy_of(51, 46)),
+    ("0.9 copied", "", said(0, 205), "", copy_of(50, 45)),
+    ("0.7 copied", "echo", said(0, 1_000), "", copy_of(200, 141)),
+    ("0.7 copied", "", said(0, 1_000), "", copy_of(200, 140)),
+    ("80 runs", "echo", said(0, 500), "", copy_of(118, 86)),
+    ("80 runs", "", said(0, 500), "", copy_of(117, 85)),
+    ("0.08 of the source", "echo", said(0, 1_505), "", copy_of(172, 126)),
+    ("0.08 of the source", "", said(0, 1_505), "", copy_of(172, 125)),
+    ("400 runs", "echo", said(0, 5_400), "", copy_of(570, 139, 139, 138)),
+    ("400 runs", "", said(0, 5_400), "", copy_of(570, 139, 138, 138)),
+    ("0.6 copied", "echo", CYCLE, "", cycle(28)),
+    ("0.6 copied", "", CYCLE, "", cycle(29)),
+    ("0.6 in one stretch", "echo", posts(400, 10), "", copy_of(100, 61, 9)),
+    ("0.6 in one stretch", "", posts(400, 10), "", copy_of(100, 60, 9)),
+    ("4 posts", "echo", posts(400, 10), "", copy_of(60, 40)),
+    ("4 posts", "", posts(400, 10), "", copy_of(45, 30)),
+    ("200 words in one stretch", "echo", said(0, 4_000), "", copy_of(300, 201)),
+    ("200 words in one stretch", "", said(0, 4_000), "", copy_of(300, 200)),
+    ("a line of 4,000 characters", "cut_off", said(0, 90), "", f"{LAST}{'vox ' * 998}roam the"),
+    ("a line of 4,000 characters", "", said(0, 90), "", f"{LAST}{'vox ' * 998}roams the"),
+    ("3 words before a cut", "cut_off", said(0, 90), "", f"{LAST}{said(20, 2)} the"),
+    ("3 words before a cut", "", said(0, 90), "", f"{LAST}{said(20, 1)} the"),
+    ("6 words without a stop", "cut_off", said(0, 90), "", LINES + said(20, 6)),
+    ("6 words without a stop", "", said(0, 90), "", LINES + said(20, 5)),
+    ("2 sentences with stops", "", said(0, 90), "", LAST + said(20, 6)),
+    ("6 words of a sentence", "", said(0, 90), "", f"{LAST}{said(20, 5)}.\n{said(30, 6)}"),
+    ("2 letters of a word", "cut_off", said(0, 90), "", f"{LAST}{said(20, 2)} {term(80)[:2]}"),
+    ("2 letters of a word", "", said(0, 90), "", f"{LAST}{said(20, 2)} {term(80)[:1]}"),
+    ("0.25 of the identifiers", "invented", f"{LAST}{numbers(11)}", "", f"{LAST}{numbers(11)} {numbers(4, 9_001)}"),
+    ("0.25 of the identifiers", "", f"{LAST}{numbers(12)}", "", f"{LAST}{numbers(12)} {numbers(4, 9_001)}"),
+    ("500 identifiers", "invented", f"{LAST}{numbers(374, 6_712, -7)}", "", f"{LAST}{numbers(374)} {numbers(126, 9_001)}"),
+    ("500 identifiers", "", f"{LAST}{numbers(375, 6_719, -7)}", "", f"{LAST}{numbers(375)} {numbers(126, 9_001)}"),
+    *(
+        (f"identifiers: {limit}", check, said(0, 90), "", f"{LAST}{', '.join(names.split())}.")
+        for limit, inside, outside in [
+            ("4 digits", "741 742 743 745", "7411 7412 7413 7415"),
+            ("7 digits of a telephone", "55-0101 55-0102 55-0103 55-0104", "555-0101 555-0102 555-0103 555-0104"),
+            ("3 dots", "10.0.11 10.0.12 10.0.13 10.0.14", "10.0.0.11 10.0.0.12 10.0.0.13 10.0.0.14"),
+            ("6 capitals", "QWRTZ QWRTP QWRTS QWRTD", "QWRTZB QWRTPB QWRTSB QWRTDB"),
+            ("8 capitals", "QWRTZBCDF QWRTPBCDF QWRTSBCDF QWRTDBCDF", "QWRTZBCD QWRTPBCD QWRTSBCD QWRTDBCD"),
+            ("2 vowels", "QWARTE QWAPTE QWASTE QWADTE", "QWARTZ QWAPTZ QWASTZ QWADTZ"),
+            ("3 digits of a code", "AB-41 AB-42 AB-43 AB-44", "AB-411 AB-412 AB-413 AB-414"),
+            ("4 digits of a unit", "411A 412A 413A 414A", "4111A 4112A 4113A 4114A"),
+            ("2 digits", "ab1cd ab2cd ab3cd ab4cd", "ab1c2 ab2c2 ab3c2 ab4c2"),
+            ("200 characters", *(" ".join(f"{'x' * size}{at}" for at in range(4_101, 4_105)) for size in (197, 196))),
+        ]
+        for check, names in (("", inside), ("invented", outside))
+    ),
+    ("5 common words", "hollow", said(0, 40), "", f"{said(0, 4)} {unsaid(30)}."),
+    ("5 common words", "", said(0, 40), "", f"{said(0, 5)} {unsaid(30)}."),
+    ("5 common things", "hollow", f"the {said(0, 40)}, 48213, 59127.", "", f"The {unsaid(9)}: 48213 and 59127."),
+    ("5 common things", "", f"the {said(0, 40)}, 48213, 59127.", "", f"The {unsaid(9)} {term(5)}ed: 48213 and 59127."),
+    ("5 equal letters", "", f"the {said(0, 40)}, 48213, 59127.", "", f"The {unsaid(9)} {term(5)}: 48213 and 59127."),
+    ("5 equal letters", "hollow", f"the {said(0, 40)}, 48213, 59127.", "", f"The {unsaid(9)} {term(5)[:4]}: 48213 and 59127."),
+    ("8 words of source", "hollow", said(0, 8), "", f"{unsaid(5)}."),
+    ("8 words of source", "", said(0, 7), "", f"{unsaid(5)}."),
+    ("30 words of source", "hollow", said(0, 30), "", f"{term(3)} {unsaid(2)}."),
+    ("30 words of source", "", said(0, 29), "", f"{term(3)} {unsaid(2)}."),
+    ("a handful of 4 words", "hollow", said(0, 40), "", f"{term(3)} {unsaid(2)} {term(7)}."),
+    ("a handful of 4 words", "", said(0, 40), "", f"{term(3)} {unsaid(3)} {term(7)}."),
+    ("2 common words of many", "hollow", said(0, 40), "", f"{term(3)} {term(3)} {term(3)} {unsaid(2)}."),
+    ("1 common word of few", "", said(0, 29), "", f"{term(3)} {unsaid(3)}."),
+    ("1 common word of few", "hollow", said(0, 29), "", f"{unsaid(3)}."),
+    ("0.25 of its words", "hollow", said(0, 29), "", f"{term(3)} {unsaid(4)}."),
+    ("0.6 of an error", "hollow", said(0, 40), "", f"Rate limit: {said(0, 5)} {unsaid(4)}."),
+    ("0.6 of an error", "", said(0, 40), "", f"Rate limit: {said(0, 6)} {unsaid(4)}."),
+    ("5 words of an error", "hollow", said(0, 40), "", f"Rate limit: {said(0, 4)}."),
+    ("5 words of an error", "", said(0, 40), "", f"Rate limit: {said(0, 5)}."),
+    ("0.06 of a language", "hollow", f"the the {said(0, 40)}", "", f"{'the ' * 6}{unsaid(94)}."),
+    ("0.06 of a language", "", f"the the {said(0, 40)}", "", f"{'the ' * 5}{unsaid(95)}."),
+    ("40 frequent words", "hollow", said(0, 50), "", f"{unsaid(4)} {term(39)} {said(10_010, 4)}."),
+    ("40 frequent words", "", said(0, 50), "", f"{unsaid(4)} {term(40)} {said(10_010, 4)}."),
+    ("8 words in no known language", "hollow", said(0, 40), "", f"{unsaid(7)}."),
+    ("8 words in no known language", "", said(0, 40), "", f"{unsaid(8)}."),
+    ("3 words in a row", "hollow", said(0, 40), "", f"{said(0, 2)} {unsaid(1)} {term(9)}."),
+    ("3 words in a row", "", said(0, 40), "", f"{said(0, 3)} {unsaid(1)}."),
+    ("4 characters in a row", "hollow", CHINESE, "", f"{CHINESE[:3]}。"),
+    ("4 characters in a row", "", CHINESE, "", f"{CHINESE[:4]}。"),
+    ("a handful of 6 characters", "hollow", CHINESE, "", f"{CHINESE[:2]}龜{CHINESE[8:10]}龍。"),
+    ("a handful of 6 characters", "", CHINESE, "", f"{CHINESE[:2]}龜{CHINESE[8:10]}龍鳳。"),
+    ("20 new values", "hollow", f"the the {numbers(20)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
+    ("20 new values", "", f"the the {numbers(19)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
+    ("a third of the names", "partial", said(0, 90), numbers(31), f"{LAST}{numbers(10)}"),
+    ("a third of the names", "", said(0, 90), numbers(30), f"{LAST}{numbers(10)}"),
+    ("4 numbers", "partial", said(0, 90), "41, 42, 43, 44", LAST),
+    ("4 numbers", "", said(0, 90), "41, 42, 43", LAST),
+    ("2 digits of a number", "", said(0, 90), "4, 5, 6, 7", LAST),
+    ("2 identifiers", "partial", said(0, 90), "4101, 4108", LAST),
+    ("2 identifiers", "", said(0, 90), "4101", LAST),
+    ("8 words found only before", "partial", f"the {said(0, 90)}", f"the the {said(200, 8)}", f"The the {LAST}"),
+    ("8 words found only before", "", f"the {said(0, 90)}", f"the the {said(200, 7)}", f"The the {LAST}"),
+    ("0.1 of the words", "partial", f"the {said(0, 90)}", f"the the {said(200, 11)}", f"The the {term(200)} {LAST}"),
+    ("0.1 of the words", "", f"the {said(0, 90)}", f"the the {said(200, 10)}", f"The the {term(200)} {LAST}"),
+    ("0.6 of a prohibition", "partial", said(900, 90), RULES, f"Never {said(0, 10)}. Never {said(100, 5)} {LAST}"),
+    ("0.6 of a prohibition", "", said(900, 90), RULES, f"Never {said(0, 10)}. Never {said(100, 6)} {LAST}"),
+    ("4 words of a line", "", NEW_VALUES, "\n".join(old for old, _ in PRICES), "\n".join(newer for _, newer in PRICES)),
+    ("4 words of a line", "partial", NEW_VALUES, "\n".join(old for old, _ in SHORT_PRICES), "\n".join(newer for _, newer in SHORT_PRICES)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "source", "previous", "answer"),
+    [case[1:] for case in LIMITS],
+    ids=[f"{limit}: {check or 'passes'}" for limit, check, *_ in LIMITS],
+)
+def test_each_limit_is_where_it_is(check: str, source: str, previous: str, answer: str) -> None:
+    """Next to each limit, one answer passes and one does not."""
+    read = Source(source, 100_000, count_tokens(previous), previous=previous)
+    failed = ""
+    try:
+        check_summary(answer, read, target_tokens=None, count=count_tokens)
+    except SummaryRejected as rejected:
+        failed = rejected.check
+    assert failed == check
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens", "answer", "check", "little"),
+    [
+        (said(0, 90), 31, unsaid(32), "larger", True),
+        (said(0, 90), 32, unsaid(32), "larger", False),
+        (said(0, 3), 90, "Done.", "hollow", True),
+        (said(0, 4), 90, "Done.", "hollow", False),
+    ],
+)
+def test_too_little_to_sum_up_is_no_fault_of_the_answer(
+    source: str, tokens: int, answer: str, check: str, *, little: bool
+) -> None:
+    """Fewer than 32 tokens, or at most three words and no value."""
+    with pytest.raises(SummaryRejected) as rejected:
+        check_summary(answer, Source(source, tokens), target_tokens=None, count=count_tokens)
+    assert rejected.value.check == check
+    assert is_too_little(rejected.value, deterministic=False) == little
