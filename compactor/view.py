@@ -51,7 +51,7 @@ class View:
     published: Reductions | None = None
     #: Tools whose calls and results no strategy reduces, by name.
     exempt_tools: frozenset[str] = frozenset()
-    #: Where prompts begin, while the compaction is held and they show what it covers: that stays counted.
+    #: Where prompts begin, while the compaction is deferred and they show what it covers: that stays counted.
     counted_from: int | None = None
     #: The next compaction reaches at least so far: what was folded in offline is shown already.
     least_end: int = 0

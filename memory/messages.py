@@ -228,7 +228,7 @@ def text_of(post: Post) -> str:
 
 
 def text_with_calls(post: Post) -> str:
-    """Return the same with the tool calls, one a line, for readers that cannot be handed calls."""
+    """Return the text of a post and its tool calls, one a line, for readers that cannot be handed calls."""
     text = text_of(post)
     calls = [f"{post.send_from} calls {call.name}({call.arguments}) as {call.id}" for call in post.tool_calls]
     return "\n".join([*([text] if text else []), *calls])

@@ -61,8 +61,6 @@ class Rounds(Sequence[Round]):
         """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
         if role in ("", self.role) and self._failed is self._snapshot.failed:
             return self
-        if role in ("", self.role) and self._failed is self._snapshot.failed:
-            return self
         return Rounds(self._snapshot, role or self.role, include_failed=False)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
@@ -86,10 +84,7 @@ class Rounds(Sequence[Round]):
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
         round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
-        for post in round_.post_list if self.role else ():  # nearly always, the role sees all of them
-            if self.role not in (post.send_from, post.send_to):
-                return filter_posts(self.role, round_)
-        return round_
+        return filter_posts(self.role, round_)
 
     def __iter__(self) -> Iterator[Round]:
         return map(self.__getitem__, range(self.total))

@@ -31,7 +31,7 @@ USABLE = 0.9
 #: Assumed tokens of the first summary without a target.
 USUAL_SUMMARY = 1_000
 #: The reasons to be due.
-HOLDING: tuple[Why, ...] = ("grown", "budget", "chosen")
+_DUE_REASONS: tuple[Why, ...] = ("grown", "budget", "chosen")
 
 CallsLeft = float | Callable[[View], "float | None"] | None
 
@@ -226,12 +226,12 @@ class CostOptimal(Trigger):
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, mark = self._decide(view, grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
-        if reason in HOLDING:
+        if reason in _DUE_REASONS:
             end = view.due_end(self._config, mark)
             if end > view.end:
                 self._asked = (view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
         cost_evaluation = CostEvaluated(
-            is_due=reason in HOLDING,
+            is_due=reason in _DUE_REASONS,
             reason=reason,
             grown=grown,
             best=best if best < math.inf else None,

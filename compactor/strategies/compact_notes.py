@@ -191,7 +191,10 @@ def _parse_again(known: Sequence[Note], order: Sequence[str], span: Span, answer
 
 
 def _parse(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return the same without the check for edits: there are no notes yet that they could change."""
+    """Return *answer* parsed as notes; a note in *known* with the same text is kept as it is.
+
+    An answer with edits is not refused.
+    """
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=normalize_text(answer), first_round=span[0], last_round=span[1]),)

@@ -44,7 +44,7 @@ def compact_rounds(view: View) -> Iterator[CompactedMessage]:
 
 
 def compact_view(view: View) -> Iterator[CompactedMessage]:
-    """Yield the same, made from the rounds as the view shows them: reduced text is not read in full again.
+    """Yield the compactions that are due, made from the rounds as the view shows them: reduced text stays reduced.
 
     The user's prohibitions are still carried on from the log.
     """
@@ -70,7 +70,8 @@ def measure_saving(before: int, frame: int, previous: int) -> tuple[int, int] | 
 
 
 def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tuple[int, int, int] | None:
-    """Return the same for a compaction of the first *end* rounds that replaces *previous*, and its frame in tokens."""
+    """Return what ``measure_saving`` returns for a compaction of the first *end* rounds that replaces *previous*, and
+    its frame in tokens."""
     start, generation = (previous.end_index, previous.generation) if previous is not None else (0, 0)
     last, count = view.rounds[end - 1], view.ledger.count
     # Measure the frame around a word: without one, adjacent line ends would be counted as one token.

@@ -89,7 +89,7 @@ def group_posts(posts: Sequence[Post]) -> list[set[int]]:
 
 
 def group_messages(messages: Iterable[Message]) -> list[set[int]]:
-    """Return the same for messages."""
+    """Return, for each message, the places of its group: a call and its results."""
     return group_posts([parse(message) for message in messages])
 
 
