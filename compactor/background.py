@@ -25,7 +25,7 @@ from .cost.prices import Prices
 from .cycle import Cycle, Strategy
 from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
-from .journal import RECORDED, JournalWriter, LocalJournal
+from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .runner import Runner, State
@@ -122,7 +122,7 @@ class ContextCompactor:
         if journal is None:
             journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         self._journal = JournalWriter(journal, role, emit, rounds_now)
-        self._events.add_hook(self._journal.record_failure, RECORDED)
+        self._events.add_hook(self._journal.record_failure, EVENTS_TO_RECORD)
         deferral: Deferral | None = None
         if publish != "immediately":
             budgets = [most for most in (config.max_tokens, budget_in(trigger)) if most is not None]

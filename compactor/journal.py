@@ -30,7 +30,7 @@ LEASE_MARGIN = 30.0
 #: Failures: no other entry of the log tells them.
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 #: Events for ``record_failure``: failures, and the success that ends a row of them.
-RECORDED = (Published, *_FAILURES)
+EVENTS_TO_RECORD = (Published, *_FAILURES)
 #: What an object must have to serve as a journal as it is.
 _METHODS = [name for name in vars(Journal) if not name.startswith("_")]
 

@@ -27,10 +27,10 @@ _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTI
 _ROLES = {sender: role for role, sender in _SENDERS.items() if sender != ASSISTANT}
 SPEAK_FOR_NO_AGENT = tuple(_ROLES)
 #: Keys of a post's extra: values that differ from its fields, and keys that the message did not have.
-KEPT = "openai"
+OPENAI_FIELDS = "openai"
 _ABSENT = "openai_absent"
 #: The extra of most user messages, shared by all of them.
-_NOTHING_KEPT = freeze_mapping({KEPT: {}})
+_NO_FIELDS = freeze_mapping({OPENAI_FIELDS: {}})
 #: Fields that all posts made from messages share.
 _ALIKE = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
@@ -79,16 +79,16 @@ def parse(message: Mapping[str, Any]) -> Post:
         kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
         absent = [key for key in plain if key not in message]
         # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
-        extra = ({KEPT: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
-        fields["extra"] = freeze_mapping(extra) if extra != {KEPT: {}} else _NOTHING_KEPT
+        extra = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
+        fields["extra"] = freeze_mapping(extra) if extra != {OPENAI_FIELDS: {}} else _NO_FIELDS
     elif role == "user":
-        fields["extra"] = _NOTHING_KEPT
+        fields["extra"] = _NO_FIELDS
     return post
 
 
 def came_as_message(extra: Mapping[str, Any]) -> bool:
     """Return whether a post or round with this ``extra`` came in as a chat message."""
-    return KEPT in extra
+    return OPENAI_FIELDS in extra
 
 
 def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
@@ -179,25 +179,25 @@ def split_results(post: Post) -> tuple[Post, ...]:
 def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Return the ``extra`` of a post whose text is *text* now: without the content of its message. A tool's result
     keeps its form; calls and ids that the content had are restored from the post's own fields."""
-    kept = extra.get(KEPT)
+    kept = extra.get(OPENAI_FIELDS)
     if not isinstance(kept, Mapping) or "content" not in kept:
         return dict(extra)
     if result_of_text(kept["content"]) is not None:
-        return {**extra, KEPT: {**kept, "content": replace_text(kept["content"], text)}}
+        return {**extra, OPENAI_FIELDS: {**kept, "content": replace_text(kept["content"], text)}}
     fields = {key: value for key, value in kept.items() if key != "content"}
     if not any(_is_call(part) or _is_result(part) for part in _parts(kept["content"])):
-        return {**extra, KEPT: fields}
+        return {**extra, OPENAI_FIELDS: fields}
     fields.pop("role", None)
     absent = tuple(key for key in extra.get(_ABSENT, ()) if key not in ("tool_calls", "tool_call_id"))
-    return {**extra, KEPT: fields, _ABSENT: absent}
+    return {**extra, OPENAI_FIELDS: fields, _ABSENT: absent}
 
 
 def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``extra`` of a post without the calls of its message; they are restored from the post's field."""
-    kept = extra.get(KEPT)
+    kept = extra.get(OPENAI_FIELDS)
     if not isinstance(kept, Mapping):
         return dict(extra)
-    return {**extra, KEPT: {key: value for key, value in kept.items() if key != "tool_calls"}}
+    return {**extra, OPENAI_FIELDS: {key: value for key, value in kept.items() if key != "tool_calls"}}
 
 
 def replace_text(content: Any, text: str) -> Any:
@@ -249,7 +249,7 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
 
 
 def _restore(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    kept, absent = extra.get(KEPT), extra.get(_ABSENT)
+    kept, absent = extra.get(OPENAI_FIELDS), extra.get(_ABSENT)
     if kept and isinstance(kept, Mapping):  # a host may have its own idea of these keys
         plain.update(thaw(kept))
     for key in absent if isinstance(absent, tuple) else ():
@@ -270,7 +270,7 @@ def _parts(content: Any) -> tuple[Any, ...]:
 
 
 def _parts_of(post: Post) -> tuple[Any, ...]:
-    kept = post.extra.get(KEPT)
+    kept = post.extra.get(OPENAI_FIELDS)
     return _parts(kept.get("content")) if isinstance(kept, Mapping) else ()
 
 

@@ -81,7 +81,7 @@ ARGUMENTS = "arguments"
 #: ``extra["keep"]`` of a name, none by default, stay until their round is closed.
 EPHEMERAL = "ephemeral:"
 #: Under this key of its ``extra``, a reduction says whether prompts tell that it dropped something: unless it is False.
-TOLD = "told"
+TELLS_DROP = "told"
 
 
 def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) -> Round:
@@ -109,7 +109,7 @@ def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) ->
 
 def tells_of_drops(reductions: Sequence[Reduction]) -> bool:
     """Return whether a round has posts that were dropped, and prompts are to say so."""
-    return any(one.kind == "dropped" and one.extra.get(TOLD) is not False for one in reductions)
+    return any(one.kind == "dropped" and one.extra.get(TELLS_DROP) is not False for one in reductions)
 
 
 def is_summary(post: Post) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal
 
-from memory.messages import ASSISTANT, FUNCTION, KEPT, replace_text, result_of_text, text_of
+from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
@@ -284,7 +284,7 @@ def is_result(post: Post) -> bool:
 
 def only_text(extra: Mapping[str, Any]) -> bool:
     """Return whether a post with this ``extra`` came in as text alone: then its reference gives back all of it."""
-    kept = extra.get(KEPT)
+    kept = extra.get(OPENAI_FIELDS)
     content = kept.get("content") if isinstance(kept, Mapping) else None
     if isinstance(content, str) or not isinstance(content, Sequence):
         return True

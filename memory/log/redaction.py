@@ -18,7 +18,7 @@ from ..entries import (
     kinds_of,
 )
 from ..errors import StoreError, UnknownReference
-from ..messages import FUNCTION, KEPT, came_as_message, query_message, repeats_query
+from ..messages import FUNCTION, OPENAI_FIELDS, came_as_message, query_message, repeats_query
 from ..overlays import without_posts
 from ..references import parse_reference, place_reference
 from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, copy_with, freeze_mapping
@@ -55,7 +55,7 @@ def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
     """Return only the parts of *extra* that mark a chat message and pair calls of the old form with their results."""
     if not came_as_message(extra):
         return EMPTY
-    kept: object = extra[KEPT]
+    kept: object = extra[OPENAI_FIELDS]
     left: dict[str, object] = {}
     if isinstance(kept, Mapping):
         call = kept.get("function_call")
@@ -63,7 +63,7 @@ def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
             left["function_call"] = {"name": call.get("name"), "arguments": "{}"}
         if named:
             left["name"] = kept.get("name")
-    return freeze_mapping({KEPT: left})
+    return freeze_mapping({OPENAI_FIELDS: left})
 
 
 def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:

@@ -19,7 +19,7 @@ from memory.visibility import sees
 from ...background import ContextCompactor
 from ...events import Published, Reduced
 from ...prompt.accounting import ledger_of
-from ...prompt.groups import TOLD, Message
+from ...prompt.groups import TELLS_DROP, Message
 from ...strategies.tail import Tail, TailGroup
 from ...timers import interpreter_is_exiting
 from ...tokens import counter_for
@@ -241,7 +241,7 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
         journal, raw = self.memory.journal(self.role), view.rounds[target.place]
         posts = [post for post in raw.post_list if first <= post.number <= last]
-        reduction = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped", extra={TOLD: False})
+        reduction = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped", extra={TELLS_DROP: False})
         for one in covers:
             if (one.first_number, one.last_number) == (first, last):
                 journal.withdraw(one)  # of two reductions over the same posts, the second would be ignored
