@@ -80,7 +80,8 @@ _SHORT = "Said: "
 
 _PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")
 _LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
-_UNSPACED = frozenset("，；、。！？")
+#: No space follows these.
+_WIDE_STOPS = frozenset("，；、。！？")
 
 
 class ExtractiveSummarizer:
@@ -308,7 +309,7 @@ def _message(of: Sequence[Statement]) -> str:
         adjoining = statement.place == end and not statement.code
         if statement.place and not adjoining:
             text += f" {GAP} " if text else f"{GAP} "
-        elif text and text[-1] not in _UNSPACED:
+        elif text and text[-1] not in _WIDE_STOPS:
             text += " "
         text += f"`{statement.text}`" if statement.code else statement.text
         end = -1 if statement.code else statement.place + 1

@@ -14,7 +14,7 @@ from memory.messages import repeats_query, split_results
 from memory.references import beginning
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
-from ..acceptance.content import CJK, is_code
+from ..acceptance.content import CJK, UNSPACED, is_code
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
 from .cues import instruction_strength, is_prohibition, load_table
@@ -110,8 +110,6 @@ _MESSAGE = 4_000
 _RULE = 280
 #: Minimum characters left of a shortened clause; otherwise it stays whole.
 _MIN_REST = 12
-#: Scripts without spaces: no space need follow a phrase.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u3005-\u30ff\u3400-\u9fff]")
 #: List marks of this module and of notes.
 _ITEM_MARK = re.compile(r"(?:-|\d+\.) ")
 #: Headings without the colon, because notes format them differently.
@@ -318,9 +316,9 @@ def _phrases() -> re.Pattern[str]:
 
 
 def _word(written: str) -> str:
-    """Return the pattern of a word and the space after it."""
+    """Return the pattern of a word and the space after it, which scripts without spaces need not have."""
     bare = written.strip("()")
-    word = rf"(?:{'|'.join(map(re.escape, bare.split('|')))})\s{'?' if _UNSPACED.search(bare) else ''}"
+    word = rf"(?:{'|'.join(map(re.escape, bare.split('|')))})\s{'?' if UNSPACED.search(bare) else ''}"
     return f"(?:{word})?" if written != bare else word
 
 
