@@ -381,7 +381,8 @@ class RoleJournal(Journal):
         self._store.release(*self._lease)
 
     def refresh(self) -> bool:
-        return self._memory.refresh()
+        before = self._memory.snapshot
+        return self._memory._write(None) is not before
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         record = EventRecorded(role=self._role, name=name, facts=facts)

@@ -258,10 +258,10 @@ def test_where_the_log_cannot_be_read_nobody_is_asked(monkeypatch: pytest.Monkey
     """What could not be published is not paid for."""
     pair = Pair()
 
-    def refresh() -> bool:
+    def read(*_given: object) -> object:
         raise StoreUnreachable("the server is gone; start it")
 
-    monkeypatch.setattr(pair.memories[1], "refresh", refresh)
+    monkeypatch.setattr(pair.store, "read", read)
     pair.two.start()
     pair.run_two.run_all()
     assert of_kind(pair.two.events, Failed)[0].error == "StoreUnreachable"
