@@ -171,7 +171,8 @@ async def _await(answer: Awaitable[bool]) -> bool:
 def _either(first: Trigger, second: Trigger) -> Trigger:
     def judge(view: View) -> Verdict:
         verdicts = [first.verdict(view), second.verdict(view)]  # both, so that a mark is known
-        return _combine([verdict for verdict in verdicts if verdict.is_due], verdicts)
+        due = [verdict for verdict in verdicts if verdict.is_due]
+        return _combine(verdicts, due, is_due=bool(due))
 
     return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either)
 
@@ -181,15 +182,15 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
         verdicts = [first.verdict(view)]
         if verdicts[0].is_due:
             verdicts.append(second.verdict(view))
-        return _combine(verdicts if verdicts[-1].is_due else [], verdicts)
+        return _combine(verdicts, verdicts, is_due=verdicts[-1].is_due)
 
     return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both)
 
 
-def _combine(due: list[Verdict], verdicts: list[Verdict]) -> Verdict:
-    """Return the verdict for the reasons in *due*, of all *verdicts*; it is not due if there are none."""
-    mark = min((verdict.mark for verdict in due if verdict.mark is not None), default=None)
+def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:
+    """Return one verdict for *verdicts*, with the marks and sizes of those that are *counted*."""
+    marks = [verdict.mark for verdict in counted if verdict.mark is not None]
     evaluation = next((verdict.cost_evaluation for verdict in verdicts if verdict.cost_evaluation is not None), None)
-    sizes = [verdict.exceeds for verdict in due]
+    sizes = [verdict.exceeds for verdict in counted]
     exceeds = None if None in sizes else frozenset[Size]().union(*(size for size in sizes if size is not None))
-    return Verdict(bool(due), mark, evaluation, exceeds)
+    return Verdict(is_due, min(marks, default=None) if is_due else None, evaluation, exceeds)

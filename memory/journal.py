@@ -320,7 +320,7 @@ class RoleJournal(Journal):
                 revert(now, self._role, state.generation + 1)  # raises if the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
-        now = self._memory._write(records)
+        now, _ = self._memory._write(records)
         return now.rounds(self._role).anchor(now.journal(self._role).current)
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
@@ -354,7 +354,7 @@ class RoleJournal(Journal):
             written[:] = records(now)
             return written
 
-        now = self._memory._write(keep)
+        now, _ = self._memory._write(keep)
         return now.reductions.get(self._role, Reductions()) if written else None
 
     def prepare(self, answer: CompactionPrepared) -> bool:
@@ -381,8 +381,7 @@ class RoleJournal(Journal):
         self._store.release(*self._lease)
 
     def refresh(self) -> bool:
-        before = self._memory.snapshot
-        return self._memory._write(None) is not before
+        return self._memory._write(None)[1]
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:
         record = EventRecorded(role=self._role, name=name, facts=facts)

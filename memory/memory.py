@@ -141,7 +141,7 @@ class Memory(Log):
                 return []
             return self._open(now, opened, given=id is not None)
 
-        return _round_of(self._write(records, made_at, emit=True), round_id)
+        return _round_of(self._write(records, made_at, emit=True)[0], round_id)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -217,7 +217,7 @@ class Memory(Log):
                     live = now.reductions_on(role, asked.id)
                     yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
-        return _round_of(self._write(records, emit=True), round_id)
+        return _round_of(self._write(records, emit=True)[0], round_id)
 
     def append(self, message: Mapping[str, Any]) -> None:
         """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.

@@ -13,7 +13,7 @@ from memory import Memory
 from memory.hooks import renew_after_fork
 from memory.messages import FUNCTION
 from memory.overlays import Reduction, Reductions
-from memory.rounds import USER, Round
+from memory.rounds import USER, Round, copy_with
 from memory.visibility import Rounds
 
 from ..tokens import TokenCounter, count_message
@@ -290,7 +290,10 @@ class Ledger:
         if levels is None:
             if len(self._shortened) >= MAX_OPEN_GROUPS:
                 self._shortened = {}
-            levels = shorten_part(part, self.count) if _may_be_shorter(part.group) else ()
+            levels = ()
+            if _may_be_shorter(part.group):
+                # Without its posts, which change with each post: else each of them would keep a round of its own alive.
+                levels = shorten_part(copy_with(part, round_=copy_with(part.round_, post_list=())), self.count)
             self._shortened[key] = levels
         return levels
 

@@ -119,8 +119,7 @@ class Log(ABC):
         For a Memory that only reads: writing reads, too. May raise ``StoreError``, and ``SessionPurged`` if the session
         is gone; go on with a new Memory then.
         """
-        known = self.snapshot.number
-        return self._write(None).number > known
+        return self._write(None)[1]
 
     def _write(
         self,
@@ -128,8 +127,9 @@ class Log(ABC):
         made_at: datetime | None = None,
         *,
         emit: bool = False,
-    ) -> Snapshot:
-        """Append what *records* makes of the present snapshot, and return the one after; None: read what others wrote.
+    ) -> tuple[Snapshot, bool]:
+        """Append what *records* makes of the present snapshot; None: read what others wrote. Return the snapshot after,
+        and whether it has news of others.
 
         *records* is called under the lock. When another writer was faster, or wrote about a round that is not known
         here, its entries are read first and *records* is called again. With *emit*, providers are told; of what others
@@ -165,7 +165,7 @@ class Log(ABC):
                 self._announce(rounds, gone)
         if written and self._is_indexed:
             self._keep_checkpoint(now)
-        return now
+        return now, heard
 
     def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime | None) -> bool:
         """Append *records* behind *now*, and return whether they are in the log. They are not if others were faster;

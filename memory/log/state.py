@@ -228,8 +228,14 @@ class Snapshot:
         return Rounds(self, role, include_failed=include_failed)
 
     def number_of(self, round_id: str) -> int:
-        """Return the number of a round of this snapshot; 0 where there is none of that id. May raise ``StoreError``."""
-        number = self.archive.numbers.get(round_id) or self.archive.find_number(round_id)
+        """Return the number of a round of this snapshot; 0 where there is none of that id. May raise ``StoreError``.
+
+        The store is not asked for rounds with pinned posts: every prompt looks them up, also while the store is away.
+        """
+        number = self.archive.numbers.get(round_id)
+        if not number:
+            pinned = (one.round for one in self.pinned if one.round_id == round_id)
+            number = next(pinned, 0) or self.archive.find_number(round_id)
         return number if number <= self.total else 0
 
     def round_at(self, number: int) -> Round:

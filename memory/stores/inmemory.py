@@ -41,8 +41,7 @@ class InMemoryStore(Store):
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
-            if self._appending:
-                raise StoreBusy(INTERRUPTED.format("the store"))
+            self._refuse_in_append()
             self._appending = True
             try:
                 log = self._sessions.setdefault(session, [])
@@ -66,15 +65,14 @@ class InMemoryStore(Store):
             finally:
                 self._appending = False
 
+    def _refuse_in_append(self) -> None:
+        """Raise ``StoreBusy`` in a signal handler that interrupts an append of its own thread."""
+        if self._appending:
+            raise StoreBusy(INTERRUPTED.format("the store"))
+
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
-        lines = log[after:] if limit is None else log[after : after + limit]
-        for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1):
-            record = None
-            if body is None:
-                record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
-            where = {"number": number, "round": round_, "version": version}
-            yield Entry(kind, record=record, body=body, id=id_, created_at=created_at, **where)
+        return _entries_of(log[after:] if limit is None else log[after : after + limit], after)
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
@@ -82,6 +80,7 @@ class InMemoryStore(Store):
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         with self._lock:
+            self._refuse_in_append()
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
@@ -91,6 +90,7 @@ class InMemoryStore(Store):
     def purge(self, session: str) -> None:
         delete_files(self, session)
         with self._lock:
+            self._refuse_in_append()
             self._sessions.pop(session, None)
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
@@ -109,3 +109,12 @@ class InMemoryStore(Store):
 
     def close(self) -> None:
         """Do nothing: no resources are open."""
+
+
+def _entries_of(lines: Sequence[_Line], after: int) -> Iterator[Entry]:
+    for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1):
+        record = None
+        if body is None:
+            record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
+        where = {"number": number, "round": round_, "version": version}
+        yield Entry(kind, record=record, body=body, id=id_, created_at=created_at, **where)

@@ -3,6 +3,7 @@ grows."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from chats import (
 
 from compactor import compose
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_tokens
-from memory import InMemoryStore, Memory, Rounds
+from memory import InMemoryStore, Memory, Round, Rounds
 from memory.entries import Entry, RoundFinished, RoundOpened
 
 # -- counters ---------------------------------------------------------------------------------------------------------
@@ -163,3 +164,20 @@ def test_a_huge_result_is_counted_once_and_then_only_its_ends() -> None:
     assert prompt.report.reductions[0].tokens_before > 1_000_000
     assert sum(counted) < 100_000
     assert_legal(prompt, 2_000)
+
+
+def test_a_growing_round_is_kept_once_however_many_prompts_show_it() -> None:
+    """What prompts remember of its parts keeps no earlier state of the round alive: that would grow with its square."""
+    memory = Memory()
+    memory.append({"role": "user", "content": "Read all of them."})
+    for number in range(60):
+        function = {"name": "read", "arguments": "{}"}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        memory.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        memory.append({"role": "tool", "tool_call_id": call["id"], "content": f"{number} " + "row " * 300})
+        compose(memory, budget=1_500)
+    gc.collect()
+    mine = {id(post) for post in memory.conversation.rounds[0].post_list}
+    rounds = [found for found in gc.get_objects() if type(found) is Round]
+    posts = sum(len(found.post_list) for found in rounds if any(id(post) in mine for post in found.post_list))
+    assert posts <= 4 * len(mine)

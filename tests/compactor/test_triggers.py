@@ -253,3 +253,11 @@ def test_the_default_is_rounds_and_with_a_limit_tokens_too() -> None:
     config = CompactorConfig(threshold=7, max_tokens=1_000, token_ratio=0.5)
     assert repr(default_trigger(config)) == "(after_rounds(7) | over_tokens(500))"
     assert repr(default_trigger(CompactorConfig(max_tokens=1))) == "(after_rounds(10) | over_tokens(1))"
+
+
+def test_whether_a_size_is_exceeded_stays_unknown_while_both_are_not_due() -> None:
+    """A strategy that is told which sizes are exceeded leaves others alone; of a function of the host nobody knows."""
+    view = view_of(chat(1))
+    assert (when(never) & over_tokens(1)).verdict(view).exceeds is None
+    assert (when(always) & over_messages(9)).verdict(view).exceeds is None
+    assert (over_messages(1) & over_tokens(1)).verdict(view).exceeds == {"messages", "tokens"}

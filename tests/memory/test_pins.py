@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 from histories import cover, read_again
+from indexed import Indexed
 
-from memory import Attachment, CompactedMessage, InMemoryStore, Memory, Post, ToolCall, UnknownReference
+from compactor import compose
+from memory import (
+    Attachment,
+    CompactedMessage,
+    InMemoryStore,
+    Memory,
+    Post,
+    StoreUnreachable,
+    ToolCall,
+    UnknownReference,
+)
 from memory.entries import Entry, PostPinned
 
 ROLE = "Planner"
@@ -274,3 +285,17 @@ def test_a_post_that_only_repeats_the_query_means_the_query() -> None:
     assert memory.pins() == ("r1.p0", "r2.p1")
     memory.unpin("r1.p1")
     assert memory.pins() == ("r2.p1",)
+
+
+def test_a_prompt_asks_no_store_for_rounds_with_pinned_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every prompt looks them up, and goes on while the store is away, however long ago they were."""
+
+    def fail(*_place: object) -> int | None:
+        raise StoreUnreachable("away")
+
+    store = Indexed()
+    memory = memory_of(4, store)
+    memory.pin("r1.p1")
+    memory.snapshot.archive.numbers.clear()  # as after thousands of rounds
+    monkeypatch.setattr(store, "round_number", fail)
+    assert any("never 1" in str(message["content"]) for message in compose(memory, ROLE, budget=8_000).messages)

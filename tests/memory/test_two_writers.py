@@ -89,6 +89,25 @@ def test_a_reader_follows_by_refreshing() -> None:
     assert second.open_rounds[0].post_list[0].message == "news"
 
 
+def test_what_this_memory_writes_itself_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``refresh`` tells of others' entries, also if another thread of this process appends at that moment."""
+    memory = Memory("s", store=InMemoryStore())
+    lock = memory._lock
+
+    class AppendsFirst:
+        def __enter__(self) -> None:
+            monkeypatch.undo()
+            memory.create_round("by another thread, just before")
+            lock.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(memory, "_lock", AppendsFirst())
+    assert not memory.refresh()
+    assert len(memory.conversation.rounds) == 1
+
+
 def test_a_refresh_that_fails_has_lost_nothing() -> None:
     """The next one reads the rest, and tells of it."""
     store = Indexed()
