@@ -29,8 +29,8 @@ from .sessions import format_time
 from .terminal import one_line
 
 _COMPACTIONS = (CompactionPrepared, CompactionPublished, CompactionReverted)
-_SHOWN = (*_COMPACTIONS, ReductionPublished, ReductionWithdrawn, PostPinned, PostRedacted, EventRecorded)
-_KINDS = tuple(kind for kind, record in KINDS.items() if issubclass(record, _SHOWN))
+_SHOWN_EVENTS = (*_COMPACTIONS, ReductionPublished, ReductionWithdrawn, PostPinned, PostRedacted, EventRecorded)
+_KINDS = tuple(kind for kind, record in KINDS.items() if issubclass(record, _SHOWN_EVENTS))
 #: Facts of recorded events that are shown elsewhere, and the one that may contain words of a summary.
 _HIDDEN_FACTS = frozenset({"at", "session", "role", "generation", "strategy", "model", "usage", "unknown_identifiers"})
 #: Longer texts among an event's facts are not shown: they may quote the conversation.

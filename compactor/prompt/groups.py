@@ -29,8 +29,8 @@ from memory.rounds import USER, Post, Round, copy_with, freeze_mapping, thaw
 ATTACHMENT = "attachment:"
 #: Calls all of whose results say that they failed, with these results.
 FAILED_CALL = "failed_call"
-#: What is known, by its letters alone, and what else it is called.
-_KNOWN = {
+#: The kinds by the letters of their names, other spellings included.
+_KIND_BY_SPELLING = {
     **dict.fromkeys(("toolresult", "toolmessage"), "tool_result"),
     **dict.fromkeys(("assistant", "assistantmessage"), "assistant"),
     **dict.fromkeys(("user", "usermessage"), "user"),
@@ -57,16 +57,16 @@ def parse_kind(name: object, *, stays: bool = False) -> str:
         return ATTACHMENT + name[len(ATTACHMENT) :]
     letters = re.sub(r"[\W_]+", "", name).lower()
     for spelled in (letters, letters.removesuffix("s")):
-        if spelled in _KNOWN:
-            return _KNOWN[spelled]
+        if spelled in _KIND_BY_SPELLING:
+            return _KIND_BY_SPELLING[spelled]
         if spelled in _STAYS and not stays:
             raise ValueError(f"{name!r} stays whatever a rule says: leave it out")
     if letters in _STAYS:
         return name
-    if near := difflib.get_close_matches(letters, _KNOWN, 1, 0.8):
-        raise ValueError(f"there is no kind {name!r}; did you mean {_KNOWN[near[0]]!r}?")
+    if near := difflib.get_close_matches(letters, _KIND_BY_SPELLING, 1, 0.8):
+        raise ValueError(f"there is no kind {name!r}; did you mean {_KIND_BY_SPELLING[near[0]]!r}?")
     if name != name.lower():
-        kinds = ", ".join(dict.fromkeys(_KNOWN.values()))
+        kinds = ", ".join(dict.fromkeys(_KIND_BY_SPELLING.values()))
         raise ValueError(
             f"there is no kind {name!r}; there are {kinds}, attachment:<type>, and any Post.kind in small letters"
         )

@@ -30,7 +30,7 @@ from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 from .notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
-WRITTEN = "written_tokens"
+WRITTEN_TOKENS = "written_tokens"
 #: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
 #: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
@@ -71,7 +71,7 @@ class NotesQuestion(SummaryQuestion):
         notes = self._read_notes(previous)
         if previous is None or not notes or not self.work.takes_changes:
             return False
-        config, text, written = self.work.config, render_notes(notes), previous.extra.get(WRITTEN)
+        config, text, written = self.work.config, render_notes(notes), previous.extra.get(WRITTEN_TOKENS)
         most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
         if isinstance(written, int):
             most = max(most, GROWTH * written)
@@ -108,11 +108,11 @@ class NotesQuestion(SummaryQuestion):
         request = copy_with(request, messages=messages, continued=continued)
         edited = frozenset(note.text for note in request.notes)
         source = copy_with(batch.source, text=step.text, sent=step.tokens, notes=edited)
-        written = before.extra.get(WRITTEN) if before is not None else None
+        written = before.extra.get(WRITTEN_TOKENS) if before is not None else None
 
         def becomes(summary: Summary) -> CompactedMessage:
             tokens = written if edits else view.ledger.count(summary.text)
-            return batch.compaction(summary, **({WRITTEN: tokens} if tokens else {}))
+            return batch.compaction(summary, **({WRITTEN_TOKENS: tokens} if tokens else {}))
 
         kept, major = becomes if batch.step.at_boundary else None, before is not None and not edits
         send = partial(work.summarize, request, source, view, batch.prohibitions, kept, parse, major=major)

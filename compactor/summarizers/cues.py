@@ -24,7 +24,7 @@ MAX_GAP, MAX_LETTERS = 8, 24
 #: Maximum characters of a sentence to read; a longer one is judged by its beginning.
 MAX_SENTENCE = 4_000
 #: Maximum words in the lookup cache.
-MAX_KNOWN = 50_000
+MAX_CACHED_WORDS = 50_000
 
 _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
 _ANY_KIND, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
@@ -96,7 +96,10 @@ def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
 
 
 def _is_code(line: str) -> bool:
-    """Return whether *line* reads as code rather than as a sentence about code."""
+    """Return whether *line* reads as code rather than as a sentence about code.
+
+    One sign after a keyword is enough, unlike in ``content.is_code``: a rule in an error message is no instruction.
+    """
     line = line.strip()
     signs = sum(map(_CODE_SIGNS.__contains__, line))
     if line.endswith(("{", ";", "};", ");")) or (signs and _CODE.match(line.lower())):
@@ -204,7 +207,7 @@ class Cues:
                             for word in anchor:
                                 self._exact.setdefault(word, []).append(phrase)
         self._any_wild = re.compile("|".join({anchor.pattern for anchor, _ in self._wild}) or "(?!)")
-        self._phrases_with = lru_cache(MAX_KNOWN)(self._look_up)
+        self._phrases_with = lru_cache(MAX_CACHED_WORDS)(self._look_up)
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
         """Return the kinds of the phrases in *sentence*, without those that a longer phrase overlaps.

@@ -24,7 +24,7 @@ _WORD = 72
 #: Maximum scalars of one result, JSON texts in it, and values to print for one field name.
 _MAX_FIELDS, _MAX_JSONS, _MAX_VALUES = 400, 100, 6
 #: Rank of a known value.
-_KNOWN = 4
+_KNOWN_RANK = 4
 
 
 def has_failed(result: str) -> bool:
@@ -65,15 +65,15 @@ def _read_fields(fields: list[tuple[str, str]], arguments: str, seen: set[str], 
         else:
             text, is_id = shorten_words(value), is_identifier(value)
             known = value if is_id else f"{about} {key} {value}"
-            rank = _KNOWN if known in seen or value in arguments else 1 if value in later else 2 if is_id else 3
+            rank = _KNOWN_RANK if known in seen or value in arguments else 1 if value in later else 2 if is_id else 3
             rank = 0 if failure else 1 if value == about and value not in arguments else rank
             seen.add(known)
         failed = failed or failure
         texts = values.setdefault(key, []) if text else []
-        if text and text not in texts and len(texts) < _MAX_VALUES and (rank < _KNOWN or not texts):
+        if text and text not in texts and len(texts) < _MAX_VALUES and (rank < _KNOWN_RANK or not texts):
             texts.append(clip(text, _OUTCOME if rank == 0 else 48))
-            ranks[key] = min(rank, ranks.get(key, _KNOWN))
-    keys = [key for key in values if ranks[key] < _KNOWN] or list(values)
+            ranks[key] = min(rank, ranks.get(key, _KNOWN_RANK))
+    keys = [key for key in values if ranks[key] < _KNOWN_RANK] or list(values)
     # A change usually appends its new field to the record.
     last = next((key for key in reversed(keys) if ranks[key] > 1), None)
     parts: list[str] = []

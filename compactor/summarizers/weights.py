@@ -29,7 +29,7 @@ _MAX_NEWER = 8
 #: Identifiers, numbers and dates weigh more than this.
 _EXACT_KIND = 0.65
 #: Factor for a term that a chosen line already contains.
-_COVERED = 0.7
+_COVERED_FACTOR = 0.7
 _RECURRING, _SHARED = 0.1, 0.4
 #: A message opens with its subject. The clauses of a long one count 1 + 8, 1 + 8/2, 1 + 8/3 ... times; with fewer
 #: clauses than the second number, all count nearer to 1 + 8.
@@ -58,7 +58,7 @@ class Line:
 
     def gain(self, covered: set[str]) -> float:
         """Return the gain of the line if chosen lines contain the terms *covered*."""
-        return sum(worth * _COVERED if term in covered else worth for term, worth in self.terms)
+        return sum(worth * _COVERED_FACTOR if term in covered else worth for term, worth in self.terms)
 
     @property
     def talk(self) -> int:

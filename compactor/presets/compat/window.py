@@ -530,7 +530,7 @@ def _count_equal(one: Iterable[object], other: Iterable[object]) -> int:
 
 _MESSAGES = ("chat_history_storage", "memory_storage", "direct_updates")
 _REQUIRED = ("max_token", "chat_history_storage", "memory_storage")
-_KNOWN = (*_REQUIRED, "sources", "beside", "direct_updates")
+_STATE_KEYS = (*_REQUIRED, "sources", "beside", "direct_updates")
 _UNFIT = "the state's sources do not fit its storages; load it as state_dict() returned it, or without its sources"
 
 
@@ -538,11 +538,11 @@ def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
     """Return *state* with copies of its messages, and None for each missing part. Raises ``StateError``."""
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
-    missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _KNOWN]
+    missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _STATE_KEYS]
     if strict and (missing or unknown):
         fault = f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}"
         raise StateError(f"{fault}; load what state_dict() returned, or pass strict=False to take what there is")
-    saved = {key: state.get(key) for key in _KNOWN}
+    saved = {key: state.get(key) for key in _STATE_KEYS}
     limit = saved["max_token"]
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise StateError("the state's max_token is no whole number from 1 on; correct it, or leave it out")
