@@ -564,10 +564,18 @@ CYCLE = 5 * posts(3, 4)
 LAST = f"{' '.join(term(2 * at) for at in range(20))}.\n"
 LINES = f"{said(0, 6)}.\n{said(6, 6)}.\n"
 CHINESE = "".join(chr(0x4E01 + 7 * at) for at in range(60))
-RULES = "\n".join(f"Never {said(100 * at, 10)}." for at in range(4))
-PRICES = [(f"- {said(10 * at, 4)} {41 + at}", f"- {said(10 * at, 4)} {71 + at}") for at in range(4)]
-SHORT_PRICES = [(f"- {said(10 * at, 3)} {41 + at}", f"- {said(10 * at, 3)} {71 + at}") for at in range(4)]
-NEW_VALUES = "71, 72, 73, 74."
+RULES = [f"Never {said(100 * at, 20)}." for at in range(41)]
+LOST_RULES = "\n".join(f"{said(100 * at, 8)}." for at in range(4))
+NEW_VALUES = "71, 72, 73, 74, 75, 76, 77."
+
+
+def lines(*texts: str) -> str:
+    return "\n".join(texts)
+
+
+def prices(first: int, *, count: int = 4, words_each: int = 4, width: int = 0) -> str:
+    return lines(*(f"- {said(10 * at, words_each)} {first + at}".rjust(width) for at in range(count)))
+
 
 #: The limit, the check that the answer fails if any, the source, the previous summary, and the answer.
 LIMITS = [
@@ -613,18 +621,20 @@ LIMITS = [
     ("0.25 of the identifiers", "", f"{LAST}{numbers(12)}", "", f"{LAST}{numbers(12)} {numbers(4, 9_001)}"),
     ("500 identifiers", "invented", f"{LAST}{numbers(374, 6_712, -7)}", "", f"{LAST}{numbers(374)} {numbers(126, 9_001)}"),
     ("500 identifiers", "", f"{LAST}{numbers(375, 6_719, -7)}", "", f"{LAST}{numbers(375)} {numbers(126, 9_001)}"),
+    ("500 identifiers", "", f"{LAST}{numbers(375, 6_719, -7)}", "", f"{LAST}{numbers(125, 9_001)} {numbers(375)}"),
     *(
         (f"identifiers: {limit}", check, said(0, 90), "", f"{LAST}{', '.join(names.split())}.")
         for limit, inside, outside in [
             ("4 digits", "741 742 743 745", "7411 7412 7413 7415"),
             ("7 digits of a telephone", "55-0101 55-0102 55-0103 55-0104", "555-0101 555-0102 555-0103 555-0104"),
-            ("3 dots", "10.0.11 10.0.12 10.0.13 10.0.14", "10.0.0.11 10.0.0.12 10.0.0.13 10.0.0.14"),
+            ("3 dots", "210.0.11 210.0.12 210.0.13 210.0.14", "10.0.0.11 10.0.0.12 10.0.0.13 10.0.0.14"),
             ("6 capitals", "QWRTZ QWRTP QWRTS QWRTD", "QWRTZB QWRTPB QWRTSB QWRTDB"),
             ("8 capitals", "QWRTZBCDF QWRTPBCDF QWRTSBCDF QWRTDBCDF", "QWRTZBCD QWRTPBCD QWRTSBCD QWRTDBCD"),
             ("2 vowels", "QWARTE QWAPTE QWASTE QWADTE", "QWARTZ QWAPTZ QWASTZ QWADTZ"),
             ("3 digits of a code", "AB-41 AB-42 AB-43 AB-44", "AB-411 AB-412 AB-413 AB-414"),
             ("4 digits of a unit", "411A 412A 413A 414A", "4111A 4112A 4113A 4114A"),
             ("2 digits", "ab1cd ab2cd ab3cd ab4cd", "ab1c2 ab2c2 ab3c2 ab4c2"),
+            ("2 parts", "^_abcd ^_bcde ^_cdef ^_defg", "a_bcd b_cde c_def d_efg"),
             ("200 characters", *(" ".join(f"{'x' * size}{at}" for at in range(4_101, 4_105)) for size in (197, 196))),
         ]
         for check, names in (("", inside), ("invented", outside))
@@ -643,14 +653,16 @@ LIMITS = [
     ("a handful of 4 words", "", said(0, 40), "", f"{term(3)} {unsaid(3)} {term(7)}."),
     ("2 common words of many", "hollow", said(0, 40), "", f"{term(3)} {term(3)} {term(3)} {unsaid(2)}."),
     ("1 common word of few", "", said(0, 29), "", f"{term(3)} {unsaid(3)}."),
-    ("1 common word of few", "hollow", said(0, 29), "", f"{unsaid(3)}."),
+    ("1 common word of few", "hollow", said(0, 29), "", "The summary of the conversation."),
     ("0.25 of its words", "hollow", said(0, 29), "", f"{term(3)} {unsaid(4)}."),
+    ("3 letters of a word", "", f"{said(0, 28)} vox", "", f"Vox {unsaid(3)}."),
+    ("3 letters of a word", "hollow", f"{said(0, 27)} qv_{term(28)}", "", f"qv_{term(9_500)} {unsaid(2)}."),
     ("0.6 of an error", "hollow", said(0, 40), "", f"Rate limit: {said(0, 5)} {unsaid(4)}."),
     ("0.6 of an error", "", said(0, 40), "", f"Rate limit: {said(0, 6)} {unsaid(4)}."),
     ("5 words of an error", "hollow", said(0, 40), "", f"Rate limit: {said(0, 4)}."),
     ("5 words of an error", "", said(0, 40), "", f"Rate limit: {said(0, 5)}."),
     ("0.06 of a language", "hollow", f"the the {said(0, 40)}", "", f"{'the ' * 6}{unsaid(94)}."),
-    ("0.06 of a language", "", f"the the {said(0, 40)}", "", f"{'the ' * 5}{unsaid(95)}."),
+    ("0.06 of a language", "", f"the the {said(0, 40)}", "", f"{'the ' * 6}{unsaid(95)}."),
     ("40 frequent words", "hollow", said(0, 50), "", f"{unsaid(4)} {term(39)} {said(10_010, 4)}."),
     ("40 frequent words", "", said(0, 50), "", f"{unsaid(4)} {term(40)} {said(10_010, 4)}."),
     ("8 words in no known language", "hollow", said(0, 40), "", f"{unsaid(7)}."),
@@ -661,6 +673,8 @@ LIMITS = [
     ("4 characters in a row", "", CHINESE, "", f"{CHINESE[:4]}。"),
     ("a handful of 6 characters", "hollow", CHINESE, "", f"{CHINESE[:2]}龜{CHINESE[8:10]}龍。"),
     ("a handful of 6 characters", "", CHINESE, "", f"{CHINESE[:2]}龜{CHINESE[8:10]}龍鳳。"),
+    ("a handful without characters", "hollow", f"{CHINESE} {said(0, 3)}", "", f"{said(0, 2)}."),
+    ("a handful without characters", "", f"{CHINESE} {said(0, 3)}", "", f"{said(0, 2)} 龜。"),
     ("20 new values", "hollow", f"the the {numbers(20)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
     ("20 new values", "", f"the the {numbers(19)}", f"the {said(0, 9)}", f"The {said(0, 9)}."),
     ("a third of the names", "partial", said(0, 90), numbers(31), f"{LAST}{numbers(10)}"),
@@ -674,10 +688,19 @@ LIMITS = [
     ("8 words found only before", "", f"the {said(0, 90)}", f"the the {said(200, 7)}", f"The the {LAST}"),
     ("0.1 of the words", "partial", f"the {said(0, 90)}", f"the the {said(200, 11)}", f"The the {term(200)} {LAST}"),
     ("0.1 of the words", "", f"the {said(0, 90)}", f"the the {said(200, 10)}", f"The the {term(200)} {LAST}"),
-    ("0.6 of a prohibition", "partial", said(900, 90), RULES, f"Never {said(0, 10)}. Never {said(100, 5)} {LAST}"),
-    ("0.6 of a prohibition", "", said(900, 90), RULES, f"Never {said(0, 10)}. Never {said(100, 6)} {LAST}"),
-    ("4 words of a line", "", NEW_VALUES, "\n".join(old for old, _ in PRICES), "\n".join(newer for _, newer in PRICES)),
-    ("4 words of a line", "partial", NEW_VALUES, "\n".join(old for old, _ in SHORT_PRICES), "\n".join(newer for _, newer in SHORT_PRICES)),
+    ("0.6 of a prohibition", "partial", said(9_000, 90), lines(*RULES[:4]), lines(RULES[0], said(100, 11), LAST)),
+    ("0.6 of a prohibition", "", said(9_000, 90), lines(*RULES[:4]), lines(RULES[0], said(100, 12), LAST)),
+    ("40 prohibitions", "partial", said(9_000, 90), lines(*RULES), lines(*RULES[:13], RULES[40], LAST)),
+    ("40 prohibitions", "partial", said(9_000, 90), lines(*RULES[:40]), lines(*RULES[:13], LAST)),
+    ("40 prohibitions", "", said(9_000, 90), lines(*RULES[:40]), lines(*RULES[:14], LAST)),
+    ("10,000 characters", "partial", said(9_000, 90), lines("the " * 2_370, *RULES[:4]), lines(LOST_RULES, LAST)),
+    ("10,000 characters", "", said(9_000, 90), lines("the " * 2_500, *RULES[:4]), lines(LOST_RULES, LAST)),
+    ("4 words of a line", "", NEW_VALUES, prices(41), prices(71)),
+    ("4 words of a line", "partial", NEW_VALUES, prices(41, words_each=3), prices(71, words_each=3)),
+    ("2,000 characters of a line", "", NEW_VALUES, prices(41, width=2_000), prices(71)),
+    ("2,000 characters of a line", "partial", NEW_VALUES, prices(41, width=2_001), prices(71)),
+    ("200 lines", "", NEW_VALUES, "\n" * 196 + prices(41, count=7), prices(71, count=7)),
+    ("200 lines", "partial", NEW_VALUES, "\n" * 197 + prices(41, count=7), prices(71, count=7)),
 ]  # fmt: skip
 
 
@@ -714,3 +737,15 @@ def test_too_little_to_sum_up_is_no_fault_of_the_answer(
         check_summary(answer, Source(source, tokens), target_tokens=None, count=count_tokens)
     assert rejected.value.check == check
     assert is_too_little(rejected.value, deterministic=False) == little
+
+
+@pytest.mark.parametrize(("target", "check"), [(240, ""), (270, "partial")])
+def test_a_short_target_lowers_the_share_of_words_to_keep(target: int, check: str) -> None:
+    """Of 8 in 100 words, to 0.08: a third of the share of the target in the length before."""
+    read = Source(f"the {said(0, 90)}", 100_000, 1_000, previous=f"the the {said(200, 100)}")
+    failed = ""
+    try:
+        check_summary(f"The the {said(200, 8)} {LAST}", read, target_tokens=target, count=count_tokens)
+    except SummaryRejected as rejected:
+        failed = rejected.check
+    assert failed == check
