@@ -41,7 +41,8 @@ class InMemoryStore(Store):
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
-            self._refuse_in_append()
+            if self._appending:
+                raise StoreBusy(INTERRUPTED.format("the store"))
             self._appending = True
             try:
                 log = self._sessions.setdefault(session, [])
@@ -72,7 +73,22 @@ class InMemoryStore(Store):
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
-        return _entries_of(log[after:] if limit is None else log[after : after + limit], after)
+        lines = log[after:] if limit is None else log[after : after + limit]  # as they are now
+        return (
+            Entry(
+                kind,
+                record=create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
+                if body is None
+                else None,
+                body=body,
+                id=id_,
+                created_at=created_at,
+                number=number,
+                round=round_,
+                version=version,
+            )
+            for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1)
+        )
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
@@ -109,12 +125,3 @@ class InMemoryStore(Store):
 
     def close(self) -> None:
         """Do nothing: no resources are open."""
-
-
-def _entries_of(lines: Sequence[_Line], after: int) -> Iterator[Entry]:
-    for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1):
-        record = None
-        if body is None:
-            record = create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
-        where = {"number": number, "round": round_, "version": version}
-        yield Entry(kind, record=record, body=body, id=id_, created_at=created_at, **where)
