@@ -302,3 +302,17 @@ def test_a_models_summary_gives_the_offline_one_nothing_of_the_users() -> None:
     statements = list(from_summary(first.text))
     assert [one.text for one in statements if one.section is Section.INSTRUCTIONS] == ["Never pay."]
     assert {one.section for one in statements if "99887766" in one.text} == {Section.EARLIER}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "quote", "is_proof"),
+    [
+        ("Never ever call my dear old office in the big town.", "call my dear ol", True),
+        ("Never ever call my dear old office in the big town.", "call my dear o", False),
+        ("请你以后千万不要给我的办公室打电话", "不要给我", True),
+        ("请你以后千万不要给我的办公室打电话", "不要给", False),
+    ],
+)
+def test_a_quote_of_few_letters_proves_nothing(sentence: str, quote: str, *, is_proof: bool) -> None:
+    """Twelve letters, or four of another script, are found in no other sentence by chance."""
+    assert (UserWords(rounds(sentence)).find_sentence(quote) == sentence) == is_proof

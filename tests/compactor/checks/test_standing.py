@@ -199,3 +199,24 @@ def test_what_is_restored_takes_no_more_than_its_room(sentences: list[str], room
     assert not kept or len(block) <= room
     if count < len(sentences):
         assert len(block) + len(f"\n- {sentences[-count - 1]}") > room
+
+
+@pytest.mark.parametrize(
+    ("sentences_said", "place", "is_found"),
+    [(40, 20, True), (41, 20, False), (41, 5, True), (41, 6, False), (41, 34, False), (41, 35, True)],
+)
+def test_pasted_text_forbids_only_where_the_user_speaks(sentences_said: int, place: int, *, is_found: bool) -> None:
+    """In over 40 sentences, the first six and the last six are the user's."""
+    lines = [f"Line {number} came." for number in range(sentences_said)]
+    lines[place] = "Never pay."
+    assert find_prohibitions([said(" ".join(lines))]) == (("Never pay.",) if is_found else ())
+
+
+def test_the_newest_32_prohibitions_of_400_characters_are_kept() -> None:
+    """The number and the length, as documented."""
+    found = find_prohibitions([said(f"Never call {number}.") for number in range(40)])
+    assert found == tuple(f"Never call {number}." for number in range(8, 40))
+    longest = f"Never {'x y ' * 98}z."
+    assert len(longest) == 400
+    assert find_prohibitions([said(longest)]) == (longest,)
+    assert find_prohibitions([said(longest.replace("z", "zz"))]) != (longest.replace("z", "zz"),)
