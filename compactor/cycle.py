@@ -150,11 +150,13 @@ class Cycle:
         end = current.ahead.due_end(self.config, verdict.mark)
         current.publish_deferred()
         view = current.view
-        made = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
-        if made is None or view.tokens_in_front(made) >= view.compaction_tokens + view.closed_tokens(view.end, end):
+        overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
+        if overlay is None or view.tokens_in_front(overlay) >= view.compaction_tokens + view.closed_tokens(
+            view.end, end
+        ):
             return False
         current.work.begin(STRATEGY)
-        current.publish(made, current.work.origin)
+        current.publish(overlay, current.work.origin)
         return True
 
 
@@ -363,30 +365,30 @@ class StrategyPass:
         if self._failed:
             raise self._failed[0]
 
-    def _take(self, made: Overlay) -> None:
+    def _take(self, overlay: Overlay) -> None:
         """Publish or defer the overlay that a strategy gave."""
         if self.deferred is not None:
             self._catch_up(self.deferred)
-        if isinstance(made, Reduction):
-            self._reduce(made)
+        if isinstance(overlay, Reduction):
+            self._reduce(overlay)
             return
-        if not isinstance(made, CompactedMessage):
-            raise TypeError(f"a strategy gave {type(made).__name__}; it must give overlays")
+        if not isinstance(overlay, CompactedMessage):
+            raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
         view, shown, end = self.view, self.ahead.compaction, self.ahead.end
         # A model's summary replaces what was folded in offline at once, even if it reaches no further.
-        replaces = shown is not None and shown.is_offline and not made.is_offline
-        if not end + (not replaces) <= made.end_index <= view.closed:
+        replaces = shown is not None and shown.is_offline and not overlay.is_offline
+        if not end + (not replaces) <= overlay.end_index <= view.closed:
             raise ValueError(
-                f"a strategy gave a compaction that ends at round {made.end_index};"
+                f"a strategy gave a compaction that ends at round {overlay.end_index};"
                 f" it must end behind {end} and at most at {view.closed}, the last before an open one"
             )
-        if made.end_round_id is None:  # a strategy of the host's need not know of ids
-            last = view.rounds[made.end_index - 1]
-            made = copy_with(made, end_round_id=last.id, end_number=last.number or None)
+        if overlay.end_round_id is None:  # a strategy of the host's need not know of ids
+            last = view.rounds[overlay.end_index - 1]
+            overlay = copy_with(overlay, end_round_id=last.id, end_number=last.number or None)
         if self._cycle.deferral is not None and not replaces:
-            self._defer(made)
+            self._defer(overlay)
         else:
-            self.publish(made, self.work.origin)
+            self.publish(overlay, self.work.origin)
             self.work.begin(self.work.strategy)
 
     def _catch_up(self, deferred: CompactedMessage) -> None:
@@ -395,30 +397,30 @@ class StrategyPass:
         if current is not None and current.generation == generation != self.work.base and is_same(current, deferred):
             self._go_on_from(current, deferred.end_index)
 
-    def _defer(self, made: CompactedMessage) -> None:
-        """Keep *made* to be shown later, and let strategies go on from its end."""
+    def _defer(self, overlay: CompactedMessage) -> None:
+        """Keep *overlay* to be shown later, and let strategies go on from its end."""
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         journal, view, work = self._cycle.journal, self.view, self.work
-        ids = tuple([round_.id for round_ in view.rounds[view.end : made.end_index]])
+        ids = tuple([round_.id for round_ in view.rounds[view.end : overlay.end_index]])
         state = journal.read()
         kept = [one.compaction for one in state.prepared if state.generation == self.work.base and one.round_ids == ids]
-        if not any(is_same(one, made) for one in kept):  # no summarizer was asked, or not from here
-            work.keep(view, made.summary, Summary(made.summary, made.usage, made.model), made)
+        if not any(is_same(one, overlay) for one in kept):  # no summarizer was asked, or not from here
+            work.keep(view, overlay.summary, Summary(overlay.summary, overlay.usage, overlay.model), overlay)
         if journal.read().generation != self.work.base:
             raise StaleCompaction("generation")
-        self._see(view, made)
+        self._see(view, overlay)
         self.has_prepared = self._changed = True
 
-    def _reduce(self, made: Reduction) -> None:
+    def _reduce(self, overlay: Reduction) -> None:
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
-        made = copy_with(made, generation=work.base)
+        overlay = copy_with(overlay, generation=work.base)
         reductions, reason = None, "overlaid"
         try:
             if view.keeps_reductions:
-                reductions = cycle.journal.reduce(made, base=self.work.base)
+                reductions = cycle.journal.reduce(overlay, base=self.work.base)
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
@@ -426,12 +428,12 @@ class StrategyPass:
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
             cycle.emit(Discarded(role=view.role, generation=self.work.base, reason=reason))
             return
-        place = (view.rounds.end_of(made.round_id) or 1) - 1
+        place = (view.rounds.end_of(overlay.round_id) or 1) - 1
         if place not in self._rounds_read:
             self._rounds_read[place] = _read_round(view, place)
         numbers, ids, messages = self._rounds_read[place]
-        first, last = bisect_left(numbers, made.first_number), bisect_right(numbers, made.last_number)
-        covered = [*((0,) if made.covers(0) else ()), *numbers[first:last]]
+        first, last = bisect_left(numbers, overlay.first_number), bisect_right(numbers, overlay.last_number)
+        covered = [*((0,) if overlay.covers(0) else ()), *numbers[first:last]]
         before = [pair for number in covered for pair in messages.get(number, ())]
         self._see(copy_with(view, published=reductions, as_composed=False), self.deferred)
         self._changed = True
@@ -442,18 +444,18 @@ class StrategyPass:
                 role=view.role,
                 generation=self.work.base,
                 strategy=work.strategy,
-                kind=made.kind,
-                round_id=made.round_id,
-                first_post_id=made.first_post_id,
-                last_post_id=made.last_post_id,
+                kind=overlay.kind,
+                round_id=overlay.round_id,
+                first_post_id=overlay.first_post_id,
+                last_post_id=overlay.last_post_id,
                 previous_post_id=ids[first - 1] if first else "",
                 next_post_id=ids[last] if last < len(ids) else "",
                 posts=last - first,
                 tokens_before=sum(tokens for _, tokens in before),
-                tokens_after=_tokens_after(made, before, view.ledger.count),
+                tokens_after=_tokens_after(overlay, before, view.ledger.count),
                 seconds=work.monotonic() - work.began,
-                usage=made.usage,
-                model=made.model,
+                usage=overlay.usage,
+                model=overlay.model,
             )
         )
         work.begin(work.strategy)
@@ -493,21 +495,21 @@ class StrategyPass:
                 self._cycle.deferral.forget()  # if it is lost now, that is told as an error
             self.publish(compaction, Origin(prepared.digest, prepared.checks, prepared.strategy))
 
-    def publish(self, made: CompactedMessage, origin: Origin) -> None:
-        """Publish *made*, and go on from there."""
+    def publish(self, overlay: CompactedMessage, origin: Origin) -> None:
+        """Publish *overlay*, and go on from there."""
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
-        before = view.compaction_tokens + view.closed_tokens(view.end, made.end_index)
-        after = view.tokens_in_front(made)
-        since = view if made.is_offline else view.as_summarised  # what it covers and what it replaces does not
-        ids = tuple([round_.id for round_ in view.rounds[since.end : made.end_index]])
+        before = view.compaction_tokens + view.closed_tokens(view.end, overlay.end_index)
+        after = view.tokens_in_front(overlay)
+        since = view if overlay.is_offline else view.as_summarised  # what it covers and what it replaces does not
+        ids = tuple([round_.id for round_ in view.rounds[since.end : overlay.end_index]])
         origin = copy_with(origin, tokens_before=before, tokens_after=after)
         try:
-            published = cycle.journal.publish(made, base=self.work.base, round_ids=ids, origin=origin)
+            published = cycle.journal.publish(overlay, base=self.work.base, round_ids=ids, origin=origin)
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
-            if is_same(current, made):  # another process found the same answer in the log
+            if is_same(current, overlay):  # another process found the same answer in the log
                 raise StaleCompaction(LOOK_AGAIN) from stale
             raise
         if self._run is not None:
@@ -518,14 +520,14 @@ class StrategyPass:
                 generation=published.generation,
                 strategy=origin.strategy,
                 start=published.start_index,
-                end=made.end_index,
+                end=overlay.end_index,
                 first_round_id=ids[0] if ids else "",
                 last_round_id=ids[-1] if ids else "",
                 tokens_before=before,
                 tokens_after=after,
                 usage=published.usage,
                 model=published.model,
-                offline=made.is_offline,
+                offline=overlay.is_offline,
                 seconds=work.monotonic() - work.began,
                 requests=work.requests,
                 reused=work.reused,
@@ -533,7 +535,7 @@ class StrategyPass:
                 sent_tokens=work.sent_tokens,
             )
         )
-        self._go_on_from(published, made.end_index)
+        self._go_on_from(published, overlay.end_index)
         self.published = self.view.compaction
 
     def _go_on_from(self, published: CompactedMessage, end: int) -> None:
@@ -557,11 +559,11 @@ def _read_round(view: View, place: int) -> RoundRead:
     return [post.number for post in posts], [post.id for post in posts], messages
 
 
-def _tokens_after(made: Reduction, before: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
+def _tokens_after(overlay: Reduction, before: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
     """Return the tokens of the text that replaces the messages *before*."""
-    if made.kind == "dropped":
+    if overlay.kind == "dropped":
         return 0
-    if made.kind != "offloaded" or not before:
-        return count_message({"role": "user", "content": made.text}, count)
+    if overlay.kind != "offloaded" or not before:
+        return count_message({"role": "user", "content": overlay.text}, count)
     message, rest = before[0][0], sum(tokens for _, tokens in before[1:])
-    return count_message({**message, "content": replace_text(message.get("content"), made.text)}, count) + rest
+    return count_message({**message, "content": replace_text(message.get("content"), overlay.text)}, count) + rest

@@ -174,10 +174,10 @@ def find_ahead(view: View, answers: Iterable[CompactionPrepared]) -> list[tuple[
     return found
 
 
-def _end_of(view: View, made: CompactedMessage, round_ids: tuple[str, ...]) -> int:
-    """Return how many rounds *made* covers; 0 if those that it newly covers are not *round_ids* any more."""
+def _end_of(view: View, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> int:
+    """Return how many rounds *compaction* covers; 0 if those that it newly covers are not *round_ids* any more."""
     rounds = view.rounds
-    end = rounds.end_of(made.end_round_id) if made.end_round_id is not None else None
+    end = rounds.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
     # No round comes between those of a Memory; a failed one is missing from their number, or is the first itself.
     told = round_ids if isinstance(rounds, HostRounds) else round_ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
@@ -305,8 +305,8 @@ def _gain(view: View, compaction: CompactedMessage) -> int:
 
 def _seen_end(view: View, prepared: CompactionPrepared) -> int:
     """Return how many of *view*'s rounds there were when *prepared* was made, as far as known."""
-    made = prepared.compaction
-    known = (prepared.seen_round_id, made.end_round_id if made is not None else None)
+    compaction = prepared.compaction
+    known = (prepared.seen_round_id, compaction.end_round_id if compaction is not None else None)
     return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
 
 

@@ -283,11 +283,11 @@ def shorten_name(name: str, most: int) -> str:
     """Return *name*; if it has more than *most* bytes, its beginning, end and length: it could fill a request."""
     if len(name.encode("utf-8", "surrogatepass")) <= most:
         return name
-    begins, ends = _fitting(name[:most], most // 2), _fitting(name[: -most - 1 : -1], most // 8)
+    begins, ends = _count_fitting(name[:most], most // 2), _count_fitting(name[: -most - 1 : -1], most // 8)
     end = name[ceil_boundary(name, len(name) - ends) :]
     return f"{beginning(name, begins)} [... {len(name):,} characters ...] {end}"
 
 
-def _fitting(text: str, size: int) -> int:
+def _count_fitting(text: str, size: int) -> int:
     """Return how many of the first characters of *text* take no more than *size* bytes."""
     return len(text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore"))

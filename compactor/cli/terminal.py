@@ -42,9 +42,9 @@ def quantity(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def percent(part: int, whole: int) -> str:
-    """Return how many percent smaller *part* is than *whole*."""
-    return f"{100 * (1 - part / whole):.0f}%" if whole else "-"
+def percent(part: int, total: int) -> str:
+    """Return how many percent smaller *part* is than *total*."""
+    return f"{100 * (1 - part / total):.0f}%" if total else "-"
 
 
 def milliseconds(seconds: float) -> str:

@@ -147,22 +147,22 @@ class Ledger:
         """
         origin, pins = min(origin, closed), rounds.pins
         moment: _Moment = (rounds.redactions, rounds.epoch, reductions.version, pins)
-        sums, summed_moment, asked_from = self._summed
-        if summed_moment == moment and origin == asked_from and sums.stop >= closed:  # as most of the time
-            return sums
+        prefix, summed_moment, asked_from = self._summed
+        if summed_moment == moment and origin == asked_from and prefix.stop >= closed:  # as most of the time
+            return prefix
         pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
         known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
         if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
-            known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in sums.accounts[:-1]}
+            known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in prefix.accounts[:-1]}
 
-        if summed_moment != moment or not sums.start <= origin <= sums.stop:
-            sums = PrefixSums(origin, origin)
-        elif asked_from < origin and asked_from - sums.start > sums.stop - asked_from:
+        if summed_moment != moment or not prefix.start <= origin <= prefix.stop:
+            prefix = PrefixSums(origin, origin)
+        elif asked_from < origin and asked_from - prefix.start > prefix.stop - asked_from:
             # Only what lay before the origin already when it moved last: a prompt begun just before the newest
             # publication still asks from there. And only if that is most of it: so no round is added over and over.
-            sums = PrefixSums(asked_from, asked_from)
+            prefix = PrefixSums(asked_from, asked_from)
         while True:
-            done = sums.stop
+            done = prefix.stop
             fresh: list[RoundAccount] = []
             for place in range(done, min(closed, done + COUNTED_AT_ONCE)):
                 account, round_ = known.get(number_at(place)), None
@@ -179,38 +179,40 @@ class Ledger:
                         "this thread is in the middle of counting, as where a signal's handler composes a prompt; set a"
                         " flag in the handler, and compose when it has returned"
                     )
-                if sums.stop != done:
+                if prefix.stop != done:
                     continue  # another thread adds to the same sums; go on from what it has counted
                 self._adding = True
                 try:
                     for account in fresh:
-                        self._add(sums, account)
-                    if sums.stop >= closed:
-                        self._publish(sums, moment, origin)
-                        return sums
+                        self._add(prefix, account)
+                    if prefix.stop >= closed:
+                        self._publish(prefix, moment, origin)
+                        return prefix
                 finally:
                     self._adding = False
 
-    def _publish(self, sums: PrefixSums, moment: _Moment, origin: int) -> None:
-        """Have the next call go on from *sums*, and let go of everything else. Called with the lock."""
-        (_, before, last_origin), self._summed = self._summed, (sums, moment, origin)
+    def _publish(self, prefix: PrefixSums, moment: _Moment, origin: int) -> None:
+        """Have the next call go on from *prefix*, and let go of everything else. Called with the lock."""
+        (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
-            self._accounts = {account.number: account for account in sums.accounts}
+            self._accounts = {account.number: account for account in prefix.accounts}
             self._drop_parts([number for number, one in self._kept.items() if self._accounts.get(number) is not one])
         if origin != last_origin:
-            self._drop_parts(self._kept.keys() - {account.number for account in sums.accounts[origin - sums.start :]})
-        if len(self._accounts) > 2 * len(sums.accounts) + MIN_ACCOUNTS:
-            self._accounts = {account.number: account for account in sums.accounts}
+            self._drop_parts(
+                self._kept.keys() - {account.number for account in prefix.accounts[origin - prefix.start :]}
+            )
+        if len(self._accounts) > 2 * len(prefix.accounts) + MIN_ACCOUNTS:
+            self._accounts = {account.number: account for account in prefix.accounts}
 
-    def _add(self, sums: PrefixSums, account: RoundAccount) -> None:
-        """Add an account to *sums*; keep a new one, with its parts, in the place of an older one of the same round.
+    def _add(self, prefix: PrefixSums, account: RoundAccount) -> None:
+        """Add an account to *prefix*; keep a new one, with its parts, in the place of an older one of the same round.
         Called with the lock."""
-        last, own = sums.totals[-1], account.totals
-        sums.accounts.append(account)
-        asked = sums.stop if own.asked is not None else last.asked
-        sums.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
-        sums.stop += 1  # last: readers hold no lock, and go by it
+        last, own = prefix.totals[-1], account.totals
+        prefix.accounts.append(account)
+        asked = prefix.stop if own.asked is not None else last.asked
+        prefix.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
+        prefix.stop += 1  # last: readers hold no lock, and go by it
         number = account.number
         if account.parts is None or self._accounts.get(number) is account:
             return
