@@ -1,7 +1,7 @@
 """The states of a compactor: one run at a time, its deadline, the back-off after it. The work itself is in ``cycle``.
 
-Read it from top to bottom: what a run is and what follows from how it ends; what the host calls; then a run's way from
-``_claim`` through ``_dispatch``, ``_work`` and ``_run_cycle`` to ``_end``; last what timers call.
+Read it from top to bottom: a run and the outcomes that it may have; the host's calls; then a run's way from
+``_claim`` through ``_dispatch``, ``_work`` and ``_run_cycle`` to ``_end``; last the timers' calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class State(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One cycle on its way, and what it needs meanwhile. Only the compactor's current run may change anything."""
+    """One cycle on its way, with all that it needs. Only the compactor's current run may change anything."""
 
     runner: Runner
     summarizer: Summarizer
@@ -107,7 +107,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows from how a run ended."""
+    """The consequences of a run's end."""
 
     #: Results in a row by now that were no longer current.
     discards: int
@@ -122,7 +122,7 @@ class Outcome:
 
 
 def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> Outcome:
-    """Return what follows from *error* (None: the run succeeded) after so many *discards* in a row."""
+    """Return the consequences of *error* (None: the run succeeded) after so many *discards* in a row."""
     match error:
         case None:
             return Outcome(0, answers=forced)
@@ -170,7 +170,7 @@ class Runner:
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Be as new: no thread, no run, no lock held. What is published and what happened stays."""
+        """Be as new: no thread, no run, no lock held. Publications and the history stay."""
         self._lock = threading.RLock()  # guards all below it
         self._wake = threading.Condition(self._lock)  # the same lock, to wait on; entering it takes longer
         self._state = State.NEW
@@ -324,7 +324,7 @@ class Runner:
         return self._run
 
     def _dispatch(self, run: Run | None) -> None:
-        """Hand *run* to a worker. Called without the lock: an executor may do what it likes."""
+        """Hand *run* to a worker. Called without the lock: an executor may do anything."""
         if run is None:
             return
         with self._lock:
@@ -391,7 +391,7 @@ class Runner:
             return True
 
     def _end(self, run: Run, result: CompactedMessage | None, error: BaseException | None) -> None:
-        """Take *run*'s outcome, and go on to what comes next. Whatever fails here, the run ends."""
+        """Take *run*'s outcome, and start the next step. The run ends even if this fails."""
         with self._lock:
             self._backoff = None
             self._index_due |= run.published
@@ -434,7 +434,7 @@ class Runner:
         self._dispatch(following)
 
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
-        """Tell what was discarded or failed, and set the timer."""
+        """Emit the discard or failure, and set the timer."""
         if error is None:
             self._schedule(run.recheck_in)
             return
@@ -468,9 +468,10 @@ class Runner:
         self._schedule(delay, backoff)
 
     def _publish_without_model(self, *, folds: bool = False) -> None:
-        """Make prompts shorter while no model answers: if it *folds*, by extracting offline, and by what is deferred.
+        """Make prompts shorter while no model answers: by publishing a deferred compaction, and if it *folds*, by
+        extracting offline.
 
-        Whatever is wrong there: the run's failure is told, and is tried again.
+        If that fails too, the run's failure is emitted and tried again all the same.
         """
         ways: list[Callable[[], bool]] = [partial(self._cycle.publish_deferred, needed=False)]
         for publish in [self._cycle.fold_offline, *ways] if folds else ways:
@@ -586,7 +587,7 @@ class Runner:
             end()
 
     def _take_turn(self) -> bool:
-        """Look, now that the limits have room for a call; return False where nobody wants to know any more."""
+        """Look, now that the limits have room for a call; return False if nobody waits any more."""
         with self._lock:
             run = self._claim()
             wanted = self._run is not None

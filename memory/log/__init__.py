@@ -1,1 +1,1 @@
-"""The log of one session, and what it makes of a Memory: the one place where either is written."""
+"""The log of one session and the state that it gives a Memory; both are written here alone."""

@@ -114,7 +114,7 @@ def resume_from(kept: Checkpoint, archive: StoredRounds) -> Snapshot | None:
 
 
 def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
-    """Return the snapshot after the entry of that *number*, reading from the log what *body* names."""
+    """Return the snapshot after the entry of that *number*, with the records that *body* names read from the log."""
     first, total = body.settled + 1, body.total
     live = _read_rounds(archive, first, total, number) if first <= total else {}
     if sorted(live) != list(range(first, total + 1)) or (live and live[first].state != "created"):

@@ -149,8 +149,8 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
 
 
 def read_affected(store: Store, session: str, rounds: Iterable[int]) -> list[Entry]:
-    """Return, in order, the entries that may hold texts of *rounds*, and those that say which texts are erased: on an
-    indexed store all compactions and all entries of these rounds, else the whole log."""
+    """Return, in order, the entries that may hold texts of *rounds* or name erased texts: on an indexed store all
+    compactions and all entries of these rounds, else the whole log."""
     if "indexed" not in store.capabilities:
         return list(store.read(session))
     found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}

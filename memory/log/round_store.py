@@ -29,7 +29,7 @@ _KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedact
 def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
     """Return, by number, the rounds that *entries* make: all entries of these rounds, in the order of the log.
 
-    Raises ``StoreDamaged`` where an entry's round is not opened before it."""
+    Raises ``StoreDamaged`` if an entry comes before the opening of its round."""
     rounds: dict[int, OpenRound] = {}
     for entry in entries:
         if entry.kind not in _KINDS:

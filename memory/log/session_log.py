@@ -128,12 +128,12 @@ class Log(ABC):
         *,
         emit: bool = False,
     ) -> tuple[Snapshot, bool]:
-        """Append what *records* makes of the present snapshot; None: read what others wrote. Return the snapshot after,
-        and whether it has news of others.
+        """Append the records that *records* makes of the present snapshot; None: read others' entries. Return the new
+        snapshot, and whether it has entries of others.
 
-        *records* is called under the lock. When another writer was faster, or wrote about a round that is not known
-        here, its entries are read first and *records* is called again. With *emit*, providers are told; of what others
-        wrote they are always told. *made_at* is the time of the entries, by default now.
+        *records* is called under the lock. If another writer was faster, or wrote about a round that is not known
+        here, its entries are read first and *records* is called again. Providers are told of others' entries, and with
+        *emit* of these as well. *made_at* is the time of the entries, by default now.
         """
         if made_at is None and records is not None:
             made_at = self._clock()
@@ -169,7 +169,7 @@ class Log(ABC):
 
     def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime | None) -> bool:
         """Append *records* behind *now*, and return whether they are in the log. They are not if others were faster;
-        then the others' entries are read. If the store's reply is lost, the append counts as done where its entries are
+        then the others' entries are read. If the store's reply is lost, the append counts as done if its entries are
         found in the log at once."""
         opened: dict[str, int] = {}
         erasing: dict[int, int] = {}
@@ -215,8 +215,8 @@ class Log(ABC):
         return True
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
-        """Read what was appended and is not known here; return whether there was anything. Raises ``SessionPurged``,
-        from *cause*, where the entries that are known are gone."""
+        """Read new entries; return whether there were any. Raises ``SessionPurged``, from *cause*, if the known
+        entries are gone."""
         before = self.snapshot.number
         if self._appending:
             self._own_entries |= {entry.id for entry in self._appending}

@@ -1,4 +1,4 @@
-"""The state of a session at one moment, and what each entry of the log makes of it."""
+"""The state of a session at one moment, and how each entry of the log changes it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 @dataclass(slots=True)
 class OpenRound:
     """A round that may still change. It shares a growing list of posts with its successors and knows how many are its
-    own, so adding the thousandth post costs what the first did.
+    own, so adding the thousandth post costs as much as the first.
 
     It is not frozen, because most entries of the log make one, and that would take thrice as long.
     """
@@ -138,8 +138,8 @@ class ClosedRounds:
         return copy
 
     def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
-        """Return what these entries say, with few questions to the store. Raises ``StoreError``, for instance where one
-        is not of that *kind*."""
+        """Return the records of these entries, with few questions to the store. Raises ``StoreError``, for instance if
+        one is not of that *kind*."""
         known, wanted = self._records, dict.fromkeys(sorted(numbers))
         found = {number: known[number] for number in wanted if number in known}
         if missing := [number for number in wanted if number not in found]:
@@ -157,7 +157,7 @@ class ClosedRounds:
         return found
 
     def _read_near(self, numbers: Iterable[int], kind: type[Record]) -> Iterator[Entry]:
-        """Yield these entries and those between neighbours; where they are spread, all of that *kind*."""
+        """Yield these entries and those between neighbours; if they are spread, all of that *kind*."""
         spans: list[tuple[int, int]] = []
         for number in numbers:
             near = spans and number - spans[-1][1] <= BATCH
@@ -228,7 +228,7 @@ class Snapshot:
         return Rounds(self, role, include_failed=include_failed)
 
     def number_of(self, round_id: str) -> int:
-        """Return the number of a round of this snapshot; 0 where there is none of that id. May raise ``StoreError``.
+        """Return the number of a round of this snapshot; 0 if there is none of that id. May raise ``StoreError``.
 
         The store is not asked for rounds with pinned posts: every prompt looks them up, also while the store is away.
         """
@@ -245,19 +245,19 @@ class Snapshot:
         return self.archive.round(number, self.closed_prefix, self.failed)
 
     def round(self, round_id: str) -> Round | None:
-        """Return a round, failed or not; None where there is none of that id."""
+        """Return a round, failed or not; None if there is none of that id."""
         number = self.number_of(round_id)
         return self.round_at(number) if number else None
 
     def state_of(self, round_id: str) -> RoundState | None:
-        """Return a round's state without reading its posts; None where there is none of that id."""
+        """Return a round's state without reading its posts; None if there is none of that id."""
         number = self.number_of(round_id)
         if number in self.live:
             return self.live[number].state
         return ("failed" if number in self.failed else "finished") if number else None
 
     def open_round(self, round_id: str) -> OpenRound | None:
-        """Return a round that takes posts; None where there is none of that id."""
+        """Return a round that takes posts; None if there is none of that id."""
         found = self.live.get(self.total)
         if found is None or found.opened.round_id != round_id:  # seldom
             found = self.live.get(self.number_of(round_id))
@@ -267,7 +267,7 @@ class Snapshot:
         return self.journals.get(role) or JournalState(self.redactions)
 
     def published_before(self, role: str, number: int) -> tuple[tuple[int, int], ...]:
-        """Return what *role* published that does not cover the round of that *number*."""
+        """Return *role*'s publications that do not cover the round of that *number*: entries and ends."""
         return tuple((entry, end) for entry, end in self.published.get(role, ()) if end < number)
 
     def overlays_of(self, role: str) -> tuple[int, int]:
@@ -421,9 +421,10 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
 
 def without_failed(now: Snapshot, number: int) -> Snapshot:
     """Return the snapshot without the compactions that cover a failed round, so that nothing tells of it. Each role
-    that loses one gets a new generation: what is being made from that one tells of the round, too.
+    that loses one gets a new generation: a summary that is being made from that one tells of the round, too.
 
-    May raise ``StoreError``, because it reads what is shown instead. So try it before the failure is written."""
+    May raise ``StoreError``, because it reads the compaction that is shown instead: try it before the failure is
+    written."""
     for role, state in now.journals.items():
         left = now.published_before(role, number)
         if len(left) < len(now.published.get(role, ())):
