@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
@@ -186,18 +186,21 @@ class Ledger:
                     for account in fresh:
                         self._add(prefix, account)
                     if prefix.stop >= closed:
-                        self._publish(prefix, moment, origin)
+                        self._publish(prefix, moment, origin, erased)
                         return prefix
                 finally:
                     self._adding = False
 
-    def _publish(self, prefix: PrefixSums, moment: _Moment, origin: int) -> None:
+    def _publish(self, prefix: PrefixSums, moment: _Moment, origin: int, erased: Mapping[str, tuple[int, ...]]) -> None:
         """Have the next call go on from *prefix*, and let go of everything else. Called with the lock."""
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
-            self._accounts = {account.number: account for account in prefix.accounts}
-            self._drop_parts([number for number, one in self._kept.items() if self._accounts.get(number) is not one])
+            accounts = [*self._accounts.items(), *self._kept.items()]
+            changed = {number for number, one in accounts if one.overlays[2] != erased.get(one.round_id, ())}
+            self._drop_parts(changed)
+            # Not all others: readers of two snapshots may take turns, and would have one another begin anew.
+            self._accounts = {number: one for number, one in self._accounts.items() if number not in changed}
         if origin != last_origin:
             self._drop_parts(
                 self._kept.keys() - {account.number for account in prefix.accounts[origin - prefix.start :]}

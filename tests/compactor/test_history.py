@@ -267,9 +267,16 @@ def test_a_store_without_room_for_an_event_loses_nothing() -> None:
 # -- old rounds quick to search ----------------------------------------------------------------------------------------
 
 
+def searchable() -> InMemoryStore:
+    """Return a store that seems to have an index; what is done with it is patched."""
+    store = InMemoryStore()
+    store.capabilities |= {"searchable"}
+    return store
+
+
 def test_after_a_publication_old_rounds_are_made_quick_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step by step, on the compactor's thread, once there is nothing to compact; and not again until the next."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
     steps: list[int | None] = []
@@ -293,7 +300,7 @@ def test_after_a_publication_old_rounds_are_made_quick_to_search(monkeypatch: py
 
 def test_what_is_due_interrupts_it_and_it_goes_on_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does stop() wait for more than a step."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
     steps: list[int] = []
@@ -318,7 +325,7 @@ def test_what_is_due_interrupts_it_and_it_goes_on_afterwards(monkeypatch: pytest
 
 def test_an_executor_has_its_slot_back_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog of a long session does not keep other agents' work waiting."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
     done: list[str] = []
@@ -338,7 +345,7 @@ def test_an_executor_has_its_slot_back_after_each_step(monkeypatch: pytest.Monke
 
 def test_what_is_published_during_a_step_is_made_quick_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the worker that is at it: two are not at once."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
     steps: list[str] = []
@@ -363,7 +370,7 @@ def test_what_is_published_during_a_step_is_made_quick_too(monkeypatch: pytest.M
 
 def test_an_executor_that_takes_no_more_steps_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is done after the next run, or when somebody searches."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
     steps: list[int] = []
@@ -386,7 +393,7 @@ def test_an_executor_that_takes_no_more_steps_is_left_alone(monkeypatch: pytest.
 
 def test_a_failing_index_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compaction stands, and a search does what is left."""
-    memory = Memory("session")
+    memory = Memory("session", store=searchable())
     for _ in range(10):
         add_round(memory)
 

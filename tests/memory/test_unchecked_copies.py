@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 import compactor.events
-from memory import CompactedMessage, CompactionRecord, Memory, Reduction
+from memory import CompactedMessage, Memory, Note, Reduction
 from memory.entries import KINDS
 from memory.rounds import Attachment, Post, Record, Round, ToolCall
 
@@ -21,15 +22,23 @@ RECORDS: list[type[BaseModel]] = [
     *KINDS.values(),
     CompactedMessage,
     Reduction,
+    Note,
     Attachment,
     ToolCall,
     Post,
     Round,
     *EVENTS,
 ]
+#: ``copy_with`` checks the names of dataclasses and named tuples itself; they only need to be known here.
+CHECKED = {
+    name
+    for path in sorted((ROOT / "compactor").rglob("[!_]*.py"))
+    for kind in vars(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))).values()
+    if isinstance(kind, type)
+    for name in (*getattr(kind, "__dataclass_fields__", ()), *getattr(kind, "_fields", ()))
+}
 FIELDS = {
-    "record": {name for record in RECORDS for name in record.model_fields}
-    | {one.name for one in fields(CompactionRecord)},
+    "record": {name for record in RECORDS for name in record.model_fields} | CHECKED,
     "snapshot": {one.name for one in fields(Memory().snapshot)},
 }
 

@@ -417,13 +417,13 @@ def test_two_whose_moments_differ_by_redactions_never_have_one_another_begin_ane
     read: list[str] = []
 
     class Watched(Ledger):
-        def _count_round(self, raw: Round, overlays: Overlays) -> RoundAccount:
+        def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundAccount:
             read.append(raw.id)
             assert len(read) < 2_000, "each has the other begin anew"
             if len(read) % 50 == 0:  # in the middle of a count: the other one comes in, and is through before
                 rounds, origin = (older, 300 if withdrawn else 0) if len(read) % 100 else (newer, 0)
                 turn(rounds, origin)
-            return super()._count_round(raw, overlays)
+            return super()._count_round(raw, overlays, keeps=keeps)
 
     inside: list[bool] = []
 
