@@ -88,6 +88,8 @@ class PrefixSums:
     #: The place up to which rounds are counted.
     stop: int = 0
     accounts: list[RoundAccount] = field(default_factory=list)
+    #: The log numbers of the rounds in ``accounts``.
+    round_numbers: list[int] = field(default_factory=list)
     #: The totals before each place from ``start`` on, one more than there are rounds.
     totals: list[RunningTotals] = field(default_factory=lambda: [RunningTotals()])
     #: The place of the newest round before these in which the user speaks, once that was looked up; -1: in none.
@@ -101,7 +103,7 @@ class PrefixSums:
 
     def numbers(self, places: range) -> list[int]:
         """Return the log numbers of the rounds at *places*."""
-        return [account.number for account in self.accounts[places.start - self.start : places.stop - self.start]]
+        return self.round_numbers[places.start - self.start : places.stop - self.start]
 
 
 class Ledger:
@@ -213,6 +215,7 @@ class Ledger:
         Called with the lock."""
         last, own = prefix.totals[-1], account.totals
         prefix.accounts.append(account)
+        prefix.round_numbers.append(account.number)
         asked = prefix.stop if own.asked is not None else last.asked
         prefix.totals.append(RunningTotals._make((*map(add, last[:-1], own[:-1]), asked)))
         prefix.stop += 1  # last: readers hold no lock, and go by it
