@@ -104,9 +104,10 @@ class InMemoryStore(Store):
             log[number - 1] = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
 
     def purge(self, session: str) -> None:
+        with self._lock:
+            self._refuse_in_append()  # before the session's files go
         delete_files(self, session)
         with self._lock:
-            self._refuse_in_append()
             self._sessions.pop(session, None)
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
