@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compactor.acceptance.checks import Source, check_summary
-from compactor.acceptance.content import find_identifiers
 from compactor.errors import SummaryRejected
+from compactor.summarizers.content import find_identifiers
 from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory

@@ -16,8 +16,8 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, compose, cost_optimal
+from compactor.cost.publication import CACHE_SECONDS
 from compactor.events import Deferred, Prepared, Published
-from compactor.publication import CACHE_SECONDS
 from compactor.testing import FakeClock
 from compactor.tokens import count_message, count_tokens
 from memory import Memory

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compactor.acceptance.content import find_identifiers, find_unknown
+from compactor.summarizers.content import find_identifiers, find_unknown
 
 __all__ = ["MIN_SHARE", "WINDOW", "Fact", "Precision", "content_words", "kept", "precision", "share_kept"]
 

@@ -22,12 +22,12 @@ from memory.visibility import sees
 from .config import CompactorConfig, Settings, whole_number
 from .cost.limits import Limits
 from .cost.prices import Prices
+from .cost.publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .cycle import Cycle, Strategy
 from .events import EventLog, ModelUnknown, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
-from .publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer

@@ -19,6 +19,7 @@ from memory.visibility import Rounds
 from .acceptance.checks import is_too_little
 from .compose import last_prompt_of
 from .config import CompactorConfig
+from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
     Discarded,
@@ -36,7 +37,6 @@ from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .summarize import LOOK_AGAIN, Work
 from .summarizers.base import Summary
 from .summarizers.extractive import ExtractiveSummarizer

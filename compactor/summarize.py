@@ -26,7 +26,7 @@ from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Started
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
-from .strategies.notes import INSTRUCTIONS, add_instructions, render_notes, span_of
+from .notes import INSTRUCTIONS, add_instructions, render_notes, span_of
 from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
 from .tokens import TokenCounter
 from .triggers import Size

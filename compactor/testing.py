@@ -39,8 +39,8 @@ from memory.stores.contract import (
     StoreContract,
 )
 
-from .acceptance.content import find_telling_terms
 from .summarizers.base import Summary, SummaryRequest
+from .summarizers.content import find_telling_terms
 
 __all__ = [
     "DurableStoreContract",

@@ -16,12 +16,12 @@ import pytest
 from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
-from compactor.acceptance.content import assignment, content
 from compactor.acceptance.prohibitions import UserWords, instructions_in, read_user_words, restore_sentences
 from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
 from compactor.host_rounds import HostRounds
+from compactor.notes import find_headings, normalize_heading, read_notes, render_notes
 from compactor.plan import Plan, plan_text
 from compactor.presets import (
     MemoryWithCompress,
@@ -36,9 +36,9 @@ from compactor.prompt.groups import parse_kind
 from compactor.prompt.shorten import clip_message, clip_text
 from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import NoteEdit, apply_edits
-from compactor.strategies.notes import find_headings, normalize_heading, read_notes, render_notes
 from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
+from compactor.summarizers.content import assignment, content
 from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit, words_in
 from compactor.summarizers.results import structures
 from compactor.summarizers.sentences import clauses, sentences

@@ -23,8 +23,8 @@ from compactor import (
     offload_large,
 )
 from compactor.cost import Prices, cost_optimal
+from compactor.cost.publication import deferred
 from compactor.events import CostEvaluated, Failed, Prepared, Published
-from compactor.publication import deferred
 from compactor.strategies.compact_notes import compact_notes
 from compactor.summarizers.base import Style
 from compactor.testing import FakeClock

@@ -36,8 +36,7 @@ from prompts import TAGS
 from ..errors import SummaryRejected
 from ..summarizers.answers import is_reply, strip_tags
 from ..summarizers.base import RequestKind, Summary
-from ..tokens import TokenCounter
-from .content import (
+from ..summarizers.content import (
     UNSPACED_LETTERS,
     Terms,
     find_identifiers,
@@ -46,6 +45,7 @@ from .content import (
     names_nothing_new,
     says_nothing,
 )
+from ..tokens import TokenCounter
 from .prohibitions import find_missing
 
 #: The names of all checks, in their order.

@@ -18,11 +18,11 @@ from memory.references import beginning
 from memory.rounds import USER, Round, cached_property, copy_with
 
 from ..summarizers.base import Summary
+from ..summarizers.content import Terms, find_identifiers
 from ..summarizers.cues import is_prohibition, may_prohibit
 from ..summarizers.sentences import sentences
 from ..summarizers.statements import LONG_MESSAGE, MESSAGE_ENDS, Section
 from ..tokens import TokenCounter
-from .content import Terms, find_identifiers
 
 #: Key in a compaction's ``extra`` for its prohibitions, oldest first.
 PROHIBITIONS = "standing"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..publication import Decision, DeferredPublication, Moment, Publication, deferred
 from .cost_optimal import CostOptimal, Sizes, best_interval, cost_optimal, cost_per_token, price_of_compaction
 from .prices import Prices
+from .publication import Decision, DeferredPublication, Moment, Publication, deferred
 
 __all__ = [
     "CostOptimal",

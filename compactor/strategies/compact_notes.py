@@ -20,6 +20,7 @@ from prompts import ABOVE, contract
 from ..errors import SummaryRejected
 from ..host_rounds import COVERED
 from ..journal import ANCHORS
+from ..notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 from ..prompt.groups import Message
 from ..summarizers.base import RequestKind, Summary
 from ..tokens import count_prompt
@@ -27,7 +28,6 @@ from ..transcript import MIN_ROOM, Step, quote
 from ..view import View
 from .incremental import Batch, Becomes, Send, SummaryQuestion, fold_due
 from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
-from .notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN_TOKENS = "written_tokens"

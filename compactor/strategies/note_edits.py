@@ -16,7 +16,7 @@ from memory.rounds import copy_with, freeze_mapping
 
 from ..acceptance.prohibitions import letters_of
 from ..errors import SummaryRejected
-from .notes import Span, append_notes, normalize_heading, normalize_text
+from ..notes import Span, append_notes, normalize_heading, normalize_text
 
 Op = Literal["add", "replace", "remove"]
 

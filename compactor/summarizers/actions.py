@@ -18,8 +18,8 @@ from itertools import chain
 from memory.messages import split_results
 from memory.rounds import USER, Round, ToolCall, cached_property, copy_with
 
-from ..acceptance.content import assignment
 from ..tokens import TokenCounter
+from .content import assignment
 from .cues import load_pattern
 from .results import (
     EMPTY,

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import call
 from typing import Any
 
-from ..acceptance.content import load_yaml
+from .content import load_yaml
 
 #: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"

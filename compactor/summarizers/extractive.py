@@ -38,13 +38,13 @@ from itertools import chain
 
 from memory.messages import repeats_query
 
-from ..acceptance.content import CJK, content
 from ..prompt.shorten import strip_round
 from ..tokens import TokenCounter, count_tokens
 from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
+from .content import CJK, content
 from .statements import (
     END,
     GAP,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from memory.references import beginning
 
-from ..acceptance.content import CJK_CHAR
+from .content import CJK_CHAR
 from .results import structures
 
 #: List items up to the first length are joined to lines up to the second: alone they would lose their subject.

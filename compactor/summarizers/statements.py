@@ -14,9 +14,9 @@ from memory.messages import repeats_query, split_results
 from memory.references import beginning
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
-from ..acceptance.content import CJK, UNSPACED, is_code
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
+from .content import CJK, UNSPACED, is_code
 from .cues import instruction_strength, is_prohibition, load_table
 from .results import field_lines, flatten, structures
 from .sentences import LIST_MARK, MAX_WORD, clauses, lines_in, sentences, split_line, wrap

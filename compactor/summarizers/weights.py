@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from memory.rounds import copy_with
 
-from ..acceptance.content import Assignment, Content, assignment, content
 from ..tokens import TokenCounter
+from .content import Assignment, Content, assignment, content
 from .cues import instruction_strength
 from .statements import Section, Statement
 

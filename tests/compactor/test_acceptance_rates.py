@@ -10,9 +10,9 @@ import pytest
 from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of, honest_answers, talks
 from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source, check_summary
-from compactor.acceptance.content import content, find_identifiers
 from compactor.errors import SummaryRejected
 from compactor.summarize import FAULTS, with_feedback
+from compactor.summarizers.content import content, find_identifiers
 from memory import Memory
 
 pytestmark = pytest.mark.timeout(300)
@@ -217,7 +217,7 @@ def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypat
         taken_apart.append(len(text))
         return content(text)
 
-    monkeypatch.setattr("compactor.acceptance.content.content", counting)
+    monkeypatch.setattr("compactor.summarizers.content.content", counting)
     case = own_cases(2)[1]
     said = "\n".join((case.previous, dict(honest_answers(Case("", case.rounds)))["narrative"]))
     text = case.text * 40

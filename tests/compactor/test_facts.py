@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.acceptance.content import assignment, content
+from compactor.summarizers.content import assignment, content
 
 
 def kind(term: str, text: str) -> float:

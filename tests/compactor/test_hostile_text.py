@@ -21,7 +21,12 @@ from compactor.acceptance.checks import (
     repeats,
     strip_markup,
 )
-from compactor.acceptance.content import (
+from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions, letters_of
+from compactor.difference import compare
+from compactor.errors import SummaryRejected
+from compactor.strategies.note_edits import is_edits, parse_edits
+from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_fence, strip_tags
+from compactor.summarizers.content import (
     Terms,
     find_error,
     find_identifiers,
@@ -30,11 +35,6 @@ from compactor.acceptance.content import (
     names_nothing_new,
     says_nothing,
 )
-from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions, letters_of
-from compactor.difference import compare
-from compactor.errors import SummaryRejected
-from compactor.strategies.note_edits import is_edits, parse_edits
-from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_fence, strip_tags
 from memory import CompactedMessage
 from memory.rounds import Round
 

@@ -22,8 +22,8 @@ from compactor.acceptance.prohibitions import (
     instructions_in,
     restore_sentences,
 )
+from compactor.notes import render_notes
 from compactor.presets import offload_context
-from compactor.strategies.notes import render_notes
 from compactor.summarize import Work
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens

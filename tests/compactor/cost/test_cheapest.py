@@ -25,8 +25,8 @@ from compactor import (
 )
 from compactor.cost import CostOptimal, best_interval, price_of_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
+from compactor.cost.publication import prices_in
 from compactor.events import CostEvaluated, Evaluated, Published
-from compactor.publication import prices_in
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.triggers import Trigger

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compactor import Prices, after_rounds, cost_optimal, deferred
 from compactor.cost import Decision, DeferredPublication, Moment
-from compactor.publication import budget_in, prices_in, publication_of
+from compactor.cost.publication import budget_in, prices_in, publication_of
 from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.

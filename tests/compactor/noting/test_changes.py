@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_notes import NOTES, SECTIONS, TEXTS
 
 from compactor import SummaryRejected
+from compactor.notes import normalize_text, read_notes, render_notes
 from compactor.strategies.note_edits import SCHEMA, NoteEdit, apply_edits, is_edits, parse_edits
-from compactor.strategies.notes import normalize_text, read_notes, render_notes
 from memory import Note
 
 ORDER = ("Goal", "Done", "Open")

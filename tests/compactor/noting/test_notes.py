@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.strategies.compact_notes import _parse_again
-from compactor.strategies.notes import (
+from compactor.notes import (
     INSTRUCTIONS,
     add_instructions,
     find_headings,
@@ -20,6 +19,7 @@ from compactor.strategies.notes import (
     sort_notes,
     span_of,
 )
+from compactor.strategies.compact_notes import _parse_again
 from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
 from memory import Note, Round

@@ -17,12 +17,12 @@ from memory.hooks import renew_after_fork
 from memory.overlays import CompactedMessage
 from memory.rounds import copy_with
 
-from .config import number, whole_number
-from .cost.prices import Prices
-from .events import Deferred, Discarded, PublicationFailed
-from .host_rounds import HostRounds
-from .prompt.accounting import count_calls
-from .view import View
+from ..config import number, whole_number
+from ..events import Deferred, Discarded, PublicationFailed
+from ..host_rounds import HostRounds
+from ..prompt.accounting import count_calls
+from ..view import View
+from .prices import Prices
 
 #: Providers keep the beginning of a prompt for this many seconds after reading it.
 CACHE_SECONDS = 300.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from memory.overlays import Note
 from memory.rounds import Round
 
-from ..acceptance.prohibitions import HEADING
+from .acceptance.prohibitions import HEADING
 
 #: Log numbers of the first and the last source round.
 Span = tuple[int, int]
