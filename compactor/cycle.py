@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction
+from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
@@ -37,7 +37,7 @@ from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .summarize import LOOK_AGAIN, Work
+from .summarize import Work
 from .summarizers.base import Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
@@ -104,7 +104,7 @@ class Cycle:
                     elif (verdict := current.decide(due, run)) is not None:
                         current.apply(verdict, due, run)
                 except StaleCompaction as stale:
-                    if stale.reason != LOOK_AGAIN:
+                    if stale.reason != "look_again":
                         raise
                     continue
                 if not current.has_prepared or run.forced:
@@ -417,16 +417,16 @@ class StrategyPass:
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
         overlay = copy_with(overlay, generation=work.base)
-        reductions, reason = None, "overlaid"
+        reductions, discarded = None, "overlaid"
         try:
             if view.keeps_reductions:
                 reductions = cycle.journal.reduce(overlay, base=self.work.base)
         except StaleCompaction as stale:
             if stale.reason == "generation":
                 raise
-            reason = stale.reason
+            discarded = stale.reason
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
-            cycle.emit(Discarded(role=view.role, generation=self.work.base, reason=reason))
+            cycle.emit(Discarded(role=view.role, generation=self.work.base, reason=discarded))
             return
         place = (view.rounds.end_of(overlay.round_id) or 1) - 1
         if place not in self._rounds_read:
@@ -480,7 +480,7 @@ class StrategyPass:
             self._publish_furthest(self._state.prepared)
         except StaleCompaction as stale:
             if stale.reason == "generation":  # others went on from there, and nothing was paid here: no failure
-                raise StaleCompaction(LOOK_AGAIN) from stale
+                raise StaleCompaction("look_again") from stale
             if stale.reason not in ("rounds_changed", "behind"):
                 raise
             # Another process was faster, or a round failed just now: what is due is asked for.
@@ -510,7 +510,7 @@ class StrategyPass:
         except StaleCompaction as stale:
             current = cycle.journal.read().current if stale.reason == "generation" else None
             if is_same(current, overlay):  # another process found the same answer in the log
-                raise StaleCompaction(LOOK_AGAIN) from stale
+                raise StaleCompaction("look_again") from stale
             raise
         if self._run is not None:
             self._run.published = True
@@ -546,7 +546,7 @@ class StrategyPass:
         self.work.base, self.work.covered, self.work.prepared = published.generation, end, ()
 
 
-def _forbid_at_exit() -> str | None:
+def _forbid_at_exit() -> StaleReason | None:
     return "interpreter_exit" if interpreter_is_exiting() else None
 
 

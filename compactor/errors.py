@@ -84,7 +84,16 @@ class SpendExceeded(CompactionFailed):
 class SummaryRejected(ContextError):
     """A summarizer's answer failed a check. It is never shown, and the summarizer is asked again later."""
 
-    def __init__(self, check: str, message: str, identifiers: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        check: str,
+        message: str,
+        identifiers: tuple[str, ...] = (),
+        *,
+        tokens: int | None = None,
+        had_nothing_to_say: bool = False,
+        is_final: bool = False,
+    ) -> None:
         super().__init__(message)
         #: The name of the check, one of ``acceptance.CHECKS``.
         self.check = check
@@ -92,10 +101,10 @@ class SummaryRejected(ContextError):
         #: quote the conversation.
         self.identifiers = identifiers
         #: Tokens of the source text, if known.
-        self.tokens: int | None = None
+        self.tokens = tokens
         #: For ``hollow``: whether the source had almost no words to summarize, so the answer was right to say so.
-        self.had_nothing_to_say = False
+        self.had_nothing_to_say = had_nothing_to_say
         #: Whether a retry with the reason would not help.
-        self.is_final = False
+        self.is_final = is_final
         #: Token usage of all attempts, if known; set when the last one is rejected.
         self.usage: Mapping[str, int] | None = None

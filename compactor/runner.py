@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import partial
 from weakref import WeakMethod
 
-from memory.errors import SessionPurged, StaleCompaction
+from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
 
@@ -70,7 +70,7 @@ class Run:
     #: Seconds until a deferred compaction is looked at again, if nothing happens before.
     recheck_in: float | None = None
 
-    def forbidden(self) -> str | None:
+    def forbidden(self) -> StaleReason | None:
         """Return why the run may not publish any more; None: it may."""
         if interpreter_is_exiting():
             return "interpreter_exit"

@@ -55,8 +55,6 @@ FAULTS = {
 }
 #: The checks that an answer fails by its length.
 TOO_LONG = frozenset({"larger", "no_progress", "oversized"})
-#: The reason of a ``StaleCompaction`` after which a cycle looks again: others wrote or published since it looked.
-LOOK_AGAIN = "look_again"
 #: How the note to the model begins and ends.
 _REFUSED = "\n\nAn earlier answer to this was refused: "
 _ANEW = " Write it anew without that fault, and answer with the summary alone."
@@ -261,7 +259,7 @@ class Work:
     def _take_turn(self, request: SummaryRequest) -> None:
         """Take the run's permit and lease for *request*, or renew them.
 
-        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction`` with ``LOOK_AGAIN``: if
+        Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("look_again")``: if
         others wrote something before the lease was ours.
         """
         run, journal = self.run, self.journal
@@ -278,7 +276,7 @@ class Work:
             # Another thread of this process may have read the news, so that there is nothing left to refresh.
             is_news, state = journal.refresh(), journal.read()
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
-                raise StaleCompaction(LOOK_AGAIN)
+                raise StaleCompaction("look_again")
 
     def _accept(
         self,
@@ -330,9 +328,7 @@ class Work:
         tokens = checked.tokens if text == checked.summary.text else self.count(text)
         if back and tokens >= source.previous_tokens + source.tokens:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
-            longer = SummaryRejected("larger", message)
-            longer.tokens, longer.is_final = source.tokens, True
-            raise longer
+            raise SummaryRejected("larger", message, tokens=source.tokens, is_final=True)
         summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted)
         return copy_with(checked, summary=summary, tokens=tokens), back
 

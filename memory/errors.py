@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 __all__ = [
     "Conflict",
     "ContextError",
@@ -47,13 +49,27 @@ class MessageError(ContextError, ValueError):
     """A message for ``append`` or a record's value cannot be stored."""
 
 
+StaleReason = Literal[
+    "generation",  # another compaction was published, or one was reverted
+    "rounds_changed",  # a covered round failed, or is open, gone or covered already
+    "behind",  # the published compaction reaches as far
+    "torn",  # the posts of a reduction part a call from its results
+    "pinned",  # a reduction covers a pinned post
+    "newest_query",  # a reduction covers the newest query
+    "stopped",  # the compactor is stopping
+    "late",  # the run was given up at its deadline
+    "interpreter_exit",  # the interpreter is shutting down
+    "look_again",  # others wrote since the cycle read the log: it begins anew
+]
+
+
 class StaleCompaction(ContextError):
     """A compaction was not published, because its source is no longer current."""
 
-    def __init__(self, reason: str, message: str = "") -> None:
+    def __init__(self, reason: StaleReason, message: str = "") -> None:
         super().__init__(message or f"compaction not published: {reason}; it is made again from what is current")
-        #: ``generation``, ``rounds_changed``, ``behind``, ``torn``, ``pinned``, ``newest_query``, ``stopped``.
-        self.reason = reason
+        #: Why: ``StaleReason`` lists the reasons.
+        self.reason: StaleReason = reason
 
 
 class StoreError(ContextError):

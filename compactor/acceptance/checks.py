@@ -28,6 +28,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from memory.rounds import copy_with
@@ -131,11 +132,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     Raises ``SummaryRejected`` with the name of the first of ``CHECKS`` that fails.
     """
 
-    def refusal(check: str, reason: str, names: tuple[str, ...] = ()) -> SummaryRejected:
-        error = SummaryRejected(check, reason, names)
-        error.tokens = source.tokens
-        return error
-
+    refusal = partial(SummaryRejected, tokens=source.tokens)
     given = Summary(answer) if isinstance(answer, str) else answer
     if not isinstance(given, Summary) or not isinstance(given.text, str):
         reason = f"the summarizer returned {type(answer).__name__}; it must return a str or a Summary"
@@ -185,9 +182,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     terms, sources = Terms(new), (Terms(strip_markup(source.text)), Terms(source.previous))
     if is_written and says_nothing(terms, sources, len(names) - len(unknown)):
         reason = "the summary says next to nothing about the conversation; check the summarizer's prompt and server"
-        hollow = refusal("hollow", reason)
-        hollow.had_nothing_to_say = had_nothing_to_say(terms, sources)
-        raise hollow
+        raise refusal("hollow", reason, had_nothing_to_say=had_nothing_to_say(terms, sources))
     if is_written and kind != "changes" and source.previous and (missed := names_nothing_new(terms, *sources)):
         raise refusal("hollow", "the summary says nothing about the new rounds", missed)
     if not is_extracted and len(unknown) > max(MAX_INVENTED, MAX_INVENTED_SHARE * len(names)):

@@ -250,9 +250,8 @@ def _summarize(
     *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.place, previous=previous, calls=calls)
     text = summary_text(made.summary, STANDS_FOR, reference)
     if MESSAGE_TOKENS + count(text) > most:
-        rejected = SummaryRejected("no_progress", f"the summary saves under a tenth of {tokens} tokens of tool calls")
-        rejected.tokens = tokens
-        raise rejected
+        message = f"the summary saves under a tenth of {tokens} tokens of tool calls"
+        raise SummaryRejected("no_progress", message, tokens=tokens)
     ends = (covered[0], covered[-1])
     return Reduction.over(logged, ends, "summarised", text, model=made.model, usage=made.usage)
 
