@@ -174,8 +174,7 @@ class StrategyPass:
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
-            local = cycle.journal.local
-            if local is None or not local.withdraw_lost(rounds):
+            if not cycle.journal.withdraw_lost(rounds):
                 break
         ledger, header = cycle.ledger, cycle.header_tokens() if cycle.header_tokens is not None else 0
         #: What strategies may ask the summarizer with; and the generation that is current, as far as it knows.

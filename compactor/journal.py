@@ -46,8 +46,9 @@ class LocalJournal(Journal):
         self._read_rounds = read_rounds
         self._now = now
         self._state = JournalState()
-        self._published: tuple[CompactedMessage, ...] = ()
         self._history: list[CompactionRecord] = []
+        #: The publications that were not taken back, oldest first.
+        self._standing: tuple[CompactionRecord, ...] = ()
         self._after_fork()
         renew_after_fork(self)
 
@@ -59,22 +60,18 @@ class LocalJournal(Journal):
 
     def history(self) -> tuple[CompactionRecord, ...]:
         with self._lock:
-            shown = self._published[-1].generation if self._published else 0
-            return tuple(
-                copy_with(one, current=one.happened == "published" and one.generation == shown) for one in self._history
-            )
+            newest = self._standing[-1] if self._standing else None
+            return tuple(copy_with(one, current=True) if one is newest else one for one in self._history)
 
     def withdraw_lost(self, rounds: Rounds | HostRounds) -> bool:
         """Withdraw every compaction that covers a failed round of *rounds*; return whether there was any."""
         with self._lock:
-            kept, generation = self._published, self._state.generation + 1
-            while kept and rounds.has_lost(kept[-1]):
-                self._record("withdrawn", kept[-1], generation)
-                kept = kept[:-1]
-            if len(kept) == len(self._published):
+            left = self._standing
+            while left and left[-1].compaction is not None and rounds.has_lost(left[-1].compaction):
+                left = left[:-1]
+            if len(left) == len(self._standing):
                 return False
-            self._published = kept
-            self._state = JournalState(generation, kept[-1] if kept else None, self._state.revert_round_id)
+            self._go_back_to(left, "withdrawn", self._state.revert_round_id)
             return True
 
     def publish(
@@ -90,9 +87,10 @@ class LocalJournal(Journal):
         covered: list[str] = []
         for round_id in round_ids:
             end = rounds.end_of(round_id) or 0
-            if not end or rounds[end - 1].id != round_id or not rounds[end - 1].closed:
+            round_ = rounds[end - 1] if end else None
+            if round_ is None or round_.id != round_id or not round_.closed:
                 raise StaleCompaction("rounds_changed")
-            if rounds[end - 1].state != "failed":  # a host may show those that have failed already
+            if round_.state != "failed":  # a host may show those that have failed already
                 covered.append(round_id)
         with self._lock:
             generation, current, *_ = self._state
@@ -111,9 +109,18 @@ class LocalJournal(Journal):
                 created_at=self._now(),
                 extra=freeze_mapping({**compaction.extra, COVERED: tuple(dict.fromkeys(newest_first))[:ANCHORS]}),
             )
-            self._published = (*self._published, published)
+            record = CompactionRecord(
+                happened="published",
+                at=self._now(),
+                generation=base + 1,
+                compaction=published,
+                round_ids=tuple(round_ids),
+                model=published.model,
+                usage=published.usage,
+            )
+            self._history.append(record)
+            self._standing = (*self._standing, record)
             self._state = JournalState(base + 1, published)
-            self._record("published", published, base + 1, tuple(round_ids))
         return published
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
@@ -123,32 +130,19 @@ class LocalJournal(Journal):
             generation, current, *_ = self._state
             if base is not None and generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
-            if current is None:
-                return None
-            self._published = self._published[:-1]
-            before = self._published[-1] if self._published else None
-            self._state = JournalState(generation + 1, before, rounds[-1].id if len(rounds) else "")
-            self._record("reverted", current, generation + 1)
-        return before
+            if current is not None:
+                self._go_back_to(self._standing[:-1], "reverted", rounds[-1].id if len(rounds) else "")
+            return self._state.current
 
-    def _record(
-        self,
-        happened: Literal["published", "reverted", "withdrawn"],
-        what: CompactedMessage,
-        generation: int,
-        round_ids: tuple[str, ...] = (),
+    def _go_back_to(
+        self, left: tuple[CompactionRecord, ...], how: Literal["reverted", "withdrawn"], revert_round_id: str | None
     ) -> None:
-        self._history.append(
-            CompactionRecord(
-                happened=happened,
-                at=self._now(),
-                generation=generation,
-                compaction=what,
-                round_ids=round_ids,
-                model=what.model,
-                usage=what.usage,
-            )
-        )
+        """Take back all publications behind those that are *left*. Called with the lock."""
+        generation = self._state.generation + 1
+        for one in reversed(self._standing[len(left) :]):
+            self._history.append(copy_with(one, happened=how, at=self._now(), generation=generation))
+        self._standing = left
+        self._state = JournalState(generation, left[-1].compaction if left else None, revert_round_id)
 
 
 class JournalWriter:
@@ -184,10 +178,10 @@ class JournalWriter:
     def use(self, journal: Journal, role: str) -> None:
         """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
         self._role = role
-        #: The journal if it is local: then the caller withdraws what covers failed rounds.
-        self.local = journal if isinstance(journal, LocalJournal) else None
-        # A Memory's own journal is up to date; a round that any other's compaction covers may have failed since.
-        self._is_a_memorys = isinstance(journal, RoleJournal)
+        if isinstance(journal, RoleJournal):
+            self._rounds_now = None  # it is up to date; a round that any other's compaction covers may have failed
+        # Only a local journal leaves that to whoever has read the rounds.
+        self.withdraw_lost = journal.withdraw_lost if isinstance(journal, LocalJournal) else lambda _rounds: False
         if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
             journal = _HostJournal(journal)
         self._journal = journal
@@ -208,10 +202,9 @@ class JournalWriter:
 
     def current(self) -> CompactedMessage | None:
         """Return the published compaction with present indices, if they are known; never blocks."""
-        if self._rounds_now is None or self._is_a_memorys:
+        if self._rounds_now is None:
             return self._journal.read().current
-        if self.local is not None:
-            self.local.withdraw_lost(self._rounds_now())
+        self.withdraw_lost(self._rounds_now())
         current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
         return self._rounds_now().anchor(current)
 
@@ -279,10 +272,7 @@ class _HostJournal(Journal):
 
     def __init__(self, journal: Any) -> None:
         self._journal = journal
-
-    @property
-    def keeps_reductions(self) -> bool:
-        return bool(getattr(self._journal, "keeps_reductions", False))
+        self.keeps_reductions = bool(getattr(journal, "keeps_reductions", False))
 
     def read(self) -> Any:
         return self._journal.read()

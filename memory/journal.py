@@ -171,15 +171,10 @@ class Journal(ABC):
     nothing. An object that has those three methods without being a subclass serves a compactor as well.
     """
 
-    @property
-    def keeps_reductions(self) -> bool:
-        """Whether ``reduce`` ever keeps any."""
-        return False
-
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether ``prepare`` ever keeps any."""
-        return False
+    #: Whether ``reduce`` ever keeps any.
+    keeps_reductions: bool = False
+    #: Whether ``prepare`` ever keeps any.
+    keeps_answers: bool = False
 
     @abstractmethod
     def read(self) -> JournalState:
@@ -249,7 +244,6 @@ class RoleJournal(Journal):
     *holder* is its name for the store's leases; by default a random one.
     """
 
-    keeps_reductions = False
     keeps_answers = True
 
     def __init__(self, memory: Memory, role: str, *, holder: str = "") -> None:
