@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from memory import Memory
 from memory.arguments import kind_of, require_callable, require_methods, require_role, takes
@@ -55,6 +55,26 @@ class CompactorStatus:
     """Counts the role's publications and reverts."""
     end_index: int
     """Rounds that the published compaction covers."""
+
+
+class Options(TypedDict, total=False):
+    """What ``for_role`` passes on to the constructor, which says what each is."""
+
+    trigger: Condition | None
+    strategies: Sequence[Strategy] | None
+    plan: Callable[[], object] | None
+    publish: Publication | str
+    prices: Prices | None
+    executor: Executor | None
+    journal: Journal | None
+    clock: Clock | None
+    rng: Callable[[], float]
+    counter: TokenCounter | None
+    header_tokens: Callable[[], int] | None
+    on_event: EventHook | None
+    history: int
+    llm_api: object | None
+    limits: Limits | None
 
 
 class ContextCompactor:
@@ -196,50 +216,17 @@ class ContextCompactor:
         role: str,
         config: CompactorConfig | None = None,
         summarizer: object | None = None,
-        *,
-        trigger: Condition | None = None,
-        strategies: Sequence[Strategy] | None = None,
-        plan: Callable[[], object] | None = None,
-        publish: Publication | str = "immediately",
-        prices: Prices | None = None,
-        executor: Executor | None = None,
-        journal: Journal | None = None,
-        clock: Clock | None = None,
-        rng: Callable[[], float] = random.random,
-        counter: TokenCounter | None = None,
-        header_tokens: Callable[[], int] | None = None,
-        on_event: EventHook | None = None,
-        history: int = 512,
-        llm_api: object | None = None,
-        limits: Limits | None = None,
+        **options: Unpack[Options],
     ) -> Self:
         """Return the compactor of *role* in *memory*, registered there; its compactions are published in memory's log.
 
-        Takes what the constructor takes, except *rounds_getter*. Not started.
+        *options* are the constructor's. Not started.
         """
         if not isinstance(memory, Memory) or not isinstance(role, str):
             raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
-        compactor = cls(
-            config,
-            summarizer,
-            RoundsGetter(memory, role),
-            role=role,
-            trigger=trigger,
-            strategies=strategies,
-            plan=plan,
-            publish=publish,
-            prices=prices,
-            executor=executor,
-            journal=journal if journal is not None else memory.journal(role),
-            clock=clock,
-            rng=rng,
-            counter=counter,
-            header_tokens=header_tokens,
-            on_event=on_event,
-            history=history,
-            llm_api=llm_api,
-            limits=limits,
-        )
+        if options.get("journal") is None:
+            options["journal"] = memory.journal(role)
+        compactor = cls(config, summarizer, RoundsGetter(memory, role), role=role, **options)
         compactor._count_with(memory)
         memory.register_compaction_provider(role, compactor)
         return compactor

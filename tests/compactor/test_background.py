@@ -410,6 +410,14 @@ def test_public_parameters_keep_their_names() -> None:
     assert {"role", "trigger", "strategies", "plan", "executor", "journal", "clock", "llm_api"} <= set(parameters)
 
 
+def test_for_role_takes_every_option_of_the_constructor() -> None:
+    """Type checkers see the same names and types, and refuse any other."""
+    parameters = inspect.signature(ContextCompactor.__init__).parameters.values()
+    by_name = {one.name: one.annotation for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    options = vars(inspect.getmodule(ContextCompactor))["Options"].__annotations__
+    assert {name: kind.__forward_arg__ for name, kind in options.items()} | {"role": "str"} == by_name
+
+
 def test_the_end_follows_a_failed_round_also_without_the_logs_journal() -> None:
     """``rounds[end_index:]`` is the tail for whoever merges by hand, too: no round is in neither."""
     memory = memory_of(12)
