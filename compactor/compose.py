@@ -6,19 +6,17 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
-from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.arguments import kind_of, require, require_callable, require_role
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
-from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, Round, copy_with
-from memory.visibility import Rounds, sees
+from memory.rounds import USER, Post, copy_with
+from memory.visibility import sees
 
 from .config import whole_number
 from .errors import BudgetExceeded
@@ -26,11 +24,10 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
-from .prompt.groups import Message, MessageGroup, copy_messages, group_messages, is_summary
+from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.shorten import is_result
-from .summarizers.base import Continued
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
-from .view import View
+from .view import LastPrompt, View, last_prompts
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -121,7 +118,7 @@ def compose(
         plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
         head = len(in_log) - view.messages if whole is None else len(front) + (compaction is not None)
-        _prompts.setdefault(memory, {})[role] = LastPrompt(
+        last_prompts.setdefault(memory, {})[role] = LastPrompt(
             rounds,
             compaction,
             ledger,
@@ -132,7 +129,7 @@ def compose(
             tool_choice=tool_choice,
         )
     else:  # nothing can go on from it, nor from those before
-        _prompts.setdefault(memory, {}).pop(role, None)
+        last_prompts.setdefault(memory, {}).pop(role, None)
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
@@ -228,89 +225,6 @@ def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | Non
         memory.emit(PlanFailed(role=role, error=type(error).__name__))
         return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
-
-
-@dataclass(frozen=True, slots=True)
-class LastPrompt:
-    """A prompt that shows all of the tail, nothing shortened or left out: a summarizer may go on from it, since the
-    provider has most of it in its cache. Its repr shows no conversation.
-
-    The messages of the tail are not kept but made again from the snapshot: so a prompt costs no memory, and a host may
-    change the messages that it was given.
-    """
-
-    rounds: Rounds = field(repr=False)
-    compaction: CompactedMessage | None = field(repr=False)
-    ledger: Ledger = field(repr=False)
-    model: str
-    #: Its messages before the tail, without the plan, which is not in the log.
-    front: tuple[Message, ...] = field(repr=False)
-    #: How many messages stand before the plan, and that itself; None: none was shown.
-    plan: tuple[int, Message] | None = field(repr=False)
-    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    tool_choice: Any = None
-
-    def go_on(
-        self,
-        previous: CompactedMessage | None,
-        rounds: Sequence[Round],
-        instruction: str,
-        *,
-        model: str = "",
-        count: TokenCounter,
-        limit: int,
-    ) -> Continued | None:
-        """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
-        It was for *model* if ``compose`` was given none.
-
-        None unless this prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
-        beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
-        """
-        shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
-        if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
-            return None
-        messages = self._show_up_to(rounds)
-        if messages is None:
-            return None
-        messages.append({"role": "user", "content": instruction})
-        if count_prompt(messages, count, self.tools) > limit:
-            return None
-        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
-
-    def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:
-        """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
-
-        It need not show all of the last round: later posts, such as the agent's answer, are added.
-        """
-        view = View(self.rounds, self.compaction, self.ledger)
-        messages = [dict(message) for message in self.front]
-        if view.end + len(rounds) > view.total:
-            return None
-        for place, round_ in enumerate(rounds, view.end):
-            # As a round reads that is closed: every call has a result, or a line that says that there was none.
-            closed = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
-            if place >= view.total - 1 or view.round(place) is not round_:  # else, as mostly, both read the same
-                shown = [message for _, group in view.groups(place) for message in group.messages]
-                if shown != closed and (round_ is not rounds[-1] or shown != closed[: len(shown)]):
-                    return None
-            messages += closed
-        if self.plan is not None and self.plan[0] < len(messages):
-            messages.insert(self.plan[0], dict(self.plan[1]))
-        return messages
-
-
-_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
-
-
-def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
-    """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
-    prompt is forgotten."""
-    prompts = _prompts.get(memory, {}) if isinstance(memory, Memory) else {}
-    last = prompts.get(role)
-    if last is not None and isinstance(memory, Memory) and last.rounds.redactions != memory.snapshot.redactions:
-        prompts.pop(role, None)
-        return None
-    return last
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction, StaleReason
@@ -17,7 +18,6 @@ from memory.rounds import copy_with
 from memory.visibility import Rounds
 
 from .acceptance.checks import is_too_little
-from .compose import last_prompt_of
 from .config import CompactorConfig
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
@@ -37,16 +37,14 @@ from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .summarize import Work
-from .summarizers.base import Summary
+from .strategies.offline import STRATEGY, fold_in, unfold
+from .summarize import Run, Work
+from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import TokenCounter, count_message
 from .triggers import Trigger, Verdict
-from .view import STRATEGY, View, fold_in
-
-if TYPE_CHECKING:
-    from .runner import Run
+from .view import View, last_prompt_of
 
 Strategy = Callable[[View], Iterable[Overlay]]
 #: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
@@ -81,18 +79,18 @@ class Cycle:
     #     no                     due                     strategies run; what they make is published, or deferred
     #     no                     not due                 nothing
     #     forced                 not asked               strategies run, and the deferred compaction is shown
-    def run(self, run: Run) -> CompactedMessage | None:
+    def run(self, run: Run, ask: Summarizer, forbidden: Callable[[], StaleReason | None]) -> CompactedMessage | None:
         """Return the last compaction that was published; None if there was a reason not to, or it is deferred.
 
-        *run* asks the summarizer, and says just before each publication why it may not happen any more. Raises the
-        errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``, ``LeasedElsewhere``,
-        ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
+        *ask* is the summarizer with a deadline. *forbidden* says just before each publication why it may not happen any
+        more. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
+        ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
         prepared_at: int | None = None
         try:
             while True:
-                current = StrategyPass(self, run)
+                current = StrategyPass(self, run, ask, forbidden)
                 if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
                     _ = current.view.prefix_sums
                 due = current.weigh() if self.deferral is not None and self.config.enabled else None
@@ -111,7 +109,7 @@ class Cycle:
                     return current.published
                 prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
-            if run.leased and run.forbidden() != "late":  # else it is the lease of the run that came after
+            if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
 
     def read_rounds(self) -> Rounds | HostRounds:
@@ -167,10 +165,16 @@ class StrategyPass:
     from its end, and nobody is shown it yet. Without a *run*, no model is asked: summaries are extracted.
     """
 
-    def __init__(self, cycle: Cycle, run: Run | None = None) -> None:
+    def __init__(
+        self,
+        cycle: Cycle,
+        run: Run | None = None,
+        ask: Summarizer | None = None,
+        forbidden: Callable[[], StaleReason | None] | None = None,
+    ) -> None:
         self._cycle = cycle
         self._run = run
-        self._forbidden = run.forbidden if run is not None else _forbid_at_exit
+        self._forbidden = forbidden or _forbid_at_exit
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
@@ -185,7 +189,10 @@ class StrategyPass:
             emit=cycle.emit,
             monotonic=cycle.monotonic,
             run=run,
+            call=ask,
+            forbidden=self._forbidden,
             journal=cycle.journal,
+            rounds=rounds,
             read_rounds=cycle.read_rounds,
             base=state.generation,
             prepared=state.prepared,
@@ -250,7 +257,7 @@ class StrategyPass:
             skip = Skip.REVERTED
         else:
             verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
-            if view.compaction is not None and view.compaction.is_offline:  # a good answer is due to replace it
+            if view.is_offline:  # a good answer is due to replace it
                 verdict = copy_with(verdict, is_due=True)
             cycle.emit(
                 Evaluated(
@@ -283,7 +290,10 @@ class StrategyPass:
         work.mark, work.exceeds = verdict.mark, verdict.exceeds
         work.plan = self._read_plan() if cycle.plan is not None else None
         if getattr(run.summarizer, "takes_continued", True):  # it may ask behind the agent's last prompt
-            work.last_prompt = last_prompt_of(getattr(cycle.rounds_getter, "memory", None), self.view.role)
+            last = last_prompt_of(getattr(cycle.rounds_getter, "memory", None), self.view.role)
+            if last is not None:
+                limit = cycle.config.summarizer_input_tokens
+                work.continued = partial(last.go_on, model=cycle.config.model, count=work.count, limit=limit)
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()
         for strategy in cycle.strategies:
@@ -373,9 +383,9 @@ class StrategyPass:
             return
         if not isinstance(overlay, CompactedMessage):
             raise TypeError(f"a strategy gave {type(overlay).__name__}; it must give overlays")
-        view, shown, end = self.view, self.ahead.compaction, self.ahead.end
+        view, end = self.view, self.ahead.end
         # A model's summary replaces what was folded in offline at once, even if it reaches no further.
-        replaces = shown is not None and shown.is_offline and not overlay.is_offline
+        replaces = self.ahead.is_offline and not overlay.is_offline
         if not end + (not replaces) <= overlay.end_index <= view.closed:
             raise ValueError(
                 f"a strategy gave a compaction that ends at round {overlay.end_index};"
@@ -405,7 +415,7 @@ class StrategyPass:
         state = journal.read()
         kept = [one.compaction for one in state.prepared if state.generation == self.work.base and one.round_ids == ids]
         if not any(is_same(one, overlay) for one in kept):  # no summarizer was asked, or not from here
-            work.keep(view, overlay.summary, Summary(overlay.summary, overlay.usage, overlay.model), overlay)
+            work.keep(overlay.summary, Summary(overlay.summary, overlay.usage, overlay.model), overlay)
         if journal.read().generation != self.work.base:
             raise StaleCompaction("generation")
         self._see(view, overlay)
@@ -501,7 +511,8 @@ class StrategyPass:
         view, cycle, work = self.view, self._cycle, self.work
         before = view.compaction_tokens + view.closed_tokens(view.end, overlay.end_index)
         after = view.tokens_in_front(overlay)
-        since = view if overlay.is_offline else view.as_summarised  # what it covers and what it replaces does not
+        # What it covers and what it replaces does not.
+        since = unfold(view) if view.is_offline and not overlay.is_offline else view
         ids = tuple([round_.id for round_ in view.rounds[since.end : overlay.end_index]])
         origin = copy_with(origin, tokens_before=before, tokens_after=after)
         try:

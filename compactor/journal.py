@@ -177,7 +177,7 @@ class JournalWriter:
 
     def use(self, journal: Journal, role: str) -> None:
         """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
-        self._role = role
+        self.role = role
         if isinstance(journal, RoleJournal):
             self._rounds_now = None  # it is up to date; a round that any other's compaction covers may have failed
         # Only a local journal leaves that to whoever has read the rounds.
@@ -264,7 +264,7 @@ class JournalWriter:
         with self._lock:
             before, self._failing[what] = self._failing.get(what, ""), error
         if error and error != before:
-            self._emit(PersistFailed(role=self._role, what=what, error=error))
+            self._emit(PersistFailed(role=self.role, what=what, error=error))
 
 
 class _HostJournal(Journal):

@@ -21,11 +21,12 @@ from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
 
-from .cost.limits import Limits, Permit, Ticket
+from .cost.limits import Limits, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
-from .summarizers.base import RequestKind, Summarizer, Summary, SummaryRequest
+from .summarize import Run
+from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bound_wait, interpreter_is_exiting, report_uncaught
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
@@ -40,69 +41,6 @@ class State(StrEnum):
     BACKING_OFF = "backing_off"
     STOPPING = "stopping"
     STOPPED = "stopped"
-
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """One cycle on its way, with all that it needs. Only the compactor's current run may change anything."""
-
-    runner: Runner
-    summarizer: Summarizer
-    #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
-    forced: bool
-    #: Its share of the limits on calls and spend; None: there are no limits.
-    permit: Permit | None = None
-    #: A worker has taken it up.
-    begun: bool = False
-    #: There is something to do: strategies run.
-    compacting: bool = False
-    #: Its outcome is known, or it was given up; nothing more that it does counts.
-    over: bool = False
-    #: It has published a compaction; a reduction.
-    published: bool = False
-    reduced: bool = False
-    #: Why it did nothing.
-    skip_reason: Skip | None = None
-    #: What the summarizer was asked for last.
-    asked: RequestKind | None = None
-    #: It has taken the lease.
-    leased: bool = False
-    #: Seconds until a deferred compaction is looked at again, if nothing happens before.
-    recheck_in: float | None = None
-
-    def forbidden(self) -> StaleReason | None:
-        """Return why the run may not publish any more; None: it may."""
-        if interpreter_is_exiting():
-            return "interpreter_exit"
-        runner = self.runner
-        with runner._lock:
-            if runner._run is not self or self.over:
-                return "late"
-            return "stopped" if runner._state is State.STOPPING else None
-
-    def ask(self, request: SummaryRequest) -> str | Summary:
-        """Return the summarizer's answer. At the deadline the run is given up, and a later answer is discarded."""
-        if reason := self.forbidden():
-            raise StaleCompaction(reason)
-        runner, summarizer, call = self.runner, self.summarizer, object()
-        self.asked = request.kind
-        with runner._lock:
-            if (abandoned := len(runner._calls)) >= MAX_ABANDONED:
-                raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
-            runner._calls[call] = time.monotonic()
-        try:
-            cancel = runner._clock.call_later(runner._config.call_timeout, partial(runner._give_up, self, call))
-            try:
-                answer = summarizer(request) if self.permit is None else self.permit.ask(summarizer, request)
-            finally:
-                cancel()
-        finally:
-            with runner._wake:  # in a forked child another one by now
-                runner._calls.pop(call, None)
-                runner._wake.notify_all()
-        if self.over:
-            raise StaleCompaction("late")
-        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +256,7 @@ class Runner:
             if not self._pending:
                 return None
         self._due = False
-        self._run = Run(self, self._summarizer, forced=bool(self._waiters))
+        self._run = Run(self._summarizer, forced=bool(self._waiters))
         if self._state in (State.IDLE, State.BACKING_OFF):
             self._state = State.COMPACTING
         return self._run
@@ -369,7 +307,7 @@ class Runner:
         try:
             run.permit = self._ticket.take_permit() if self._ticket is not None else None
             try:
-                result = self._cycle.run(run)
+                result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
             finally:  # for a run that was given up this is where its call has really ended
                 if run.permit is not None:
                     run.permit.release()
@@ -381,6 +319,39 @@ class Runner:
             self._emit(Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late"))
         if self._index_due and self._cycle.journal.has_index:
             self._index_texts()
+
+    def _forbid(self, run: Run) -> StaleReason | None:
+        """Return why *run* may not publish any more; None: it may."""
+        if interpreter_is_exiting():
+            return "interpreter_exit"
+        with self._lock:
+            if self._run is not run or run.over:
+                return "late"
+            return "stopped" if self._state is State.STOPPING else None
+
+    def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
+        """Return the summarizer's answer. At the deadline *run* is given up, and a later answer is discarded."""
+        if reason := self._forbid(run):
+            raise StaleCompaction(reason)
+        summarizer, call = run.summarizer, object()
+        run.asked = request.kind
+        with self._lock:
+            if (abandoned := len(self._calls)) >= MAX_ABANDONED:
+                raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
+            self._calls[call] = time.monotonic()
+        try:
+            cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, call))
+            try:
+                answer = summarizer(request) if run.permit is None else run.permit.ask(summarizer, request)
+            finally:
+                cancel()
+        finally:
+            with self._wake:  # in a forked child another one by now
+                self._calls.pop(call, None)
+                self._wake.notify_all()
+        if run.over:
+            raise StaleCompaction("late")
+        return answer
 
     def _close(self, run: Run) -> bool:
         """Return whether the caller is the first to know how *run* ended: its worker, or its deadline."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction
+from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
 from memory.overlays import CompactedMessage, Origin
 from memory.rounds import Round, copy_with
@@ -22,19 +22,17 @@ from prompts import escape_tags
 from .acceptance.checks import CHECKS, AnswerParser, CheckedSummary, Source, check_summary
 from .acceptance.prohibitions import UserWords, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
 from .config import CompactorConfig
+from .cost.limits import Permit
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
-from .events import Prepared, Rejected, Started
+from .events import Prepared, Rejected, Skip, Started
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
 from .notes import INSTRUCTIONS, add_instructions, render_notes, span_of
 from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
 from .tokens import TokenCounter
-from .triggers import Size
 
-if TYPE_CHECKING:
-    from .compose import LastPrompt
-    from .runner import Run
-    from .view import View
+#: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
+Size = Literal["messages", "tokens"]
 
 #: What a model is told of an answer that did not pass a check, by the check's name.
 FAULTS = {
@@ -69,6 +67,35 @@ _MIN_ROOM = 128
 _DEFAULT_ROOM = 500
 
 
+@dataclass(eq=False, slots=True)
+class Run:
+    """One cycle on its way: what is asked of it, and what has become of it so far. Only a compactor's current run may
+    change anything."""
+
+    summarizer: Summarizer
+    #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
+    forced: bool
+    #: Its share of the limits on calls and spend; None: there are no limits.
+    permit: Permit | None = None
+    #: A worker has taken it up.
+    begun: bool = False
+    #: There is something to do: strategies run.
+    compacting: bool = False
+    #: Its outcome is known, or it was given up; nothing more that it does counts.
+    over: bool = False
+    #: It has published a compaction; a reduction.
+    published: bool = False
+    reduced: bool = False
+    #: Why it did nothing.
+    skip_reason: Skip | None = None
+    #: What the summarizer was asked for last.
+    asked: RequestKind | None = None
+    #: It has taken the lease.
+    leased: bool = False
+    #: Seconds until a deferred compaction is looked at again, if nothing happens before.
+    recheck_in: float | None = None
+
+
 @dataclass(kw_only=True)
 class Work:
     """The means of a strategy to ask a model during one pass of a cycle: ``View.work``.
@@ -88,12 +115,19 @@ class Work:
     mark: int | None = None
     #: The sizes that are over their marks: a strategy that lowers none of them need not run. None: unknown.
     exceeds: frozenset[Size] | None = None
-    #: The newest prompt of the role, if it is known and shows all of the tail.
-    last_prompt: LastPrompt | None = None
-    #: The run whose deadline, permit and lease each call needs; None: it needs none.
+    #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
+    #: behind it, the rounds. None: no prompt is known that shows all of the tail.
+    continued: Callable[[CompactedMessage | None, Sequence[Round], str], Continued | None] | None = None
+    #: The run whose permit and lease each call needs; None: it needs none.
     run: Run | None = None
+    #: Asks the summarizer within a deadline; None: it has none.
+    call: Summarizer | None = None
+    #: Returns why the run may not publish any more; None: it may.
+    forbidden: Callable[[], StaleReason | None] = lambda: None
     #: Keeps accepted answers; None: nothing does.
     journal: JournalWriter | None = None
+    #: The rounds that strategies see; None outside of a cycle.
+    rounds: Rounds | HostRounds | None = None
     #: Returns the rounds as they are now.
     read_rounds: Callable[[], Rounds | HostRounds] | None = None
 
@@ -114,7 +148,7 @@ class Work:
     origin: Origin = field(default=Origin(), init=False)
 
     def __post_init__(self) -> None:
-        self.ask: Summarizer = self.run.ask if self.run is not None else self.summarizer
+        self.ask: Summarizer = self.call or self.summarizer
         #: It costs nothing, and would answer the same again.
         self.deterministic = bool(getattr(self.summarizer, "deterministic", False))
         #: It may be asked for changes of notes.
@@ -130,11 +164,11 @@ class Work:
         self,
         request: SummaryRequest,
         source: Source,
-        view: View | None = None,
         prohibitions: Sequence[str] | None = None,
         becomes: Callable[[Summary], CompactedMessage] | None = None,
         parse: AnswerParser | None = None,
         *,
+        generation: int = 0,
         major: bool = False,
         room: int | None = None,
         length_setting: str = "target_tokens",
@@ -143,9 +177,10 @@ class Work:
 
         *prohibitions* are the sentences that the summary must not lose; None: those that *request* holds. Lost ones are
         put back below it, within *room* tokens. *becomes* makes the compaction of a summary that can be published as
-        it is: it is kept until then. *parse* reads an answer in another form. *major*: the summary is written in full
-        although changes would have done. A refused answer is asked for again at once, with the reason; changes are
-        asked for once, because a request in full serves better then. *view* is None outside of a cycle.
+        it is: it is kept until then. *parse* reads an answer in another form. *generation* is that of the compaction
+        it goes on from. *major*: the summary is written in full although changes would have done. A refused answer is
+        asked for again at once, with the reason; changes are asked for once, because a request in full serves better
+        then.
 
         Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
@@ -153,14 +188,14 @@ class Work:
         tokens_before = source.previous_tokens + source.tokens + source.frame
         span: dict[str, Any] = {
             "role": request.role,
-            "generation": view.compaction.generation if view is not None and view.compaction is not None else 0,
+            "generation": generation,
             "strategy": self.strategy,
             "start": request.start_index,
             "end": request.end_index,
         }
         pinned = previous.pinned if previous is not None else ()
-        if view is not None and view.rounds.pins:
-            pinned += _pinned_texts(request.rounds, view.rounds.pins)
+        if self.rounds is not None and self.rounds.pins:
+            pinned += _pinned_texts(request.rounds, self.rounds.pins)
         if prohibitions is None:
             covers = request.kind in ("rounds", "changes")
             prohibitions = collect_prohibitions(previous, request.rounds) if covers else ()
@@ -194,7 +229,7 @@ class Work:
         summary = accepted.summary
         self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
         if not is_kept and self.journal is not None:
-            self.keep(view, accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
+            self.keep(accepted.said, summary, becomes(summary) if becomes is not None else None, request.kind)
         self.reused = is_kept and not self.requests
         self.emit(
             Prepared(
@@ -264,7 +299,7 @@ class Work:
         """
         run, journal = self.run, self.journal
         # The lease of a run that was given up is that of its successor.
-        if run is None or journal is None or self.deterministic or run.forbidden() == "late":
+        if run is None or journal is None or self.deterministic or self.forbidden() == "late":
             return
         if run.permit is not None:
             run.permit.hold(request, self.count)
@@ -351,22 +386,17 @@ class Work:
         return text
 
     def keep(
-        self,
-        view: View | None,
-        said: str,
-        summary: Summary,
-        compaction: CompactedMessage | None,
-        kind: RequestKind = "rounds",
+        self, said: str, summary: Summary, compaction: CompactedMessage | None, kind: RequestKind = "rounds"
     ) -> None:
         """Keep the answer *said*, of which *summary* was made, and the *compaction* that could be published, if any."""
-        if self.journal is None or view is None:
+        if self.journal is None or self.rounds is None:
             return
-        rounds = self.read_rounds() if self.read_rounds is not None else view.rounds
+        rounds = self.read_rounds() if self.read_rounds is not None else self.rounds
         newest = rounds[-1] if rounds.total else None  # calls of the agent's model are counted from there
-        covered = view.rounds[self.covered : compaction.end_index] if compaction is not None else ()
+        covered = self.rounds[self.covered : compaction.end_index] if compaction is not None else ()
         self.journal.prepare(
             CompactionPrepared(
-                role=view.role,
+                role=self.journal.role,
                 digest=self.origin.digest,
                 base=self.base,
                 kind=kind,
@@ -381,16 +411,6 @@ class Work:
                 seen_post=newest.post_list[-1].number if newest is not None and newest.post_list else 0,
             )
         )
-
-    def continued(
-        self, view: View, previous: CompactedMessage | None, rounds: Sequence[Round], instruction: str
-    ) -> Continued | None:
-        """Return *instruction* as a continuation of the agent's last prompt, if that shows *previous* and, behind it,
-        *rounds*."""
-        if self.last_prompt is None:
-            return None
-        limit = self.config.summarizer_input_tokens
-        return self.last_prompt.go_on(previous, rounds, instruction, model=view.model, count=self.count, limit=limit)
 
 
 def _pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> tuple[str, ...]:

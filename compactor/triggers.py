@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from memory.arguments import require_callable
 
 from .config import CompactorConfig, whole_number
+from .summarize import Size
 
 if TYPE_CHECKING:
     from .events import CostEvaluated
@@ -29,8 +30,6 @@ __all__ = [
 ]
 
 
-#: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
-Size = Literal["messages", "tokens"]
 _MESSAGES: frozenset[Size] = frozenset({"messages"})
 _TOKENS: frozenset[Size] = frozenset({"tokens"})
 

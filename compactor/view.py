@@ -1,32 +1,30 @@
-"""A View: the log and its overlays as one role sees them, with token counts."""
+"""A View: the log and its overlays as one role sees them, with token counts; and the last prompt made of one."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import WeakKeyDictionary
 
+from memory import Memory
 from memory.messages import SPEAK_FOR_NO_AGENT
-from memory.overlays import OFFLINE, CompactedMessage, Reductions
+from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Round, cached_property, copy_with
 from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
 
-from .acceptance.prohibitions import PROHIBITIONS, collect_prohibitions, find_lost, restore_sentences
 from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, count_calls, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
-from .summarizers.base import Summary, SummaryRequest
-from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, count_message, window_of
-
-if TYPE_CHECKING:
-    from .summarize import Work
+from .summarize import Work
+from .summarizers.base import Continued
+from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class View:
     total: int = field(init=False, repr=False, compare=False)
     #: Closed rounds before the first open one: as far as a compaction may reach.
     closed: int = field(init=False, repr=False, compare=False)
+    #: Counts the publications up to the compaction; 0: there is none.
+    generation: int = field(init=False, repr=False, compare=False)
     #: Visible rounds that the compaction covers, and those behind it.
     end: int = field(init=False, repr=False, compare=False)
     tail_length: int = field(init=False, repr=False, compare=False)
@@ -76,6 +76,7 @@ class View:
         put(self, "total", self.rounds.total)
         put(self, "closed", self.rounds.settled)
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
+        put(self, "generation", self.compaction.generation if self.compaction is not None else 0)
         put(self, "tail_length", self.total - self.end)
         put(self, "role", self.ledger.role)
         put(self, "reductions", self.rounds.reductions if self.published is None else self.published)
@@ -90,26 +91,10 @@ class View:
         """The places of the tail's rounds."""
         return range(min(self.end, self.total), self.total)
 
-    @property  # not cached: a view that held itself would be freed late
-    def as_summarised(self) -> View:
-        """The view as the summarizer is to go on from it: the model's text alone, and all rounds since, raw. The same
-        view if nothing was folded in offline, or if some of those rounds are gone: then only the extract is left."""
-        current = self.compaction
-        if current is None or not current.is_offline:
-            return self
-        text, _, place = _split(current)
-        end = (self.rounds.end_of(place["end_round_id"]) or 0) if text else 0
-        if self.end - end != place["rounds"] or (text and not end):
-            return self
-        model = copy_with(
-            current,
-            end_index=end,
-            summary=text,
-            end_round_id=place["end_round_id"],
-            end_number=place["end_number"],
-            extra={key: value for key, value in current.extra.items() if key != OFFLINE},
-        )
-        return copy_with(self, compaction=model if text else None, least_end=self.end)
+    @property
+    def is_offline(self) -> bool:
+        """Whether rounds were folded into the compaction without a model."""
+        return self.compaction is not None and self.compaction.is_offline
 
     @cached_property
     def pinned(self) -> Mapping[str, frozenset[int]]:
@@ -245,10 +230,6 @@ class View:
         """The message groups of the tail's rounds from the first open one on, each with its round."""
         return [pair for place in range(max(self.closed, self.end), self.total) for pair in self.groups(place)]
 
-    def cuts(self, place: int) -> tuple[int, ...]:
-        """Return the places of legal cuts in a round: behind so many messages no call is parted from its results."""
-        return tuple(accumulate(len(group.posts) for _, group in self.groups(place)))
-
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
@@ -310,73 +291,85 @@ class View:
         return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)
 
 
-#: Stands between the model's text and what was extracted. It never changes, so that the prompt's beginning does not.
-LINE = "[Extracted without a model, from the rounds since the summary above:]"
-_BETWEEN = f"\n\n{LINE}\n"
-#: What was extracted takes at most this share of ``target_tokens``, beside the model's text.
-OFFLINE_SHARE = 0.5
-#: What such a publication names as its strategy.
-STRATEGY = "offline"
-#: Minimum tokens for what was extracted, and for the prohibitions restored in it.
-MIN_TOKENS = 128
+@dataclass(frozen=True, slots=True)
+class LastPrompt:
+    """A prompt that shows all of the tail, nothing shortened or left out: a summarizer may go on from it, since the
+    provider has most of it in its cache. Its repr shows no conversation.
 
-Summarizer = Callable[[SummaryRequest], "str | Summary"]
-
-
-def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summarizer) -> CompactedMessage | None:
-    """Return the compaction of the first *end* rounds: *view*'s own text, then *summarize*'s about the rounds since.
-    None if there are none.
-
-    ``extra[OFFLINE]`` says how many characters at the head are the model's text, how many rounds were folded in since,
-    and the last round before them, by id and number.
+    The messages of the tail are not kept but made again from the snapshot: so a prompt costs no memory, and a host may
+    change the messages that it was given.
     """
-    current, rounds = view.compaction, view.rounds[view.end : end]
-    if not rounds:
+
+    rounds: Rounds = field(repr=False)
+    compaction: CompactedMessage | None = field(repr=False)
+    ledger: Ledger = field(repr=False)
+    model: str
+    #: Its messages before the tail, without the plan, which is not in the log.
+    front: tuple[Message, ...] = field(repr=False)
+    #: How many messages stand before the plan, and that itself; None: none was shown.
+    plan: tuple[int, Message] | None = field(repr=False)
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    tool_choice: Any = None
+
+    def go_on(
+        self,
+        previous: CompactedMessage | None,
+        rounds: Sequence[Round],
+        instruction: str,
+        *,
+        model: str = "",
+        count: TokenCounter,
+        limit: int,
+    ) -> Continued | None:
+        """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
+        It was for *model* if ``compose`` was given none.
+
+        None unless this prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
+        beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
+        """
+        shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
+        if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
+            return None
+        messages = self._show_up_to(rounds)
+        if messages is None:
+            return None
+        messages.append({"role": "user", "content": instruction})
+        if count_prompt(messages, count, self.tools) > limit:
+            return None
+        return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
+
+    def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:
+        """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
+
+        It need not show all of the last round: later posts, such as the agent's answer, are added.
+        """
+        view = View(self.rounds, self.compaction, self.ledger)
+        messages = [dict(message) for message in self.front]
+        if view.end + len(rounds) > view.total:
+            return None
+        for place, round_ in enumerate(rounds, view.end):
+            # As a round reads that is closed: every call has a result, or a line that says that there was none.
+            closed = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
+            if place >= view.total - 1 or view.round(place) is not round_:  # else, as mostly, both read the same
+                shown = [message for _, group in view.groups(place) for message in group.messages]
+                if shown != closed and (round_ is not rounds[-1] or shown != closed[: len(shown)]):
+                    return None
+            messages += closed
+        if self.plan is not None and self.plan[0] < len(messages):
+            messages.insert(self.plan[0], dict(self.plan[1]))
+        return messages
+
+
+#: The newest prompt of each role.
+last_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
+
+
+def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
+    """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
+    prompt is forgotten."""
+    prompts = last_prompts.get(memory, {}) if isinstance(memory, Memory) else {}
+    last = prompts.get(role)
+    if last is not None and isinstance(memory, Memory) and last.rounds.redactions != memory.snapshot.redactions:
+        prompts.pop(role, None)
         return None
-    model_text, extracted, place = _split(current)
-    target = max(MIN_TOKENS, int(OFFLINE_SHARE * target_tokens)) if target_tokens is not None else None
-    previous = CompactedMessage(start_index=1, end_index=max(view.end, 1), summary=extracted) if extracted else None
-    summary = summarize(
-        SummaryRequest(
-            role=view.role,
-            kind="rounds",
-            previous=previous,
-            rounds=tuple(rounds),
-            start_index=view.end + 1,
-            end_index=view.end + len(rounds),
-            target_tokens=target,
-            plan=None,
-            messages=[],
-        )
-    )
-    text = summary.text if isinstance(summary, Summary) else summary
-    prohibitions = collect_prohibitions(current, rounds)
-    missing = find_lost(prohibitions, (model_text, text, *(current.pinned if current is not None else ())))
-    text, _ = restore_sentences(text, missing, max(MIN_TOKENS, (target or 0) // 2), view.ledger.count)
-    return CompactedMessage(
-        start_index=1,
-        end_index=end,
-        summary=f"{model_text}{_BETWEEN}{text}" if model_text else text,
-        end_round_id=rounds[-1].id,
-        end_number=rounds[-1].number or None,
-        generation=current.generation if current is not None else 0,
-        notes=current.notes if current is not None else (),
-        extra={
-            **(current.extra if current is not None else {}),
-            **({PROHIBITIONS: prohibitions} if prohibitions else {}),
-            OFFLINE: {**place, "rounds": place["rounds"] + len(rounds)},
-        },
-    )
-
-
-def _split(current: CompactedMessage | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the model's text, the extracted text behind it, and the end of the model's text."""
-    if current is None:
-        return "", "", {"characters": 0, "rounds": 0, "end_round_id": None, "end_number": None}
-    if not current.is_offline:
-        last = {"end_round_id": current.end_round_id, "end_number": current.end_number}
-        return current.summary, "", {"characters": len(current.summary), "rounds": 0, **last}
-    place = current.extra[OFFLINE]
-    length = place["characters"]
-    extracted = current.summary[length:].removeprefix(_BETWEEN) if length else current.summary
-    return current.summary[:length], extracted, dict(place)
+    return last

@@ -96,14 +96,14 @@ class NotesQuestion(SummaryQuestion):
                     request = copy_with(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
             parse = partial(_parse_again if notes else _parse, known, self.order, span)
         target, continued = self._target(request.target_tokens, edits=edits), None
-        if step is batch.step and step.at_boundary:
+        if work.continued is not None and step is batch.step and step.at_boundary:
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
                 (message,) = _contract(asked, edits=edits)
             else:  # the agent's prompt shows other numbers, or none
                 (message,) = self._messages(view, ABOVE, said, target, edits=edits)
-            continued = work.continued(view, previous, step.rounds, str(message["content"]))
+            continued = work.continued(previous, step.rounds, str(message["content"]))
         messages = self._messages(view, step.text, said, target, edits=edits)
         request = copy_with(request, messages=messages, continued=continued)
         edited = frozenset(note.text for note in request.notes)
@@ -115,7 +115,8 @@ class NotesQuestion(SummaryQuestion):
             return batch.compaction(summary, **({WRITTEN_TOKENS: tokens} if tokens else {}))
 
         kept, major = becomes if batch.step.at_boundary else None, before is not None and not edits
-        send = partial(work.summarize, request, source, view, batch.prohibitions, kept, parse, major=major)
+        asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
+        send = partial(asks, generation=view.generation, major=major)
         return request.kind, send, becomes
 
     def _read_notes(self, previous: CompactedMessage | None) -> tuple[Note, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memory.overlays import CompactedMessage
 from memory.references import beginning
@@ -16,13 +16,12 @@ from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ..errors import LimitReached, SummaryRejected
 from ..prompt.shorten import FORBIDS, kept_line
+from ..summarize import Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
 from ..transcript import Calls, Room, Step, quote, steps
 from ..view import View
-
-if TYPE_CHECKING:
-    from ..summarize import Work
+from .offline import unfold
 
 #: If there is little new text, a summary is asked to take at most this share of it beside the one before.
 NEW_SHARE = 0.5
@@ -156,13 +155,14 @@ class SummaryQuestion:
         previous, target = request.previous, request.target_tokens
         text, messages = self._render(step, view, previous, target)
         continued = None
-        if work.last_prompt is not None and self.kind == "rounds" and step.at_boundary:
+        if work.continued is not None and self.kind == "rounds" and step.at_boundary:
             has_previous = previous is not None
             asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
-            continued = work.continued(view, previous, step.rounds, asked)
+            continued = work.continued(previous, step.rounds, asked)
         request = copy_with(request, messages=messages, continued=continued)
         kept, source = batch.compaction if batch.publishes else None, copy_with(batch.source, text=text)
-        return self.kind, partial(work.summarize, request, source, view, batch.prohibitions, kept), batch.compaction
+        send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
+        return self.kind, send, batch.compaction
 
     def _render(
         self, step: Step, view: View, previous: CompactedMessage | None, target: int | None
@@ -182,7 +182,8 @@ def fold_due(
 
     Raises ``RuntimeError`` outside a compactor.
     """
-    work, view = require_work(view, strategy), view.as_summarised
+    work = require_work(view, strategy)
+    view = unfold(view) if view.is_offline else view
     end = view.due_end(work.config, work.mark)
     rounds = logged = view.rounds[view.end : end]
     if as_shown:

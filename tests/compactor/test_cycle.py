@@ -41,31 +41,12 @@ from compactor.events import (
     StrategyFailed,
 )
 from compactor.journal import JournalWriter
-from compactor.runner import Run
+from compactor.summarize import Run
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
+from memory.errors import StaleReason
 from memory.events import Event
-
-
-class DirectRun(Run):
-    """A run that no runner gives up: it asks in the caller's thread."""
-
-    def __init__(
-        self,
-        ask: Callable[[SummaryRequest], Any],
-        *,
-        allowed: Callable[[], str | None] = lambda: None,
-        forced: bool = False,
-    ) -> None:
-        super().__init__(runner=None, summarizer=ask, forced=forced)  # type: ignore[arg-type]
-        self._allowed = allowed
-
-    def ask(self, request: SummaryRequest) -> Any:
-        return self.summarizer(request)
-
-    def forbidden(self) -> str | None:
-        return self._allowed()
 
 
 class Table:
@@ -89,9 +70,13 @@ class Table:
         self.cycle = Cycle(**options | more)
 
     def run(
-        self, ask: Callable[[SummaryRequest], Any] = lambda request: PRICES, **more: Any
+        self,
+        ask: Callable[[SummaryRequest], Any] = lambda request: PRICES,
+        *,
+        allowed: Callable[[], StaleReason | None] = lambda: None,
+        forced: bool = False,
     ) -> CompactedMessage | None:
-        return self.cycle.run(DirectRun(ask, **more))
+        return self.cycle.run(Run(ask, forced=forced), ask, allowed)
 
 
 def test_a_cycle_publishes_what_is_due() -> None:
@@ -377,7 +362,7 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
     def strategy(view: View) -> Iterator[CompactedMessage]:
         assert view.work is not None
         request = SummaryRequest(role=view.role, rounds=view.rounds[:2], start_index=1, end_index=2)
-        summary = view.work.summarize(request, Source("word " * 50, 50), view)
+        summary = view.work.summarize(request, Source("word " * 50, 50))
         yield CompactedMessage(start_index=1, end_index=2, summary=summary.text)
 
     table = Table(memory_of(10), strategies=(strategy,))

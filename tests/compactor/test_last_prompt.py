@@ -18,11 +18,11 @@ from scene import on_command
 from views import ledger_of
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
-from compactor.compose import last_prompt_of
 from compactor.prompt.groups import group_messages
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message
+from compactor.view import last_prompt_of
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load

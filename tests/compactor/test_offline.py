@@ -29,9 +29,9 @@ from compactor import (
     offload_large,
 )
 from compactor.events import Failed, Published
+from compactor.strategies.offline import LINE, fold_in
 from compactor.testing import FakeClock
 from compactor.tokens import count_tokens
-from compactor.view import LINE, fold_in
 from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
 
@@ -446,7 +446,7 @@ def test_what_says_nothing_of_its_place_is_no_offline_end(place: object) -> None
 
     assert view.compaction is not None
     assert not view.compaction.is_offline
-    assert view.as_summarised is view
+    assert not view.is_offline
     folded = fold_in(view, 2, None, lambda _request: "More.")
     assert folded is not None
     assert folded.summary == f"As told.\n\n{LINE}\nMore."

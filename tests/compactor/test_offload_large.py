@@ -43,11 +43,11 @@ class Asked:
     exceeds: frozenset[str] | None = None
     plan: str | None = None
     config: CompactorConfig = field(default_factory=CompactorConfig)
-    last_prompt: None = None
+    continued: None = None
     requests: list[SummaryRequest] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
 
-    def summarize(self, request: SummaryRequest, source: Any, *_: object) -> Summary:
+    def summarize(self, request: SummaryRequest, source: Any, *_: object, **_more: object) -> Summary:
         text = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(request)
         self.sources.append(source)
@@ -455,7 +455,7 @@ def test_a_summarizer_that_fails_leaves_what_there_is() -> None:
     memory = memory_of(user(), calls("a"), result("a", BIG), calls("b"), result("b", BIG), answer())
 
     class Fails(Asked):
-        def summarize(self, request: SummaryRequest, source: Any, *_: object) -> Summary:
+        def summarize(self, request: SummaryRequest, source: Any, *_: object, **_more: object) -> Summary:
             if self.requests:
                 raise ConnectionError
             return super().summarize(request, source)

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -374,19 +373,16 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
     request = SummaryRequest(messages=[{"role": "user", "content": "Summarise."}])
     kept, asked = JournalWriter(LocalJournal(lambda: None), "", print), []  # type: ignore[arg-type, return-value]
     kept.prepare(CompactionPrepared(role="", digest=digest_of(request), base=0, text="Hello! How can I help you?"))
-    view: Any = SimpleNamespace(
-        compaction=None, role="", ledger=SimpleNamespace(count=count_tokens), rounds=SimpleNamespace(pins=frozenset())
-    )
 
     def ask(request: SummaryRequest) -> str:
         asked.append(request)
         return "It was said fifty times."
 
     rounds = HostRounds([], "")
-    work = Work(summarizer=ask, count=count_tokens, journal=kept, read_rounds=lambda: rounds)  # type: ignore[arg-type]
-    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
+    work = Work(summarizer=ask, count=count_tokens, journal=kept, rounds=rounds)  # type: ignore[arg-type]
+    assert work.summarize(request, Source("What was said. " * 50, 200)).text == "It was said fifty times."
     assert len(asked) == 1
-    assert work.summarize(request, Source("What was said. " * 50, 200), view).text == "It was said fifty times."
+    assert work.summarize(request, Source("What was said. " * 50, 200)).text == "It was said fifty times."
     assert len(asked) == 1
 
 

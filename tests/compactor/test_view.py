@@ -253,12 +253,12 @@ def test_a_view_may_be_told_what_has_just_been_published() -> None:
     assert before.tokens > after.tokens == view_of(memory).tokens
 
 
-def test_cuts_fall_behind_whole_units() -> None:
-    """How many messages stand before each place where no call is parted from its results."""
+def test_a_call_and_its_results_are_one_group() -> None:
+    """How many messages each group has: between two groups, no call is parted from its results."""
     memory = Memory.from_messages([user(), calls("a", "b"), result("b"), result("a"), answer(), calls("c")])
 
-    assert view_of(memory).cuts(0) == (1, 4, 5, 6)
-    assert view_of(worked("f")).cuts(0) == (1, 3)
+    assert [len(group.posts) for _, group in view_of(memory).groups(0)] == [1, 3, 1, 1]
+    assert [len(group.posts) for _, group in view_of(worked("f")).groups(0)] == [1, 2]
 
 
 def test_costs_are_of_each_message() -> None:

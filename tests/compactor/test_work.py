@@ -41,11 +41,6 @@ class Desk:
         self.deterministic = deterministic
         self.events: list[Event] = []
         self.time = 0.0
-        self.view: Any = SimpleNamespace(
-            compaction=None,
-            ledger=SimpleNamespace(count=count_tokens),
-            rounds=SimpleNamespace(pins=frozenset(pins)),
-        )
         settings = CompactorConfig(**config)
         self.work = Work(
             summarizer=self,
@@ -53,6 +48,7 @@ class Desk:
             config=settings,
             emit=self.events.append,
             monotonic=lambda: self.time,
+            rounds=SimpleNamespace(pins=frozenset(pins)),  # type: ignore[arg-type]
         )
 
     def __call__(self, request: SummaryRequest) -> Any:
@@ -61,7 +57,7 @@ class Desk:
 
     def summarize(self, request: SummaryRequest | None = None, text: str = TEXT) -> Summary:
         asked = request or request_of()
-        return self.work.summarize(asked, Source(text, count_tokens(text)), self.view)
+        return self.work.summarize(asked, Source(text, count_tokens(text)))
 
     def told(self, kind: type[CompactionEvent]) -> list[dict[str, object]]:
         return [event.facts() for event in self.events if isinstance(event, kind)]
@@ -288,7 +284,7 @@ def test_what_comes_back_is_bounded_by_the_length_wished_for(target: int | None)
 def test_what_a_strategy_knows_that_he_forbade_goes_before_what_the_request_says() -> None:
     """Where the summarizer reads less than the log has."""
     desk = Desk([FLIES])
-    made = desk.work.summarize(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), desk.view, [RULE])
+    made = desk.work.summarize(request_of("Never call."), Source(TEXT, count_tokens(TEXT)), [RULE])
     assert made.text == f"{FLIES}\n\n{HEADING}\n- {RULE}"
 
 
