@@ -85,9 +85,9 @@ class CompactionRecord:
 
 
 def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], int]) -> tuple[CompactionRecord, ...]:
-    """Return the history of *role*'s compactions from *entries*, oldest first. *number_of* gives a round's number."""
-    log = [(entry, entry.record) for entry in entries if entry.kind in HISTORY_KINDS]
-    log = [(entry, record) for entry, record in log if getattr(record, "role", role) == role]
+    """Return the history of *role*'s compactions from *entries* of ``HISTORY_KINDS``, oldest first. *number_of* gives a
+    round's number."""
+    log = [(entry, record) for entry in entries if getattr(record := entry.record, "role", role) == role]
     published = {
         (record.compaction.generation - 1, digest)
         for _, record in log
@@ -115,7 +115,7 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
             case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id):
                 number = number_of(round_id)
                 # Publications reach further and further, so those that cover the round are the last ones.
-                left = [one for one in standing if not _covers(one, number)]
+                left = [one for one in standing if one.compaction and (one.compaction.end_number or 0) < number]
                 if isinstance(record, RoundFailed):
                     known, failed = round_id in failed, failed | {round_id}
                     if known or len(left) == len(standing):
@@ -126,10 +126,6 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
             records.append(copy_with(one, happened=how, at=at, generation=generation, number=number))
         standing = left
     return tuple(copy_with(one, current=True) if standing and one is standing[-1] else one for one in records)
-
-
-def _covers(published: CompactionRecord, number: int) -> bool:
-    return published.compaction is None or (published.compaction.end_number or 0) >= number
 
 
 def _record_of(entry: Entry, record: CompactionPrepared | CompactionPublished) -> CompactionRecord:

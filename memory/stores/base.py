@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -82,6 +82,10 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def _find_capabilities(has: Callable[[str], bool]) -> frozenset[str]:
+    return frozenset(name for name, methods in CAPABILITIES.items() if all(map(has, methods)))
+
+
 #: The error of a write in a signal's handler that interrupted a write of the same thread.
 INTERRUPTED = (
     "this thread is in the middle of writing to {}, as where a signal's handler writes; nothing was written:"
@@ -101,11 +105,7 @@ class Store(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.capabilities = frozenset(
-            name
-            for name, methods in CAPABILITIES.items()
-            if all(getattr(cls, method) is not getattr(Store, method) for method in methods)
-        )
+        cls.capabilities = _find_capabilities(lambda method: getattr(cls, method) is not getattr(Store, method))
 
     @abstractmethod
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
@@ -208,33 +208,20 @@ class Store(ABC):
 
 
 class AdaptedStore(Store):
-    """Adapts a host's object that has the methods of ``Store`` but does not subclass it."""
+    """A host's object that has the methods of ``Store`` but does not subclass it. They are found when it is opened."""
+
+    append: Any = None
+    read: Any = None
+    sessions: Any = None
+    redact: Any = None
+    purge: Any = None
+    close: Any = None
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        for methods in CAPABILITIES.values():
-            found = {name: getattr(store, name, None) for name in methods}
-            if all(map(callable, found.values())):
-                vars(self).update(found)
-        self.capabilities = frozenset(name for name, methods in CAPABILITIES.items() if methods[0] in vars(self))
-
-    def append(self, session: str, entries: Sequence[Entry], after: int) -> Any:
-        return self._store.append(session, entries, after)
-
-    def read(self, session: str, after: int = 0, limit: int | None = None) -> Any:
-        return self._store.read(session, after, limit)
-
-    def sessions(self) -> Any:
-        return self._store.sessions()
-
-    def redact(self, session: str, number: int, body: str = "") -> None:
-        self._store.redact(session, number, body)
-
-    def purge(self, session: str) -> None:
-        self._store.purge(session)
-
-    def close(self) -> None:
-        self._store.close()
+        self.capabilities = _find_capabilities(lambda method: callable(getattr(store, method, None)))
+        for methods in (Store.__abstractmethods__, *map(CAPABILITIES.__getitem__, self.capabilities)):
+            vars(self).update({method: getattr(store, method) for method in methods})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AdaptedStore) and other._store is self._store
@@ -247,7 +234,7 @@ def adapt_store(store: object) -> Store:
     """Return *store* as a ``Store``. Raises ``TypeError`` if it lacks a store's methods."""
     if isinstance(store, Store):
         return store
-    require_methods("store", store, ("append", "read"), "what open_store(url) gives")
+    require_methods("store", store, tuple(sorted(Store.__abstractmethods__)), "what open_store(url) gives")
     return AdaptedStore(store)
 
 

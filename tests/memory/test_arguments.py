@@ -112,6 +112,7 @@ class TakesNoNumber(OnlyGets):
         (lambda memory: Memory(open_store()), "session_id is .*store="),  # type: ignore[arg-type]
         (lambda memory: Memory("s", store="sqlite:///chat.db"), "store is .*open_store"),  # type: ignore[arg-type]
         (lambda memory: Memory("s", store=InMemoryStore), "store is .*the class InMemoryStore"),  # type: ignore[arg-type]
+        (lambda memory: Memory("s", store=[]), "store is .*a list has no close and no purge and no read and no redact"),  # type: ignore[arg-type]
         (lambda memory: Memory("s", clock=5), "clock"),  # type: ignore[arg-type]
         (lambda memory: Memory("s", new_id="x"), "new_id"),  # type: ignore[arg-type]
         (lambda memory: memory.add_post(None, send_from="a", send_to="b"), "round_ is the round that create_round"),
