@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from .auto_context import PLAN_NOTEBOOK_TOOLS, STEPS, PromptConfig, Prompts, auto_context
-from .compat.archives import NotAnArchive, archive_of, messages_in
 from .compat.auto_context_memory import AutoContextMemory, CompressionEvent, NotDeleted
 from .compat.memory_with_compress import (
-    DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
     CompressionFailed,
     MemoryCompressed,
-    MemoryCompressionSchema,
     MemoryWithCompress,
     MessageStorage,
     NotCompressed,
     NotKept,
     count_words,
-    memory_with_compress,
 )
+from .compat.messages import NotAMessage, NotAnArchive, archive_of, format_msgs, messages_in
 from .compat.offload_context import OffloadResult, offload_context
 from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
-from .compat.window import NotAMessage, StateError, format_msgs
+from .compat.window import StateError
 from .context_offload import context_offload
+from .memory_with_compress import (
+    DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
+    MemoryCompressionSchema,
+    memory_with_compress,
+)
 from .selective import selective
 
 __all__ = [

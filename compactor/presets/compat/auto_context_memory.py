@@ -25,6 +25,7 @@ from ...timers import interpreter_is_exiting
 from ...tokens import counter_for
 from ...view import View
 from ..auto_context import auto_context
+from .messages import check_indices, check_list
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
@@ -257,11 +258,8 @@ class AutoContextMemory:
         """Return the message at *index* of the last list."""
         if self._shown is None:
             self._shown = self._read()
-        if isinstance(index, bool) or not isinstance(index, int):
-            raise TypeError(f"index is the place of a message, a whole number, not {type(index).__name__}")
-        if not 0 <= index < len(self._shown):
-            raise IndexError(f"there is no message {index}; get_messages() gave {len(self._shown)}, from 0 on")
-        return self._shown[index]
+        (place,) = check_indices([index], len(self._shown))
+        return self._shown[place]
 
     def _view(self) -> View:
         rounds, compaction = self.memory.get_role_rounds(self.role)
@@ -295,12 +293,7 @@ class AutoContextMemory:
         """
         if not isinstance(ref_id, str) or not ref_id or _is_reference(ref_id):
             raise MessageError("an offload's id is any text, but neither empty nor one of the log's own, like r12.p3")
-        if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
-            raise MessageError(f"an offload is a list of chat messages, not {type(messages).__name__}")
-        given = list(messages)
-        for message in given:
-            parse(message)
-        extra = {_REF_ID: ref_id, _MESSAGES: freeze(given)}
+        extra = {_REF_ID: ref_id, _MESSAGES: freeze(check_list(messages))}
         round_id, present = self._find_offload(ref_id)
         while present is None:
             try:

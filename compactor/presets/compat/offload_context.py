@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
-from weakref import finalize
+from weakref import ReferenceType, ref
 
-from memory import USER, CompactedMessage, Memory, MessageError, Post
+from memory import USER, CompactedMessage, Memory, Post
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.rounds import cached_property, copy_with
 
@@ -36,9 +37,8 @@ from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
 from ..options import check_function, check_text
-from .archives import archive_of
+from .messages import archive_of, check_list, group_posts
 from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
-from .window import group_posts
 
 Mode = Literal["auto", "compact", "compress"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -61,10 +61,9 @@ _BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
 #: The stem of the file of older messages.
 _ARCHIVE = "compressed_group"
-#: Failed calls in a row by summarizer and chat, as long as the summarizer lives. Summarizers are told apart by
-#: identity: equal ones may ask different servers.
-_FAILURES: dict[int, dict[str, int]] = {}
-#: Maximum chats whose failures are counted, for each summarizer.
+#: Failed calls in a row by the id of a living summarizer and its chat: equal summarizers may ask different servers.
+_FAILURES: dict[tuple[int, str], tuple[ReferenceType[object], int]] = {}
+#: Maximum chats whose failures are counted.
 _MAX_CHATS = 1_000
 #: A summary may have at least one of this many tokens that it replaces.
 _MIN_SHARE = 20
@@ -172,7 +171,7 @@ def offload_context(
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
     folder = make_folder_name(chat_id) if files is None else files.prefix
-    chat = _Chat.parse(messages, counter if counter is not None else counter_for(model), files, folder)
+    chat = _Chat(check_list(messages), counter if counter is not None else counter_for(model), files, folder)
     before, failure, offline = chat.tokens, None, False
     is_due = before > most
     if is_due and mode != "compress":
@@ -193,7 +192,7 @@ def offload_context(
             offline = compressed is not chat
         chat = compressed
     over = max(chat.tokens - most, 0)
-    return OffloadResult(deepcopy(chat.messages), chat.contents, before, chat.tokens, over, failure, offline)
+    return OffloadResult(chat.messages, chat.contents, before, chat.tokens, over, failure, offline)
 
 
 def check_settings(
@@ -215,19 +214,14 @@ def check_settings(
 def _count_failures(summarizer: object, chat_id: str, *, has_failed: bool) -> int:
     """Return how many calls failed since the last summary, this one included."""
     owner = getattr(summarizer, "__self__", summarizer)  # a bound method is a new object at each access
-    by_chat = _FAILURES.get(id(owner), {})
-    failures = by_chat.pop(chat_id, 0) + 1
+    known, failures = _FAILURES.pop((id(owner), chat_id), (None, 0))
     if not has_failed:
         return 0
-    if id(owner) not in _FAILURES:
-        try:
-            finalize(owner, _FAILURES.pop, id(owner), None).atexit = False
-        except TypeError:  # no weak reference: its id may be used again
-            return 1
-        _FAILURES[id(owner)] = by_chat
-    if len(by_chat) >= _MAX_CHATS:  # chats that ended in a failure are never reset
-        by_chat.pop(next(iter(by_chat)), None)
-    by_chat[chat_id] = failures
+    failures = failures + 1 if known is not None and known() is owner else 1  # its id may be used again
+    with suppress(TypeError):  # some objects have no weak reference
+        _FAILURES[id(owner), chat_id] = ref(owner), failures
+    if len(_FAILURES) > _MAX_CHATS:  # chats that ended in a failure are never reset
+        _FAILURES.pop(next(iter(_FAILURES)), None)
     return failures
 
 
@@ -236,32 +230,24 @@ def _count_failures(summarizer: object, chat_id: str, *, has_failed: bool) -> in
 
 @dataclass(frozen=True)  # no slots: cached properties need a __dict__
 class _Chat:
-    """Messages with their posts and tokens, and the texts that they no longer hold."""
+    """Messages, and the texts that they no longer hold."""
 
     messages: list[Message]
-    posts: list[Post]
-    costs: list[int]
     count: TokenCounter
     files: OffloadFiles | None
     #: The beginning of all paths.
     folder: str
     #: The offloaded texts by path.
-    contents: dict[str, str]
+    contents: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def parse(
-        cls, given: Iterable[Mapping[str, Any]], count: TokenCounter, files: OffloadFiles | None, folder: str
-    ) -> _Chat:
-        posts, messages = [], []
-        if isinstance(given, Mapping) or not isinstance(given, Iterable):
-            raise MessageError(f"messages is a list of chat messages, not {type(given).__name__}")
-        for place, message in enumerate(given, 1):
-            try:
-                posts.append(parse(message))
-            except MessageError as error:
-                raise MessageError(f"message {place}: {error}") from error
-            messages.append(dict(message))
-        return cls(messages, posts, [count_message(message, count) for message in messages], count, files, folder, {})
+    @cached_property
+    def posts(self) -> list[Post]:
+        return list(map(parse, self.messages))
+
+    @cached_property
+    def costs(self) -> list[int]:
+        """The tokens of each message."""
+        return [count_message(message, self.count) for message in self.messages]
 
     @property
     def tokens(self) -> int:
@@ -336,7 +322,7 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
     """Return *chat* with its large tool results, except the newest *keep*, in files."""
     results = [place for place in chat.spoken if is_result(chat.posts[place])]
     asked = min(chat.find_question(), default=0)
-    messages, costs = list(chat.messages), list(chat.costs)
+    messages = list(chat.messages)
     for place in results[: len(results) - keep] if keep < len(results) else ():
         text = chat.posts[place].message
         if chat.costs[place] <= threshold or not only_text(chat.posts[place].extra) or _is_compacted(text, preview):
@@ -351,8 +337,8 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
             if count_message(shorter, chat.count) >= chat.costs[place]:
                 break
         else:
-            messages[place], costs[place] = shorter, count_message(shorter, chat.count)
-    return copy_with(chat, messages=messages, costs=costs)
+            messages[place] = shorter
+    return copy_with(chat, messages=messages)
 
 
 def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
@@ -418,8 +404,7 @@ def _compress(
     first = min((place for place in kept if not chat.is_system(place)), default=len(chat.messages))
     left: list[Message | None] = [message if place in kept else None for place, message in enumerate(chat.messages)]
     left.insert(first, snapshot)
-    compressed = _Chat.parse(filter(None, left), chat.count, chat.files, chat.folder)
-    return copy_with(compressed, contents=chat.contents), None
+    return copy_with(chat, messages=list(filter(None, left))), None
 
 
 def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, earlier: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
 from ..options import check_path, check_text
-from .archives import NotAnArchive, messages_in
+from .messages import NotAnArchive, messages_in
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam

@@ -12,27 +12,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise, takewhile
 from operator import eq
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from memory import ContextError, Event, Memory, MessageError, Post
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from memory import ContextError, Event, Memory
 from memory.entries import EventRecorded, Place, PostRedacted, ShownRecorded, StandIn, covers, items_in, runs_of
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
-from memory.messages import ASSISTANT, FUNCTION, SYSTEM, TOOL, from_post, from_round, pair_results, parse, query_message
+from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, query_message
 from memory.references import posts_reference, range_reference
-from memory.rounds import EMPTY, Record, copy_with, freeze_mapping, new_id, run_dump, thaw
+from memory.rounds import EMPTY, Record, copy_with, new_id, run_dump, thaw
 
 from ...prompt.groups import Message
+from .messages import awaits_result, check_list, count_calls, format_msgs, group_messages, label_orphan
 
 #: Where a message stands in the log, or the id of a message that is not in it: a ``StandIn``.
 Item = Place | str
 
 #: The posts of a failed round.
 _ALL_POSTS = range(1 << 31)
-
-
-class NotAMessage(MessageError, TypeError):
-    """A value is not a chat message; nothing was stored."""
 
 
 class StateError(ContextError, KeyError, ValueError):
@@ -54,58 +53,7 @@ class WindowMessage(NamedTuple):
     is_fixed: bool
 
 
-def format_msgs(msgs: object) -> list[Message]:
-    """Return copies of one message or several. Raises ``NotAMessage``, a ``TypeError``."""
-    several = isinstance(msgs, Sequence) and not isinstance(msgs, str | bytes)
-    messages = []
-    for place, message in enumerate(msgs if several else (msgs,), 1):  # type: ignore[arg-type, var-annotated]
-        try:
-            parse(message)
-            messages.append(thaw(freeze_mapping(message)))
-        except MessageError as error:
-            raise NotAMessage(f"message {place}: {error}; nothing was stored") from error
-    return messages
-
-
-# --- which messages belong together, and which may be compressed ------------------------------------------------------
-
-
-def group_posts(posts: Sequence[Post]) -> list[set[int]]:
-    """Return, for each post, the places of its group: a call and its results.
-
-    A result in OpenAI's older function form has no id: it belongs to the agent's message right before it.
-    """
-    groups = [{place} for place in range(len(posts))]
-    pairs = [(call, result) for call, results in pair_results(posts, ASSISTANT).items() for result in results.values()]
-    spoken = [place for place, post in enumerate(posts) if post.send_from not in SYSTEM]
-    for earlier, place in pairwise(spoken):
-        if posts[place].send_from == FUNCTION and posts[earlier].send_from == ASSISTANT:
-            pairs.append((earlier, place))
-    for one, other in pairs:
-        groups[one] |= groups[other]
-        for place in groups[one]:
-            groups[place] = groups[one]
-    return groups
-
-
-def group_messages(messages: Iterable[Message]) -> list[set[int]]:
-    """Return, for each message, the places of its group: a call and its results."""
-    return group_posts([parse(message) for message in messages])
-
-
-def is_torn(message: Message, group: set[int]) -> bool:
-    """Return whether *message* is a result without its call, or has a call without its result."""
-    return (message["role"] == TOOL and len(group) == 1) or _awaits_result(message, group)
-
-
-def _awaits_result(message: Message, group: set[int]) -> bool:
-    return _count_calls(message) >= len(group)  # the group has the message itself, too
-
-
-def _count_calls(message: Message) -> int:
-    if message["role"] != ASSISTANT:
-        return 0
-    return len(message.get("tool_calls") or ()) or int(bool(message.get("function_call")))
+# --- which messages may be compressed ---------------------------------------------------------------------------------
 
 
 def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[slice, bool]]:
@@ -122,7 +70,7 @@ def find_compressible(shown: Sequence[WindowMessage]) -> list[tuple[slice, bool]
     for place in range(answered, len(shown)):
         message = shown[place].message
         is_question = message["role"] == "user" and not shown[place].is_compressed
-        stays[place] |= is_question or place > read or _awaits_result(message, groups[place])
+        stays[place] |= is_question or place > read or awaits_result(message, groups[place])
 
     def is_split(group: set[int]) -> bool:
         return any(stays[min(group) : max(group) + 1]) and not all(stays[place] for place in group)
@@ -142,17 +90,10 @@ def _find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
     following = "user"
     for place in range(len(shown) - 1, -1, -1):
         role = shown[place].message["role"]
-        if following == "user" and role == ASSISTANT and not _count_calls(shown[place].message):
+        if following == "user" and role == ASSISTANT and not count_calls(shown[place].message):
             return place + 1
         following = following if role in SYSTEM else role
     return 0
-
-
-def _label_orphan(message: Message, group: set[int]) -> Message:
-    """Return *message*; a result without its call becomes a user message that says so, as providers refuse it."""
-    if message["role"] != TOOL or len(group) > 1:
-        return message
-    return {"role": "user", "content": f"[Late result of a tool call]\n{parse(message).message}"}
 
 
 # --- the log as messages ----------------------------------------------------------------------------------------------
@@ -186,6 +127,56 @@ class LogReader:
     def is_fixed(self, item: Item) -> bool:
         """Return whether it is a message of the header, or a pinned one."""
         return isinstance(item, tuple) and (item[0] == 0 or (self.rounds[item[0] - 1].id, item[1]) in self.rounds.pins)
+
+
+# --- a saved state ----------------------------------------------------------------------------------------------------
+
+
+_Number = Annotated[int, Field(strict=True, ge=0)]
+_Message = Annotated[Message, BeforeValidator(lambda one: format_msgs([one])[0])]
+_Messages = Annotated[list[Message], BeforeValidator(check_list)]
+
+
+class SavedWindow(BaseModel):
+    """A state as ``state_dict`` returns it. Loading leaves unchanged what is None."""
+
+    max_token: Annotated[int, Field(strict=True, ge=1)] | None = None
+    chat_history_storage: _Messages | None = None
+    memory_storage: _Messages | None = None
+    #: Of each shown message its number in the history, or the messages that it replaces. None: a state of the original
+    #: class, in which messages of the same words are the same.
+    sources: list[_Number | list[_Number | _Message]] | None = None
+    #: Of each shown message the numbers of those that its author read and did not replace.
+    beside: list[list[_Number]] | None = None
+    direct_updates: _Messages | None = None
+
+    @classmethod
+    def parse(cls, state: Mapping[str, Any], *, strict: bool) -> Self:
+        """Return *state* as it can be loaded. If *strict*, it needs the keys of the original class, and has no unknown
+        ones. Raises ``StateError``."""
+        if not isinstance(state, Mapping):
+            raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
+        missing = [key for key in ("max_token", "chat_history_storage", "memory_storage") if key not in state]
+        unknown = [key for key in state if key not in cls.model_fields]
+        if strict and (missing or unknown):
+            fault = f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}"
+            raise StateError(f"{fault}; load what state_dict() returned, or pass strict=False to take what there is")
+        try:
+            return cls.model_validate(dict(state))
+        except ValidationError as error:
+            wrong = ", ".join(sorted({str(fault["loc"][0]) for fault in error.errors(include_input=False)}))
+        raise StateError(f"the state's {wrong} cannot be read; correct it, or load what state_dict() returned")
+
+    def check_sources(self, history: int) -> None:
+        """Raise ``StateError`` unless each shown message has sources, all in a history of so many messages."""
+        if self.sources is None:
+            return
+        given = [one for source in self.sources for one in (source if isinstance(source, list) else [source])]
+        given += [one for numbers in self.beside or () for one in numbers]
+        lengths = {len(self.sources), len(self.sources if self.beside is None else self.beside)}
+        if lengths != {len(self.memory_storage or ())} or any(isinstance(one, int) and one >= history for one in given):
+            fault = "the state's sources do not fit its storages"
+            raise StateError(f"{fault}; load it as state_dict() returned it, or without its sources")
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -234,7 +225,7 @@ class Window:
             groups = group_messages(message for _, message in found)
             shown = []
             for (item, message), group in zip(found, groups, strict=True):
-                is_compressed, labelled = bool(self._list_sources(item)), _label_orphan(message, group)
+                is_compressed, labelled = bool(self._list_sources(item)), label_orphan(message, group)
                 shown.append(WindowMessage(item, labelled, group, is_compressed, log.is_fixed(item)))
             return log, shown
 
@@ -485,13 +476,13 @@ class Window:
         one = self._stand_ins.get(item) if isinstance(item, str) else None
         return [] if one is None else list(items_in(one.beside))
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Show what ``check_state`` returned, and append its history unless the log has it. Raises ``StateError``."""
-        given, direct = saved["chat_history_storage"], saved["direct_updates"]
+    def load(self, saved: SavedWindow) -> None:
+        """Show what *saved* shows, and append its history unless the log has it. Raises ``StateError``."""
+        given = saved.chat_history_storage
         log = self.read_log()
         history = self.list_history(log)
         known = len(history) if given is None else len(given)
-        _check_sources(saved, known)
+        saved.check_sources(known)
         if given is not None and [self.read_item(place, log) for place in history[:known]] != given:
             self.clear()
             for message in given:
@@ -500,22 +491,25 @@ class Window:
             log, shown = self.read()
             history = self.list_history(log)
             items: list[Item] = [one.item for one in shown] if given is None else [*history[:known]]
-            if saved["memory_storage"] is not None:
-                items = list(self._find_saved(saved, history[:known], log))
+            if saved.memory_storage is not None:
+                items = list(self._find_saved(saved, saved.memory_storage, history[:known], log))
             items += history[known:] if given is not None else []
+            direct = saved.direct_updates
             self.show(items, log, None if direct is None else [self.add(message) for message in direct])
 
-    def _find_saved(self, saved: Mapping[str, Any], history: list[Place], log: LogReader) -> Iterator[Item]:
-        """Yield the items of the *saved* messages."""
-        messages, sources, beside = saved["memory_storage"], saved["sources"], saved["beside"]
-        if sources is None:  # a state of the original class: messages of the same words are the same
+    def _find_saved(
+        self, saved: SavedWindow, messages: list[Message], history: list[Place], log: LogReader
+    ) -> Iterator[Item]:
+        """Yield the items of the saved *messages*."""
+        if saved.sources is None:
             left = [*history]
             for message in messages:
                 same = next((place for place in left if self.read_item(place, log) == message), None)
                 yield self.add(message) if same is None else same
                 left = left if same is None else left[left.index(same) + 1 :]
             return
-        for message, source, numbers in zip(messages, sources, beside or [[]] * len(messages), strict=True):
+        beside = saved.beside or [[]] * len(messages)
+        for message, source, numbers in zip(messages, saved.sources, beside, strict=True):
             if isinstance(source, int):
                 yield history[source]
             else:
@@ -526,52 +520,3 @@ class Window:
 def _count_equal(one: Iterable[object], other: Iterable[object]) -> int:
     """Return how many items at the beginnings are equal."""
     return len(list(takewhile(bool, map(eq, one, other))))
-
-
-_MESSAGES = ("chat_history_storage", "memory_storage", "direct_updates")
-_REQUIRED = ("max_token", "chat_history_storage", "memory_storage")
-_STATE_KEYS = (*_REQUIRED, "sources", "beside", "direct_updates")
-_UNFIT = "the state's sources do not fit its storages; load it as state_dict() returned it, or without its sources"
-
-
-def check_state(state: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return *state* with copies of its messages, and None for each missing part. Raises ``StateError``."""
-    if not isinstance(state, Mapping):
-        raise StateError(f"a state is a mapping, as state_dict() returns it, not {type(state).__name__}")
-    missing, unknown = [key for key in _REQUIRED if key not in state], [key for key in state if key not in _STATE_KEYS]
-    if strict and (missing or unknown):
-        fault = f"the state lacks {missing or 'nothing'} and has unknown keys: {unknown or 'none'}"
-        raise StateError(f"{fault}; load what state_dict() returned, or pass strict=False to take what there is")
-    saved = {key: state.get(key) for key in _STATE_KEYS}
-    limit = saved["max_token"]
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise StateError("the state's max_token is no whole number from 1 on; correct it, or leave it out")
-    for key in _MESSAGES:
-        try:
-            saved[key] = format_msgs(list(state[key])) if saved[key] is not None else None
-        except TypeError as error:
-            raise StateError(f"the state's {key} is no list of messages; load what state_dict() returned") from error
-    if saved["sources"] is None:
-        saved["beside"] = None
-    return saved
-
-
-def _check_sources(saved: Mapping[str, Any], count: int) -> None:
-    """Raise ``StateError`` unless each source is a number in a history of *count* messages, or a message."""
-
-    def is_number(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count
-
-    sources, beside, length = saved["sources"], saved["beside"], len(saved["memory_storage"] or ())
-    if any(given is not None and (not isinstance(given, list) or len(given) != length) for given in (sources, beside)):
-        raise StateError(_UNFIT)
-    for source in sources or ():
-        try:
-            if isinstance(source, list):
-                format_msgs([one for one in source if not is_number(one)])
-        except NotAMessage as error:
-            raise StateError(_UNFIT) from error
-        if not isinstance(source, list) and not is_number(source):
-            raise StateError(_UNFIT)
-    if not all(isinstance(numbers, list) and all(map(is_number, numbers)) for numbers in beside or ()):
-        raise StateError(_UNFIT)

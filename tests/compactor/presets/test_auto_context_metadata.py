@@ -43,7 +43,7 @@ def test_messages_say_what_reloads_them_and_what_that_took() -> None:
         (message["metadata"]["_compress_meta"]["offloaduuid"],) if "metadata" in message else () for message in told
     ]
     assert all(context.reload(ref) for ref in found)
-    with pytest.raises(IndexError, match="there is no message 99"):
+    with pytest.raises(IndexError, match="there is no message at 99"):
         context.references(99)
 
 
