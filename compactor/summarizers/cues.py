@@ -15,7 +15,7 @@ from itertools import chain
 from operator import call
 from typing import Any
 
-from .content import load_yaml
+from .content import is_code, load_yaml
 
 #: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"
@@ -30,11 +30,11 @@ _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
 _ANY_KIND, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
 
 _POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
-#: Signs that fill code and are rare in other lines.
-_CODE_SIGNS = frozenset("(){}[]=<>;_/\\$#|+*&%^~`@")
-_CODE = re.compile(
-    r"(?:#|//|/\*|\*/|<[/!a-z]|@\w|\$ |>>>|\{|\}|(?:def|class|import|from|return|const|let|var|function|async|elif"
-    r"|else|try|raise|throw|except|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:]))"
+#: A statement in code. One sign after its keyword is enough, because a rule in an error message is no instruction.
+_STATEMENT = re.compile(
+    r"\s*(?:\$ |>>>|(?:def|class|import|from|return|const|let|var|function|async|elif|else|try|raise|throw|except"
+    r"|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:])|.*;\s*\Z)",
+    re.IGNORECASE,
 )
 
 
@@ -92,19 +92,7 @@ def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
     if sentence.rstrip().endswith(("?", "？", "؟")) and not _POLITE.match(sentence):
         return frozenset()
     kinds = _cues().kinds_in(sentence, wanted)
-    return frozenset() if kinds and _is_code(sentence) else kinds
-
-
-def _is_code(line: str) -> bool:
-    """Return whether *line* reads as code rather than as a sentence about code.
-
-    One sign after a keyword is enough, unlike in ``content.is_code``: a rule in an error message is no instruction.
-    """
-    line = line.strip()
-    signs = sum(map(_CODE_SIGNS.__contains__, line))
-    if line.endswith(("{", ";", "};", ");")) or (signs and _CODE.match(line.lower())):
-        return signs >= 1
-    return signs * 8 > len(line)
+    return frozenset() if kinds and (is_code(sentence) or _STATEMENT.match(sentence)) else kinds
 
 
 #: Scripts without spaces: each letter counts as a word.
