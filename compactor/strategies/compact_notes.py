@@ -94,7 +94,7 @@ class NotesQuestion(SummaryQuestion):
                 if whole is not None:
                     step, previous, said, known = whole, None, None, ()
                     request = copy_with(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
-            parse = partial(_parse_again if notes else _parse, known, self.order, span)
+            parse = partial(parse_notes, known, self.order, span, refuses_edits=bool(notes))
         target, continued = self._target(request.target_tokens, edits=edits), None
         if work.continued is not None and step is batch.step and step.at_boundary:
             if previous is None or previous.summary == said:
@@ -180,22 +180,15 @@ def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answe
     return Summary(render_notes(notes), notes=notes)
 
 
-def _parse_again(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+def parse_notes(
+    known: Sequence[Note], order: Sequence[str], span: Span, answer: str, *, refuses_edits: bool = True
+) -> Summary:
     """Return *answer* parsed as notes; a note in *known* with the same text is kept as it is.
 
-    Raises ``SummaryRejected`` for a list of edits, which was not requested: all notes that it does not name would be
-    lost.
+    With *refuses_edits*, a list of edits raises ``SummaryRejected``: all notes that it does not name would be lost.
     """
-    if is_edits(answer):
+    if refuses_edits and is_edits(answer):
         raise SummaryRejected("malformed", "the answer edits notes; it must contain all notes")
-    return _parse(known, order, span, answer)
-
-
-def _parse(known: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
-    """Return *answer* parsed as notes; a note in *known* with the same text is kept as it is.
-
-    An answer with edits is not refused.
-    """
     found = read_notes(answer, span, known)
     if not found:  # headings alone
         found = (Note(text=normalize_text(answer), first_round=span[0], last_round=span[1]),)

@@ -19,7 +19,7 @@ from compactor.notes import (
     sort_notes,
     span_of,
 )
-from compactor.strategies.compact_notes import _parse_again
+from compactor.strategies.compact_notes import parse_notes
 from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
 from memory import Note, Round
@@ -55,7 +55,7 @@ def test_no_note_is_taken_for_a_tag_around_the_summary(notes: tuple[Note, ...], 
     answer = render_notes(
         sort_notes((*notes, Note(text=f"It said\n{tag}\nand more.", section="Done")), ("Goal", "Done"))
     )
-    assert _parse_again((), ("Goal", "Done"), (0, 0), answer).text == answer
+    assert parse_notes((), ("Goal", "Done"), (0, 0), answer).text == answer
 
 
 @given(TEXTS)
@@ -146,7 +146,7 @@ def test_rounds_are_named_as_the_log_numbers_them() -> None:
 
 def test_an_answer_of_headings_alone_is_a_note() -> None:
     """A summary is never without a word."""
-    assert _parse_again((), (), (1, 1), "## Goal").notes == (Note(text="## Goal", first_round=1, last_round=1),)
+    assert parse_notes((), (), (1, 1), "## Goal").notes == (Note(text="## Goal", first_round=1, last_round=1),)
 
 
 # What the user forbade
