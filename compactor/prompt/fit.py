@@ -413,14 +413,12 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
     """Return *part* with each text of more than *limit* tokens clipped; the same object if it is pinned."""
     if part.pinned or part.tokens <= limit:
         return part
-    shorter: dict[int, tuple[Message, int]] = {}
-    for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True)):
-        if part.costs[place] > limit:
-            clipped = clip_message(message, limit, post_reference(part.round_, post), frame.count)
-            tokens = count_message(clipped, frame.count)
-            if tokens < part.costs[place]:
-                shorter[place] = clipped, tokens
-    return part.with_messages(shorter, "clipped")
+    clipped = {
+        place: clip_message(message, limit, post_reference(part.round_, post), frame.count)
+        for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True))
+        if part.costs[place] > limit
+    }
+    return part.with_messages(clipped, "clipped", frame.count)
 
 
 def list_published(view: View, messages: Sequence[Message], report: Report) -> tuple[Reduced, ...]:

@@ -57,15 +57,21 @@ class PromptPart:
     #: On a level: before the last one, it shows only the beginning of a result.
     shows_preview: bool = False
 
-    def with_messages(self, shorter: Mapping[int, tuple[Message, int]], by: By) -> PromptPart:
-        """Return the part with *shorter* messages in the places of others, each with its tokens."""
+    def with_messages(self, changed: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
+        """Return the part with those *changed* messages, by place, that take fewer tokens; the same object if none
+        does."""
         messages, costs = list(self.messages), list(self.costs)
         reductions = {one.ref: one for one in self.reductions}
-        for place, (message, tokens) in shorter.items():
+        for place, message in changed.items():
+            tokens = count_message(message, count)
+            if tokens >= costs[place]:
+                continue
             ref = post_reference(self.round_, self.group.posts[place])
             before = reductions[ref].tokens_before if ref in reductions else costs[place]
             reductions[ref] = Reduced(ref, before, tokens, by)
             messages[place], costs[place] = message, tokens
+        if costs == list(self.costs):
+            return self
         return copy_with(
             self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
         )
@@ -329,22 +335,14 @@ def shorten_part(part: PromptPart, count: TokenCounter) -> tuple[PromptPart, ...
 
 def _apply(rule: OffloadRule, by: By, level: PromptPart, count: TokenCounter) -> PromptPart:
     """Return the level after *level*; the same object if *rule* shortens nothing."""
-    shorter: dict[int, tuple[Message, int]] = {}
     posts = level.group.posts
-    for place, post in enumerate(posts):
-        if post is None or (place and post is posts[0]):  # a call stands for each result that it lacks
-            continue
-        reduction = rule.apply(level.round_, post, count, cost=level.costs[place])
-        if reduction is None:
-            continue
-        message = {
-            **level.messages[place],
-            "content": replace_text(level.messages[place].get("content"), reduction.text),
-        }
-        tokens = count_message(message, count)
-        if tokens < level.costs[place]:
-            shorter[place] = message, tokens
-    return level.with_messages(shorter, by) if shorter else level
+    changed = {
+        place: {**message, "content": replace_text(message.get("content"), reduction.text)}
+        for place, (post, message) in enumerate(zip(posts, level.messages, strict=True))
+        if post is not None and not (place and post is posts[0])  # a call stands for each result that it lacks
+        if (reduction := rule.apply(level.round_, post, count, cost=level.costs[place])) is not None
+    }
+    return level.with_messages(changed, by, count) if changed else level
 
 
 def omission_note(
@@ -375,11 +373,12 @@ _RELOAD = r"reload r\d{1,12}(?:-r\d{1,12}|\.p\d{1,12}(?:-p\d{1,12})?)?"
 _CHARACTERS = r"\d{1,3}(?:,\d{3})* characters"
 _SIZE = rf"{_CHARACTERS}, about [\d,]{{1,20}} tokens"
 _IN_FILE = rf" in the file .+; (?:{_RELOAD}|read_file gives it, grep searches it)"
-_CALLS = "tool calls that were made already and are not to be made again, and of their results"
+#: What the summary of a tool run stands for.
+CALLS = "tool calls that were made already and are not to be made again, and of their results"
 #: Every form of such a line, strictly: others may say in brackets, too, that something is kept in full.
 _FORMS = (
     rf"(?:{_SIZE}|.{{1,200}}, {_CHARACTERS}), left out here and kept in full(?:; {_RELOAD}|{_IN_FILE}| by the host)",
-    rf"Summary of (?:{_CALLS}|the {_SIZE}, that .{{1,200}} here), kept in full; {_RELOAD}",
+    rf"Summary of (?:{CALLS}|the {_SIZE}, that .{{1,200}} here), kept in full; {_RELOAD}",
     rf"(?:Left out|{_CHARACTERS} left out|Was to be seen once, and is left out now); {_RELOAD}",
     rf"\.\.\. [\d,]{{1,20}} of {_CHARACTERS} left out; {_RELOAD} \.\.\.",
     r"Left out here to save space, and kept in full: .{1,400}\(reload .{1,60}\)\.",
