@@ -25,8 +25,8 @@ __all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", 
 
 #: Minimum room for conversation in one request; below it a summarizer would see little but its instructions.
 MIN_ROOM = 64
-#: Maximum characters of a call's arguments beside its result.
-MAX_ARGUMENTS = 160
+#: Maximum characters of a text of which only one line is shown, such as a call's arguments beside its result.
+MAX_LINE = 160
 #: Maximum bytes of a name or an id in a tag, each of which may be a token; in little room, those of a tool's name.
 MAX_ATTRIBUTE, MIN_ATTRIBUTE = 320, 64
 #: With less room for a request, in tokens, arguments do not stand beside results.
@@ -244,7 +244,7 @@ def _quote_post(
         if not answers:
             attributes["id"] = post.tool_call_id
             if call is not None:
-                attributes |= {"tool": call.name, "arguments": _begin_arguments(call.arguments)}
+                attributes |= {"tool": call.name, "arguments": begin_line(call.arguments)}
         if round_number and post.number:
             attributes["at"] = f"r{round_number}.p{post.number}"
         lines += _quote_element("tool_result", post.message, attributes, most)
@@ -261,11 +261,10 @@ def _quote_post(
     return lines
 
 
-def _begin_arguments(arguments: str) -> str:
-    begins = " ".join(arguments[: 4 * MAX_ARGUMENTS].split())
-    if len(begins) > MAX_ARGUMENTS or len(arguments) > 4 * MAX_ARGUMENTS:
-        begins = f"{beginning(begins, MAX_ARGUMENTS)} [...]"
-    return begins
+def begin_line(text: str) -> str:
+    """Return *text* on one line, if it is longer only its beginning."""
+    line = " ".join(text[: 4 * MAX_LINE].split())
+    return line if len(line) <= MAX_LINE and len(text) <= 4 * MAX_LINE else f"{beginning(line, MAX_LINE)} [...]"
 
 
 def _quote_element(tag: str, text: str, attributes: Mapping[str, str], most: int = MAX_ATTRIBUTE) -> list[str]:

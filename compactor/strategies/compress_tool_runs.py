@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from memory.overlays import CompactedMessage, Reduction
-from memory.references import beginning, posts_reference
+from memory.references import posts_reference
 from memory.rounds import Post, Round, copy_with
 from prompts import PromptTemplate, load
 
@@ -19,9 +19,9 @@ from ..acceptance.checks import MIN_SAVING
 from ..config import whole_number
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
-from ..prompt.shorten import is_result
+from ..prompt.shorten import CALLS, is_result
 from ..tokens import MESSAGE_TOKENS
-from ..transcript import answered_calls, quote
+from ..transcript import answered_calls, begin_line, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, require_work, summary_text
 from .tail import Location, Tail
@@ -33,13 +33,8 @@ Scope = Literal["past", "current"]
 #: Calls with results, a summary of such calls, other text of the role, or the end of a run.
 _Part = Literal["tools", "summary", "said", "end"]
 
-#: Maximum characters that a summarizer sees of a plan tool's arguments, and of its result. Each request contains the
-#: current plan, so no summary has to keep it.
-BRIEF = 160
 #: Limits of a summary's target: tokens, and a share of the tokens of a request.
 MIN_TARGET, MAX_OF_INPUT = 64, 0.25
-#: The text that a summary replaces, as its first line names it.
-STANDS_FOR = "tool calls that were made already and are not to be made again, and of their results"
 #: The first line of such a summary; a summary made by the host may lack it.
 _FIRST_LINE = re.compile(r"\A\[Summary of [^\n]*\n")
 
@@ -145,9 +140,7 @@ def find_open_runs(view: View, keep_last: int) -> Iterator[ToolRun]:
     if place < view.closed or view.rounds[place].closed:
         return
     logged = view.rounds[place]
-    said = max((post.number for post in logged.post_list if post.send_from == view.role), default=0)
-    unread = {(place, post.number) for post in logged.post_list if post.number >= said}
-    kept = Tail(view).newest(keep_last) | unread
+    kept = Tail(view).newest(keep_last)
     for is_end, found in groupby(_split(view, logged, place, kept), lambda run: run.part == "end"):
         runs = [] if is_end else list(found)
         # Without the role's text before the first call and after the last.
@@ -229,7 +222,7 @@ def _summarize(
         limit = min(limit, work.mark // 2)  # a longer summary would make the next compaction due at once
     target = (count(previous.summary) if previous is not None else 0) + int(ratio * new)
     target, most = max(min(target, limit), MIN_TARGET), int(tokens * MIN_SAVING)
-    if MESSAGE_TOKENS + count(summary_text("", STANDS_FOR, reference)) + target > most:
+    if MESSAGE_TOKENS + count(summary_text("", CALLS, reference)) + target > most:
         return None
 
     question = SummaryQuestion(work, prompt, "tool_run", target, quote_query(logged))
@@ -248,7 +241,7 @@ def _summarize(
             quoted.append(post)
     calls = answered_calls(logged)
     *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.place, previous=previous, calls=calls)
-    text = summary_text(made.summary, STANDS_FOR, reference)
+    text = summary_text(made.summary, CALLS, reference)
     if MESSAGE_TOKENS + count(text) > most:
         message = f"the summary saves under a tenth of {tokens} tokens of tool calls"
         raise SummaryRejected("no_progress", message, tokens=tokens)
@@ -261,16 +254,11 @@ def _with_posts(round_: Round, *posts: Post) -> Round:
 
 
 def _shorten_plan(post: Post, plans: Collection[str | None]) -> Post:
-    """Return *post* with the arguments and results of the calls in *plans* (ids) cut to one line."""
+    """Return *post* with the arguments and results of the calls in *plans* (ids) cut to one line: each request contains
+    the current plan, so no summary has to keep it."""
     calls = tuple(
-        copy_with(call, arguments=_cut_to_line(call.arguments)) if call.id in plans else call
-        for call in post.tool_calls
+        copy_with(call, arguments=begin_line(call.arguments)) if call.id in plans else call for call in post.tool_calls
     )
     if post.tool_call_id not in plans:
         return copy_with(post, tool_calls=calls)
-    return copy_with(post, message=_cut_to_line(post.message), attachment_list=(), tool_calls=calls)
-
-
-def _cut_to_line(text: str) -> str:
-    line = " ".join(text[: 4 * BRIEF].split())
-    return line if len(line) <= BRIEF and len(text) <= 4 * BRIEF else f"{beginning(line, BRIEF)} [...]"
+    return copy_with(post, message=begin_line(post.message), attachment_list=(), tool_calls=calls)

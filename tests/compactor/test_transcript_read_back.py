@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from compactor.tokens import count_tokens
 from compactor.transcript import (
-    MAX_ARGUMENTS,
     MAX_ATTRIBUTE,
+    MAX_LINE,
     MIN_ATTRIBUTE,
     MIN_ROOM,
     Calls,
@@ -97,7 +97,7 @@ def on_one_line(name: str) -> str:
 
 def beginning_of(arguments: str) -> str:
     line = " ".join(arguments.split())
-    return line if len(line) <= MAX_ARGUMENTS else f"{line[:MAX_ARGUMENTS]} [...]"
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} [...]"
 
 
 def with_ids(found: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
