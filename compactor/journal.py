@@ -179,8 +179,8 @@ class JournalWriter:
         """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
         self.role = role
         if isinstance(journal, RoleJournal):
-            self._rounds_now = None  # it is up to date; a round that any other's compaction covers may have failed
-        # Only a local journal leaves that to whoever has read the rounds.
+            self._rounds_now = None  # what it returns is up to date already
+        # A Memory withdraws by itself what covers a failed round, and a host's journal may do what it likes.
         self.withdraw_lost = journal.withdraw_lost if isinstance(journal, LocalJournal) else lambda _rounds: False
         if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
             journal = _HostJournal(journal)

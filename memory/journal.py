@@ -263,9 +263,7 @@ class RoleJournal(Journal):
 
     def read(self) -> JournalState:
         now = self._memory.snapshot
-        state = now.journals.get(self._role)
-        if state is None:
-            state = JournalState(now.redactions)
+        state = now.journals.get(self._role) or JournalState(now.redactions)
         current = state.current
         if current is not None:
             current = Rounds(now, self._role, include_failed=False).anchor(current)

@@ -105,6 +105,7 @@ def test_a_summary_of_what_failed_gives_way_to_the_newest_that_does_not_cover_it
     assert not host.journal.withdraw_lost(HostRounds(host.rounds, ""))
     assert [one.happened for one in host.journal.history()] == ["published"] * 3 + ["withdrawn"] * 2
     assert [one.current for one in host.journal.history()] == [True, False, False, False, False]
+    assert [one.round_ids for one in host.journal.history()[2:]] == [("r5", "r6"), ("r5", "r6"), ("r3", "r4")]
     assert host.journal.revert() is None
 
 
