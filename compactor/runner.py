@@ -21,7 +21,7 @@ from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
 
-from .cost.limits import Limits, Ticket
+from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
@@ -305,12 +305,13 @@ class Runner:
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            run.permit = self._ticket.take_permit() if self._ticket is not None else None
+            permit = self._ticket.take_permit() if self._ticket is not None else None
+            run.reserve = permit.hold if permit is not None else None
             try:
-                result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
+                result = self._cycle.run(run, partial(self._ask, run, permit), partial(self._forbid, run))
             finally:  # for a run that was given up this is where its call has really ended
-                if run.permit is not None:
-                    run.permit.release()
+                if permit is not None:
+                    permit.release()
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if self._close(run):
@@ -329,7 +330,7 @@ class Runner:
                 return "late"
             return "stopped" if self._state is State.STOPPING else None
 
-    def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
+    def _ask(self, run: Run, permit: Permit | None, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline *run* is given up, and a later answer is discarded."""
         if reason := self._forbid(run):
             raise StaleCompaction(reason)
@@ -342,7 +343,7 @@ class Runner:
         try:
             cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, call))
             try:
-                answer = summarizer(request) if run.permit is None else run.permit.ask(summarizer, request)
+                answer = summarizer(request) if permit is None else permit.ask(summarizer, request)
             finally:
                 cancel()
         finally:

@@ -22,7 +22,6 @@ from prompts import escape_tags
 from .acceptance.checks import CHECKS, AnswerParser, CheckedSummary, Source, check_summary
 from .acceptance.prohibitions import UserWords, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
 from .config import CompactorConfig
-from .cost.limits import Permit
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
 from .host_rounds import HostRounds
@@ -75,8 +74,8 @@ class Run:
     summarizer: Summarizer
     #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
     forced: bool
-    #: Its share of the limits on calls and spend; None: there are no limits.
-    permit: Permit | None = None
+    #: Reserves the cost of a request, or raises ``LimitReached``; None: there are no limits.
+    reserve: Callable[[SummaryRequest, TokenCounter], object] | None = None
     #: A worker has taken it up.
     begun: bool = False
     #: There is something to do: strategies run.
@@ -118,7 +117,7 @@ class Work:
     #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
     #: behind it, the rounds. None: no prompt is known that shows all of the tail.
     continued: Callable[[CompactedMessage | None, Sequence[Round], str], Continued | None] | None = None
-    #: The run whose permit and lease each call needs; None: it needs none.
+    #: The run whose reservation and lease each call needs; None: it needs none.
     run: Run | None = None
     #: Asks the summarizer within a deadline; None: it has none.
     call: Summarizer | None = None
@@ -292,7 +291,7 @@ class Work:
                 asked, attempt = with_feedback(request, rejected), attempt + 1
 
     def _take_turn(self, request: SummaryRequest) -> None:
-        """Take the run's permit and lease for *request*, or renew them.
+        """Reserve the cost of *request*, and take the run's lease or renew it.
 
         Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("look_again")``: if
         others wrote something before the lease was ours.
@@ -301,8 +300,8 @@ class Work:
         # The lease of a run that was given up is that of its successor.
         if run is None or journal is None or self.deterministic or self.forbidden() == "late":
             return
-        if run.permit is not None:
-            run.permit.hold(request, self.count)
+        if run.reserve is not None:
+            run.reserve(request, self.count)
         wait = journal.lease(self.config.call_timeout + LEASE_MARGIN)
         if wait > 0:
             raise LeasedElsewhere(wait)

@@ -1,4 +1,4 @@
-"""The layers: memory, prompts, the compactor's core, and around it the outer ring; imports go inwards only."""
+"""The layers: what the architecture page draws; imports go down only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TypeGuard
 
@@ -15,8 +16,72 @@ import compactor
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("memory", "prompts", "compactor")
-#: What may use the core and is never used by it.
-OUTER = ("cli", "commands", "server", "integrations", "presets", "worker", "__main__")
+#: The pictures of docs/architecture.md, from top to bottom and from left to right: each module imports what stands behind
+#: it. A package stands for those of its modules that are not named.
+ORDER = [
+    "compactor.__main__",
+    "compactor.cli",
+    "compactor.presets",
+    "compactor.testing",
+    "compactor",
+    "compactor.background",
+    "compactor.compose",
+    "compactor.difference",
+    "compactor.runner",
+    "compactor.cycle",
+    "compactor.strategies",
+    "compactor.cost",
+    "compactor.triggers",
+    "compactor.prompt.fit",
+    "compactor.view",
+    "compactor.summarize",
+    "compactor.journal",
+    "compactor.notes",
+    "compactor.acceptance",
+    "compactor.summarizers",
+    "compactor.transcript",
+    "compactor.prompt",
+    "compactor.host_rounds",
+    "compactor.tokens",
+    "compactor.plan",
+    "compactor.events",
+    "compactor.timers",
+    "compactor.errors",
+    "compactor.config",
+    "compactor._siblings",
+    "compactor._interrupt",
+    "prompts",
+    "memory.stores.contract",
+    "memory",
+    "memory.recall",
+    "memory.memory",
+    "memory.transfer",
+    "memory.journal",
+    "memory.log.session_log",
+    "memory.search",
+    "memory.log",
+    "memory.visibility",
+    "memory.usage",
+    "memory.references",
+    "memory.stores",
+    "memory.entries",
+    "memory.overlays",
+    "memory.messages",
+    "memory.events",
+    "memory.hooks",
+    "memory.rounds",
+    "memory.errors",
+    "memory.arguments",
+]
+#: Imports for types alone, of a record that holds or makes one of a module before it.
+FOR_TYPES = {
+    ("memory.transfer.fork", "memory.memory"),
+    ("memory.transfer.state_dict", "memory.memory"),
+    ("memory.journal", "memory.memory"),
+    ("memory.visibility", "memory.log.state"),
+    ("memory.log.redaction", "memory.log.state"),
+    ("memory.overlays", "memory.entries"),
+}
 #: What a program that only keeps its history should not pay for.
 HEAVY = (
     "openai",
@@ -33,12 +98,11 @@ HEAVY = (
 )
 
 
-def layer(module: str) -> int:
-    """Return how far out *module* lies: memory is 0."""
+def place_of(module: str) -> int:
+    """Return the place in ``ORDER`` of *module*, or else of the innermost package around it that has one."""
     parts = module.split(".")
-    if parts[0] == "compactor":
-        return 3 if len(parts) > 1 and parts[1] in OUTER else 2
-    return PACKAGES.index(parts[0])
+    names = [".".join(parts[:end]) for end in range(len(parts), 1, -1)] or parts
+    return next((ORDER.index(name) for name in names if name in ORDER), -1)
 
 
 def modules() -> dict[str, Path]:
@@ -68,11 +132,36 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
 MODULES = modules()
 
 
+def runs_before(module: str) -> set[str]:
+    """Return the modules that *module* imports, and the packages around them: these are imported with them."""
+    imported = {name for name in imports_of(module, MODULES[module]) if (module, name) not in FOR_TYPES}
+    around = {name.rpartition(".")[0] for name in imported} - {"", *PACKAGES}
+    return {name for name in imported | around if not f"{module}.".startswith(f"{name}.")}
+
+
+IMPORTS = {module: runs_before(module) for module in MODULES}
+
+
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_inwards_only(module: str) -> None:
-    """``memory`` ← ``prompts`` ← the core of ``compactor`` ← the outer ring."""
-    for imported in imports_of(module, MODULES[module]):
-        assert layer(imported) <= layer(module), f"{module} imports {imported}"
+def test_imports_go_down_the_picture_only(module: str) -> None:
+    """At the top of a module, within functions and for types: no module imports one that the picture has above it."""
+    assert place_of(module) >= 0, f"the picture does not show {module}"
+    for imported in IMPORTS[module]:
+        assert place_of(module) <= place_of(imported), f"{module} imports {imported}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither two of them nor more in a circle, within a package or across packages."""
+    tuple(TopologicalSorter(IMPORTS).static_order())  # raises CycleError, with the circle
+
+
+def test_the_picture_shows_what_there_is() -> None:
+    """Nothing stands in the list that does not exist or that the page does not name."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name in ORDER:
+        last = name.rpartition(".")[2]
+        assert name in MODULES, name
+        assert last in page or last.startswith("_"), name
 
 
 def test_the_walk_sees_what_there_is() -> None:
@@ -85,7 +174,10 @@ def test_the_walk_sees_what_there_is() -> None:
     assert ("compactor.strategies.incremental", "compactor.view") in seen
     assert ("memory.memory", "memory.messages") in seen
     assert ("compactor.transcript", "prompts") in seen
-    assert layer("compactor.cli") > layer("compactor.view") > layer("prompts") > layer("memory.rounds")
+    assert seen >= FOR_TYPES
+    assert place_of("compactor.cli.app") < place_of("compactor.view") < place_of("prompts") < place_of("memory.rounds")
+    assert place_of("compactor.prompt.fit") < place_of("compactor.view") < place_of("compactor.prompt.groups")
+    assert place_of("compactor.unheard_of") < 0
 
 
 @pytest.mark.parametrize(
