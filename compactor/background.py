@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Self, TypedDict, Unpack
 
 from memory import Memory
-from memory.arguments import kind_of, require_callable, require_methods, require_role, takes
+from memory.arguments import WrongType, kind_of, require, require_role, takes, whole_number
 from memory.events import Event, EventHook
 from memory.journal import CompactionRecord, Journal
 from memory.memory import RoundsGetter
@@ -19,7 +19,7 @@ from memory.messages import from_post
 from memory.overlays import CompactedMessage
 from memory.visibility import sees
 
-from .config import CompactorConfig, Settings, whole_number
+from .config import CompactorConfig, check_config
 from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Deferral, Publication, budget_in, prices_in, publication_of
@@ -112,15 +112,19 @@ class ContextCompactor:
         llm_api: object | None = None,
         limits: Limits | None = None,
     ) -> None:
-        options = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens, "executor": executor}
-        more = {"journal": journal, "clock": clock, "prices": prices, "limits": limits}
-        _check_arguments(config, summarizer, rounds_getter, llm_api, {**options, **more})
-        assert rounds_getter is not None  # noqa: S101  (checked)
+        functions = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}
+        others = {"executor": executor, "journal": journal, "clock": clock, "prices": prices, "limits": limits}
+        for name, option in {**functions, **others}.items():
+            if option is not None:
+                require(name, option, *_OPTIONS[name])
+        config = check_config(config)
+        rounds_getter = _check_getter(rounds_getter, summarizer)
+        if summarizer is not None and llm_api is not None:
+            raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
         require_role(role)
         if isinstance(rounds_getter, RoundsGetter) and role and rounds_getter.role not in ("", role):
             raise _wrong_role(role, rounds_getter)
         whole_number("history", history)
-        config = config if config is not None else CompactorConfig()
         clock = clock if clock is not None else SYSTEM_CLOCK
         # A Memory returns rounds at once; another host's getter may block.
         rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
@@ -222,8 +226,8 @@ class ContextCompactor:
 
         *options* are the constructor's. Not started.
         """
-        if not isinstance(memory, Memory) or not isinstance(role, str):
-            raise TypeError(f"for_role takes a Memory and a role, not {kind_of(memory)} and {kind_of(role)}")
+        require("memory", memory, Memory, "a Memory, and role behind it the name of an agent")
+        require_role(role)
         if options.get("journal") is None:
             options["journal"] = memory.journal(role)
         compactor = cls(config, summarizer, RoundsGetter(memory, role), role=role, **options)
@@ -330,7 +334,7 @@ class ContextCompactor:
 
         A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
-        require_callable("callback", callback, "a function that is called with what has happened")
+        require("callback", callback, Callable, "a function that is called with what has happened")
         return self._events.add_hook(callback)
 
 
@@ -339,12 +343,12 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
     return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
 
 
-#: What optional arguments are: their type, or the methods that they have; none: they are functions.
-_OPTIONS: Mapping[str, tuple[type | tuple[str, ...], str]] = {
-    "plan": ((), "a function that returns the plan as it stands (lambda: plan)"),
-    "rng": ((), "a function that gives a number from 0 to 1"),
-    "counter": ((), "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)"),
-    "header_tokens": ((), "a function that gives a number of tokens"),
+#: What optional arguments are: their type, or the methods that they have; and that in words.
+_OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "plan": (Callable, "a function that returns the plan as it stands (lambda: plan)"),
+    "rng": (Callable, "a function that gives a number from 0 to 1"),
+    "counter": (Callable, "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)"),
+    "header_tokens": (Callable, "a function that gives a number of tokens"),
     "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
     "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
@@ -353,72 +357,41 @@ _OPTIONS: Mapping[str, tuple[type | tuple[str, ...], str]] = {
 }
 
 
-def _check_strategies(strategies: object) -> tuple[Strategy, ...]:
+def _check_strategies(strategies: Iterable[Any]) -> tuple[Strategy, ...]:
     """Return them in a tuple. Raises ``TypeError`` where one of them is none."""
-    if isinstance(strategies, (str, Mapping)) or not isinstance(strategies, Iterable):
-        raise TypeError(f"strategies is a list of functions View -> overlays, not {kind_of(strategies)}")
-    checked = tuple(strategies)
-    for one in checked:
-        require_callable("one of the strategies", one, "a function View -> overlays")
+    wanted = "a list of functions View -> overlays"
+    require("strategies", strategies, Iterable, wanted)
+    for one in (checked := tuple(strategies)):
+        require("strategies", one, Callable, wanted)
         if one in FACTORIES:
-            raise TypeError(f"one of the strategies is what {one.__name__}(...) gives, not {one.__name__} itself")
+            raise WrongType(("strategies", f"must have what {one.__name__}(...) gives, not {one.__name__} itself"))
     return checked
 
 
-def _check_arguments(
-    config: object, summarizer: object, rounds_getter: object, llm_api: object, options: Mapping[str, object]
-) -> None:
-    """Raise ``TypeError`` where arguments are missing, given twice, of the wrong kind, or in each other's place."""
-    for name, option in options.items():
-        kind, wanted = _OPTIONS[name]
-        if isinstance(kind, tuple) and kind and option is not None:
-            require_methods(name, option, kind, wanted)
-        elif option is not None and not (isinstance(option, kind) if isinstance(kind, type) else callable(option)):
-            raise TypeError(f"{name} is {wanted}, not {kind_of(option)}")
-    if config is not None and not isinstance(config, CompactorConfig):
-        raise _wrong_config(config)
-    if summarizer is not None and llm_api is not None:
-        raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
+def _check_getter(rounds_getter: object, summarizer: object) -> Callable[[], Sequence[Any]]:
+    """Return *rounds_getter*. Raises ``TypeError`` if it is missing, wrong, or in the summarizer's place."""
     if isinstance(rounds_getter, RoundsGetter) and not isinstance(summarizer, RoundsGetter):
-        return
+        return rounds_getter
     if rounds_getter is None:
         raise TypeError("rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)")
-    makes_none = isinstance(rounds_getter, type) and not issubclass(rounds_getter, Sequence)
     if (
         isinstance(summarizer, RoundsGetter)
         or not callable(rounds_getter)
-        or makes_none
+        or (isinstance(rounds_getter, type) and not issubclass(rounds_getter, Sequence))
         or hasattr(rounds_getter, "chat_completion")
     ):
         own = "; give memory.rounds_getter(role)" if isinstance(rounds_getter, Memory) else ""
-        raise TypeError(
-            f"rounds_getter is a callable that returns the rounds, and {kind_of(rounds_getter)} is none;"
-            f" the order is config, summarizer, rounds_getter{own}"
-        )
+        wanted = "must be a callable that returns the rounds, and"
+        order = f"the order is config, summarizer, rounds_getter{own}"
+        raise WrongType(("rounds_getter", f"{wanted} {kind_of(rounds_getter)} is none; {order}"))
     if iscoroutinefunction(rounds_getter):
-        raise TypeError("rounds_getter is asynchronous; give a function that returns the rounds at once")
+        raise WrongType(("rounds_getter", "is asynchronous; give a function that returns the rounds at once"))
     if not takes(rounds_getter):
-        raise TypeError("rounds_getter is called without arguments; give a function that takes none")
+        raise WrongType(("rounds_getter", "is called without arguments; give a function that takes none"))
+    return rounds_getter
 
 
 def _wrong_role(role: str, getter: RoundsGetter) -> ValueError:
     """Return the error for a Memory's *getter* of another role than *role*."""
     remedy = f"give memory.rounds_getter({role!r})"
     return ValueError(f"rounds_getter gives {getter.role!r}'s rounds, and the compactor is {role!r}'s; {remedy}")
-
-
-def _wrong_config(config: object) -> TypeError:
-    """Return the error for something given in place of a configuration, with what to do instead."""
-    if isinstance(config, Settings) or config is Settings:
-        remedy = "settings are those of all roles, give one role's: settings.for_role('Planner')"
-    elif config is CompactorConfig:
-        remedy = "make one of it: CompactorConfig(...)"
-    elif isinstance(config, type):
-        remedy = f"if it is to summarize, give an instance by name: summarizer={config.__name__}(...)"
-    elif isinstance(config, Mapping) and "strategies" in config:
-        remedy = "spread a preset: for_role(memory, role, **preset)"
-    elif isinstance(config, Mapping):
-        remedy = "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
-    else:
-        remedy = "give the others by name: summarizer=, rounds_getter="
-    return TypeError(f"config is a CompactorConfig, not {kind_of(config)}; {remedy}")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memory import Memory
-from memory.arguments import kind_of, require, require_callable, require_role
+from memory.arguments import require, require_role, whole_number
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, from_post
 from memory.rounds import USER, Post, copy_with
 from memory.visibility import sees
 
-from .config import whole_number
 from .errors import BudgetExceeded
 from .events import PlanFailed
 from .plan import is_pending, plan_text
@@ -181,22 +179,22 @@ def _read_arguments(
         own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
         require("memory", memory, Memory, f"a Memory{own}")
     require_role(role)
-    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Sequence):
-        raise TypeError(f"tools is a list of schemas, not {kind_of(tools)}; leave it out where there are none")
+    wanted = "a list of schemas, each a mapping"
+    if not isinstance(tools, Sequence):
+        require("tools", tools, Sequence, wanted)
     for tool in tools:
-        require("one of the tools", tool, Mapping, "a schema, as a mapping")
+        require("tools", tool, Mapping, wanted)
     if type(model) is not str:
-        require("model", model, (str, NoneType), "the name of a model")
+        require("model", model, str | None, "the name of a model")
     if counter is not None:
-        require_callable("counter", counter, "a function that counts the tokens of a text")
+        require("counter", counter, Callable, "a function that counts the tokens of a text")
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
-    elif isinstance(system, Mapping):
-        raise TypeError("system is a text or a list of messages; put the one message into a list")
     elif system is not None:
-        require("system", system, Sequence, "a text or a list of messages")
+        wanted = "a text or a list of messages"
+        require("system", system, Sequence, f"{wanted}, a single one put into a list")
         for message in system:
-            require("system", message, Mapping, "a text or a list of messages")
+            require("system", message, Mapping, wanted)
     front = (*map(dict, system or ()), *[from_post(post, role) for post in memory.header if sees(role, post)])
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), front
 

@@ -23,42 +23,13 @@ from pydantic import (
     PrivateAttr,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    field_validator,
 )
 
-from memory.arguments import require, require_role
-from memory.errors import ContextError
+from memory.arguments import ConfigError, WrongType, kind_of, number, require, require_role, whole_number
 from memory.rounds import by_name, run_dump
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
-
-
-class ConfigError(ContextError, ValueError):
-    """A setting is invalid; the message names it, the fault and the remedy."""
-
-    def __init__(self, *problems: tuple[str, str]) -> None:
-        super().__init__(*problems)
-        #: Name and fault of each invalid setting.
-        self.problems = problems
-
-    def __str__(self) -> str:
-        return "; ".join(f"{name}: {wrong}" for name, wrong in self.problems)
-
-
-def whole_number(name: str, value: object, least: int = 0) -> int:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *least*."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError((name, f"must be a whole number from {least} on, not {value!r}"))
-    return value
-
-
-def number(name: str, value: object, least: float = 0.0) -> float:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number of at least *least* (or inf)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-        raise ConfigError((name, f"must be a number from {least:g} on, not {value!r}"))
-    return value
 
 
 # The longest wait that every platform's locks accept is 49 days.
@@ -117,7 +88,7 @@ class CompactorConfig(BaseModel):
     """Seconds after which a call to the summarizer has failed; a later answer is discarded."""
     backoff_initial: Seconds = 1.0
     """Seconds from a first failure to the next attempt; doubled with each further failure."""
-    backoff_max: Seconds = Field(default=60.0, validate_default=True)
+    backoff_max: Seconds = 60.0
     """Maximum seconds between two attempts while the circuit is closed."""
     circuit_breaker_failures: int = Field(default=5, ge=1)
     """Failures in a row that open the circuit."""
@@ -144,19 +115,14 @@ class CompactorConfig(BaseModel):
                 raise ConfigError(*(_describe_problem(details) for details in exc.errors())) from None
             except PromptError as exc:
                 raise ConfigError(("prompt_template_path", str(exc))) from exc
+            if self.backoff_max < self.backoff_initial:
+                fault = f"should be at least backoff_initial, {self.backoff_initial:g}; raise this or lower that"
+                raise ConfigError(("backoff_max", fault))
 
         def __setattr__(self, name: str, value: object) -> None:
             if not name.startswith("_"):
                 raise AttributeError(f"a configuration does not change; make another one: config.copy_with({name}=...)")
             super().__setattr__(name, value)
-
-    @field_validator("backoff_max")
-    @classmethod
-    def _not_below_initial(cls, value: float, info: ValidationInfo) -> float:
-        initial = info.data.get("backoff_initial", value)
-        if value < initial:
-            raise ValueError(f"should be at least backoff_initial, {initial:g}; raise this or lower that")
-        return value
 
     @property
     def prompt(self) -> PromptTemplate:
@@ -186,8 +152,6 @@ def _describe_problem(details: Any) -> tuple[str, str]:
         known = list(CompactorConfig.model_fields)
         near = difflib.get_close_matches(name, known, 1)
         return name, f"unknown; did you mean {near[0]!r}?" if near else f"unknown; there are {', '.join(known)}"
-    if details["type"] == "value_error":
-        return name, str(details["ctx"]["error"])
     wanted = details["msg"].removeprefix("Input ")
     name = name.partition(".")[0]  # the field that holds it
     default = CompactorConfig.model_fields[name].default
@@ -237,7 +201,7 @@ class Settings:
         ignore: str | Iterable[str] = (),
     ) -> Settings:
         """Return the settings in the JSON file at *path*. Raises ``ConfigError`` if they are invalid."""
-        require("path", path, (str, os.PathLike), "that of a JSON file")
+        require("path", path, str | os.PathLike, "the path of a JSON file")
         file = Path(path)
         return cls._from_values(_read_json(file), f"{file}: ", file.absolute().parent, env, ignore)
 
@@ -285,6 +249,27 @@ class Settings:
         if name in shipped() and "prompt_template_path" not in self.base.model_fields_set:
             return self.base.copy_with(prompt_template_path=name)
         return self.base
+
+
+def check_config(config: object) -> CompactorConfig:
+    """Return *config*; the default one for None. Raises ``WrongType`` with what to do instead."""
+    if config is None:
+        return CompactorConfig()
+    if isinstance(config, CompactorConfig):
+        return config
+    if isinstance(config, Settings) or config is Settings:
+        remedy = "settings are those of all roles, give one role's: settings.for_role('Planner')"
+    elif config is CompactorConfig:
+        remedy = "make one of it: CompactorConfig(...)"
+    elif isinstance(config, type):
+        remedy = f"if it is to summarize, give an instance by name: summarizer={config.__name__}(...)"
+    elif isinstance(config, Mapping) and "strategies" in config:
+        remedy = "spread a preset: for_role(memory, role, **preset)"
+    elif isinstance(config, Mapping):
+        remedy = "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
+    else:
+        remedy = "give the others by name: summarizer=, rounds_getter="
+    raise WrongType(("config", f"must be a CompactorConfig, not {kind_of(config)}; {remedy}"))
 
 
 #: The user's name of a setting, and its value; by role ("" for all roles) and field.

@@ -15,7 +15,6 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from types import NoneType
 from typing import Any, Protocol, TypeVar
 
 from memory.arguments import require
@@ -41,7 +40,7 @@ interpreter_is_exiting = _exiting.is_set
 def bound_wait(timeout: float | None) -> float | None:
     """Return *timeout* as a wait that every platform's locks accept."""
     if timeout is not None and not isinstance(timeout, (int, float)):
-        require("timeout", timeout, (int, float, NoneType), "a number of seconds, or None for no end")
+        require("timeout", timeout, int | float | None, "a number of seconds, or None for no end")
     return None if timeout is None or timeout == math.inf else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memory.arguments import require_callable
+from memory.arguments import require, whole_number
 
-from .config import CompactorConfig, whole_number
+from .config import CompactorConfig
 from .summarize import Size
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def when(condition: Condition) -> Trigger:
         return condition
     if condition in FACTORIES:
         raise TypeError(f"a trigger is what {condition.__name__}(...) gives, not the function itself")
-    require_callable("a trigger", condition, "a callable View -> bool")
+    require("trigger", condition, Callable, "a callable View -> bool")
 
     def judge(view: View) -> Verdict:
         answer = condition(view)

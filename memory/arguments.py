@@ -1,13 +1,32 @@
-"""Checks of a host's arguments. An error names the argument, the expected kind and the kind that was given.
+"""Checks of arguments: each error names the argument, what it must be, and the class of what was given.
 
-It never quotes the value, which may hold words of the conversation.
+A value itself may hold words of the conversation; only numbers are quoted.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
+
+from .errors import ContextError
+
+
+class ConfigError(ContextError, ValueError):
+    """A setting is invalid; the message names it, the fault and the remedy."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        super().__init__(*problems)
+        #: Name and fault of each invalid setting.
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {wrong}" for name, wrong in self.problems)
+
+
+class WrongType(ConfigError, TypeError):
+    """An argument is of the wrong type."""
 
 
 def kind_of(value: object) -> str:
@@ -15,30 +34,54 @@ def kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def require(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise ``TypeError`` unless *value* is of *kind*. *wanted* describes the argument *name* in words."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}")
-
-
-def require_callable(name: str, value: object, wanted: str) -> None:
-    """Raise ``TypeError`` unless *value* can be called."""
-    if not callable(value):
-        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}")
-
-
-def require_methods(name: str, value: object, methods: tuple[str, ...], wanted: str) -> None:
-    """Raise ``TypeError`` unless *value* is an object, not a class, that has all *methods*."""
-    if isinstance(value, type):
-        raise TypeError(f"{name} is {wanted}, not {kind_of(value)}; make one of it: {value.__name__}(...)")
-    if missing := [method for method in methods if not callable(getattr(value, method, None))]:
-        raise TypeError(f"{name} is {wanted}; a {kind_of(value)} has no {' and no '.join(missing)}")
+def require(name: str, value: object, kind: Any, wanted: str) -> None:
+    """Raise ``WrongType`` unless *value* is of *kind*: a type or a union, or a tuple of methods that an object, not a
+    class, must have. *wanted* describes it in words."""
+    if not isinstance(kind, tuple):
+        fault = "" if isinstance(value, kind) else f", not {kind_of(value)}"
+    elif isinstance(value, type):
+        fault = f", not {kind_of(value)}; make one of it: {value.__name__}(...)"
+    else:
+        missing = [method for method in kind if not callable(getattr(value, method, None))]
+        fault = f"; a {kind_of(value)} has no {' and no '.join(missing)}" if missing else ""
+    if fault:
+        raise WrongType((name, f"must be {wanted}{fault}"))
 
 
 def require_role(role: object) -> None:
-    """Raise ``TypeError`` unless *role* is a text. Everybody is the empty text, not None."""
+    """Raise ``WrongType`` unless *role* is a text. Everybody is the empty text, not None."""
     if not isinstance(role, str):
-        raise TypeError(f'role is the name of an agent, or "" to let it read every post, not {kind_of(role)}')
+        require("role", role, str, 'the name of an agent, or "" to let it read every post')
+
+
+def whole_number(name: str, value: object, least: int = 0) -> int:
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *least*."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _wrong_number(name, value, f"a whole number from {least} on")
+    return value
+
+
+def number(
+    name: str, value: object, least: float = 0.0, most: float = math.inf, *, above: bool = False, finite: bool = False
+) -> float:
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *least* (or *above* it) to
+    *most*, and *finite* if that is asked for."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not least <= value <= most
+        or (above and value == least)
+        or (finite and value == math.inf)
+    ):
+        least_text = f"above {least:g}" if above else f"of at least {least:g}"
+        most_text = f" and at most {most:g}" if most < math.inf else ""
+        raise _wrong_number(name, value, f"a {'finite ' if finite else ''}number {least_text}{most_text}")
+    return value
+
+
+def _wrong_number(name: str, value: object, wanted: str) -> ConfigError:
+    given = repr(value) if isinstance(value, int | float) else kind_of(value)
+    return ConfigError((name, f"must be {wanted}, not {given}"))
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:
@@ -55,8 +98,8 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
 
 
 def round_id_of(round_: Any) -> str:
-    """Return the id of a round, or the id that it is. Raises ``TypeError`` for anything else."""
+    """Return the id of a round, or the id that it is. Raises ``WrongType`` for anything else."""
     round_id = round_ if isinstance(round_, str) else getattr(round_, "id", None)
     if not isinstance(round_id, str):
-        raise TypeError(f"round_ is the round that create_round() returned, or its id, not {kind_of(round_)}")
+        raise WrongType(("round_", f"must be the round that create_round() returned, or its id, not {kind_of(round_)}"))
     return round_id

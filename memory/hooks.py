@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec
 from weakref import WeakSet
 
-from .arguments import require_callable
+from .arguments import require
 from .errors import ContextError
 
 _renewables: WeakSet[Any] = WeakSet()
@@ -58,7 +58,7 @@ class Hooks(Generic[P]):
 
     def add(self, callback: Callable[P, object]) -> Callable[[], None]:
         """Add *callback*; return a function that removes it, and may be called again."""
-        require_callable("callback", callback, "a function that is called with what has happened")
+        require("callback", callback, Callable, "a function that is called with what has happened")
         key = object()
         with self._lock:
             self.entries = (*self.entries, (key, callback))

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import NoneType
 from typing import Any, Literal, Self, overload
 
 from . import messages as chat
-from .arguments import kind_of, require, require_callable, require_methods, require_role, round_id_of, takes
+from .arguments import kind_of, require, require_role, round_id_of, takes
 from .entries import (
     HEADER_PART,
     HeaderAdded,
@@ -91,9 +90,9 @@ class Memory(Log):
         new_id: Callable[[], str] = new_id,
         take_over: bool = False,
     ) -> None:
-        require("session_id", session_id, (str, NoneType), "the session's name, as a text; give a store as store=")
-        require_callable("clock", clock, "a function that gives the time as a datetime")
-        require_callable("new_id", new_id, "a function that gives a new id")
+        require("session_id", session_id, str | None, "the session's name, as a text; give a store as store=")
+        require("clock", clock, Callable, "a function that gives the time as a datetime")
+        require("new_id", new_id, Callable, "a function that gives a new id")
         self.conversation = Conversation(self)
         self._new_id = new_id
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
@@ -349,7 +348,7 @@ class Memory(Log):
 
     def _find_post(self, post: Post | str) -> tuple[int, int]:
         """Return the numbers of a post's round and of the post. Looked up before the lock is taken."""
-        require("post", post, (Post, str), "the post that add_post() returned, or its reference, such as r12.p3")
+        require("post", post, Post | str, "the post that add_post() returned, or its reference, such as r12.p3")
         if self._behind:  # it may have been stored without a reply
             self.refresh()
         round_, number = redaction.find_post(self.snapshot.rounds(include_failed=True), post)
@@ -566,7 +565,7 @@ class Memory(Log):
         """
         require_role(role)
         wanted = "a ContextCompactor, or an object with its methods"
-        require_methods("provider", provider, ("get_compaction", "notify_rounds_changed"), wanted)
+        require("provider", provider, ("get_compaction", "notify_rounds_changed"), wanted)
         if not takes(provider.notify_rounds_changed, 0):
             raise TypeError("provider.notify_rounds_changed takes the number of rounds: (self, total_rounds)")
         bind = getattr(provider, "bind", None)

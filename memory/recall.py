@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .arguments import require_methods, require_role
+from .arguments import require, require_role
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
 from .references import QUOTED, Passage, passage_behind, range_reference
@@ -154,7 +154,7 @@ class Recall:
 
         Raises ``TypeError`` if *role* is no string: None does not mean "everybody".
         """
-        require_methods("memory", memory, ("search", "reload"), "a Memory")
+        require("memory", memory, ("search", "reload"), "a Memory")
         require_role(role)
         self._memory = memory
         self._role = role

@@ -194,7 +194,7 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
     """
     if name_or_path == "":
         return _load_shipped("default")
-    require("prompt", name_or_path, (str, os.PathLike), "the name of a shipped one, or the path of a file")
+    require("prompt", name_or_path, str | os.PathLike, "the name of a shipped one, or the path of a file")
     name = os.path.expanduser(name_or_path)
     places = [Path(name)] if beside is None else [Path(beside, name), Path(name)]
     if isinstance(name_or_path, str) and _is_prose(name) and not any(map(os.path.exists, places)):

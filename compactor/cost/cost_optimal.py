@@ -9,10 +9,11 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memory.arguments import number, whole_number
 from memory.rounds import copy_with
 from prompts import ABOVE, contract
 
-from ..config import CompactorConfig, number, whole_number
+from ..config import CompactorConfig
 from ..events import CostEvaluated, Why
 from ..summarizers.base import Style
 from ..tokens import PROMPT_TOKENS

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from memory.arguments import number, whole_number
 from memory.hooks import renew_after_fork
 
-from ..config import ConfigError, number, whole_number
 from ..errors import LimitReached, SpendExceeded
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
 from ..timers import SYSTEM_CLOCK, Clock
@@ -70,8 +70,8 @@ class Limits:
             raise ValueError("these limits limit nothing: give max_concurrency=, max_spend_per_hour= or both")
         if max_concurrency is not None:
             whole_number("max_concurrency", max_concurrency, 1)
-        if max_spend_per_hour is not None and not 0 < number("max_spend_per_hour", max_spend_per_hour) < math.inf:
-            raise ConfigError(("max_spend_per_hour", f"must be above 0 and finite, not {max_spend_per_hour!r}"))
+        if max_spend_per_hour is not None:
+            number("max_spend_per_hour", max_spend_per_hour, above=True, finite=True)
         self.max_concurrency = max_concurrency
         self.max_spend_per_hour = max_spend_per_hour
         self.prices = prices if prices is not None else Prices()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from memory.arguments import require
+from memory.arguments import number, require
 from memory.rounds import copy_with
 
 from ..config import ConfigError
@@ -42,10 +41,8 @@ class Prices:
                 object.__setattr__(self, name, own)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "per_token" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ValueError(f"{field.name} is a price from 0 on, where uncached input is 1, not {value!r}")
+            if field.name != "per_token" or value is not None:
+                number(field.name, value, finite=True)
 
     @classmethod
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
@@ -70,8 +67,7 @@ class Prices:
 
     def with_cold(self, share: float) -> Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not at {share!r}")
+        number("share", share, most=1.0)
         return copy_with(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 

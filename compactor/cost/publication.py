@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from memory.arguments import ConfigError, number, require, whole_number
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.overlays import CompactedMessage
 from memory.rounds import copy_with
 
-from ..config import number, whole_number
 from ..events import Deferred, Discarded, PublicationFailed
 from ..host_rounds import HostRounds
 from ..prompt.accounting import count_calls
@@ -133,7 +133,7 @@ def budget_in(trigger: object) -> int | None:
     return min((one for one in found if isinstance(one, int)), default=None)
 
 
-def publication_of(publish: object, prices: Prices | None, budget: int | None) -> Publication | None:
+def publication_of(publish: Publication | str, prices: Prices | None, budget: int | None) -> Publication | None:
     """Return the policy that *publish* names or is; None: show at once. *budget* is that of configuration and trigger.
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
@@ -145,11 +145,8 @@ def publication_of(publish: object, prices: Prices | None, budget: int | None) -
     if isinstance(publish, DeferredPublication):
         return publish if publish.budget is not None else copy_with(publish, budget=budget)
     if isinstance(publish, str):
-        raise ValueError(  # noqa: TRY004  (a word is right, this one is not)
-            f'publish is "immediately" or "deferred", or what deferred() gives, not {publish!r}'
-        )
-    if not callable(publish):
-        raise TypeError(f"publish is a word or a callable Moment -> Decision, not {type(publish).__name__}")
+        raise ConfigError(("publish", f'must be "immediately", "deferred", or what deferred() gives, not {publish!r}'))
+    require("publish", publish, Callable, "a word or a callable Moment -> Decision")
     return publish
 
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from memory.arguments import number, require, whole_number
 from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
-from ..config import CompactorConfig, ConfigError, whole_number
+from ..config import CompactorConfig, ConfigError, check_config
 from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens
 from ..view import View
-from .options import check_config, check_names, check_share
 
 #: The six steps in order. In capitals, they are the types of compression events.
 STEPS = (
@@ -119,9 +119,10 @@ def auto_context(
     whole_number("large_payload_threshold", large_payload_threshold)
     whole_number("offload_single_preview", offload_single_preview)
     whole_number("min_consecutive_tool_messages", min_consecutive_tool_messages)
-    token_ratio = check_share("token_ratio", token_ratio)
-    ratio = check_share("current_round_compression_ratio", current_round_compression_ratio, MIN_SAVING - 0.01)
-    plan_tools = check_names("plan_tools", plan_tools)
+    number("token_ratio", token_ratio, most=1.0, above=True)
+    ratio = current_round_compression_ratio
+    number("current_round_compression_ratio", ratio, most=MIN_SAVING - 0.01, above=True)
+    plan_tools = _check_names("plan_tools", plan_tools)
     prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
     tool_prompt = prompts.template("previous_round_tool_compress_prompt")
@@ -137,7 +138,7 @@ def auto_context(
     )
     settings = check_config(config).with_defaults(retain_recent=RETAIN_RECENT)
     settings = settings.copy_with(max_tokens=max_token, token_ratio=token_ratio)
-    if names := check_names("exempt_tools", exempt_tools):
+    if names := _check_names("exempt_tools", exempt_tools):
         settings = settings.copy_with(exempt_tools=names)
     if (template := prompts.template("previous_round_summary_prompt")) is not None:
         settings = settings.with_prompt(template)
@@ -148,6 +149,14 @@ def auto_context(
         "strategies": tuple(map(_rename, STEPS, steps)),
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+def _check_names(name: str, value: object) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    for one in names:
+        require(name, one, str, "a name or several, such as ('load_skill',)")
+    return names
 
 
 def _make_prompts(given: PromptConfig | Mapping[str, Any] | None) -> PromptConfig:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory import Memory, Reduction
+from memory.arguments import require, whole_number
 from memory.messages import text_of
 from memory.references import post_reference
 from memory.rounds import copy_with, freeze_mapping
 
-from ..config import CompactorConfig, ConfigError, whole_number
+from ..config import CompactorConfig, ConfigError, check_config
 from ..cycle import Strategy
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.incremental import compact_view
@@ -31,7 +32,6 @@ from .compat.offload_context import (
     make_preview,
 )
 from .compat.offload_files import OffloadFiles, is_file_answer
-from .options import check_config, check_text
 
 #: Maximum share of the prompt's limit that a summary is asked to have.
 MAX_SUMMARY_SHARE = 0.25
@@ -75,7 +75,8 @@ def context_offload(
     check_settings(
         mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
     )
-    if store_dir is not None and not check_text("chat_id", chat_id):
+    require("chat_id", chat_id, str, "a text")
+    if store_dir is not None and not chat_id:
         raise ConfigError(("chat_id", "store_dir needs one for each session; memory.session_id will do"))
     given = check_config(config).copy_with(max_tokens=most)
     target = max(int(most * MAX_SUMMARY_SHARE), MIN_TARGET)

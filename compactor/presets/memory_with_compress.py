@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from memory.arguments import require, whole_number
 from memory.messages import ASSISTANT, from_round
 from memory.rounds import copy_with
 
-from ..config import CompactorConfig, ConfigError, whole_number
+from ..config import CompactorConfig, ConfigError, check_config
 from ..prompt.groups import Message
 from ..strategies import compact_rounds, compress_tool_runs
 from ..summarize import refusal_in
@@ -22,7 +23,6 @@ from ..summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Sum
 from ..summarizers.answers import strip_fence, strip_tags
 from ..triggers import over_tokens, when
 from ..view import View
-from .options import check_config, check_function, check_text
 
 TriggerFunc = Callable[[list[Message]], "bool | Awaitable[bool]"] | None
 
@@ -47,7 +47,7 @@ def memory_with_compress(
     """
     asked = make_structured(summarizer, customized_compression_prompt, schema, max_token)
     trigger = over_tokens(max_token)
-    check_function("compression_trigger_func", compression_trigger_func)
+    require("compression_trigger_func", compression_trigger_func, Callable | None, "a function, or None")
     if compression_trigger_func is not None:
         func = compression_trigger_func
         trigger = trigger | when(lambda view: func(_list_tail(view)))
@@ -104,7 +104,7 @@ def make_structured(
         raise ConfigError(("max_token", "is the first argument here; give the model as summarizer= or model="))
     whole_number("max_token", max_token, 1)
     if prompt is not None:
-        check_text("customized_compression_prompt", prompt)
+        require("customized_compression_prompt", prompt, str, "a text")
         if "messages_list_json" not in (match[2] for match in _PLACEHOLDER.finditer(prompt)):
             raise ConfigError(("customized_compression_prompt", "lacks {messages_list_json}, where the messages go"))
     is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memory.arguments import kind_of
+from memory.arguments import number, require, whole_number
 
-from ..config import CompactorConfig, ConfigError, number, whole_number
+from ..config import CompactorConfig, ConfigError, check_config
 from ..cycle import Strategy
 from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import pairs_of
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
-from .options import check_config, check_share, check_text
 
 __all__ = ["RULES", "selective"]
 
@@ -63,17 +62,16 @@ def selective(
     *cooldown_seconds*. All other settings come from *config*, also the model if none is given. Raises ``ConfigError``
     for invalid settings.
     """
-    threshold_ratio = check_share("threshold_ratio", threshold_ratio)
-    if windows is not None and not isinstance(windows, Mapping):
-        raise ConfigError(("windows", f"must be windows in tokens by model, not {kind_of(windows)}"))
+    number("threshold_ratio", threshold_ratio, most=1.0, above=True)
+    require("windows", windows, Mapping | None, "windows in tokens by model")
+    require("model", model, str, "a text")
     for name, tokens in (windows or {}).items():
         whole_number(f"windows.{name}", tokens, 1)
     whole_number("keep_rounds", keep_rounds)
     whole_number("cooldown_failures", cooldown_failures, 1)
-    if not number("cooldown_seconds", cooldown_seconds):
-        raise ConfigError(("cooldown_seconds", "must be over 0"))
+    number("cooldown_seconds", cooldown_seconds, above=True)
     given = check_config(config).with_defaults(retain_recent=keep_rounds)
-    model = check_text("model", model) or given.model
+    model = model or given.model
     window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = whole_number("max_token", max_token, 1)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal
 
+from memory.arguments import whole_number
 from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
-from ..config import whole_number
 from ..tokens import TokenCounter, count_message
 from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
 

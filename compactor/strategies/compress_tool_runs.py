@@ -10,13 +10,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+from memory.arguments import whole_number
 from memory.overlays import CompactedMessage, Reduction
 from memory.references import posts_reference
 from memory.rounds import Post, Round, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
-from ..config import whole_number
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import CALLS, is_result

@@ -8,12 +8,12 @@ from itertools import groupby
 from typing import Any
 
 from memory import Memory
+from memory.arguments import whole_number
 from memory.messages import text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Attachment, Post, Round, copy_with
 
-from ..config import whole_number
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, parse_kind
 from ..prompt.shorten import is_kind, is_result, omission_note
 from ..summarizers.results import has_failed

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from types import NoneType
 
-from memory.arguments import require
+from memory.arguments import require, whole_number
 from memory.overlays import Reduction, ReductionKind
 from memory.references import post_reference
 from memory.rounds import Post, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.prohibitions import find_lost
-from ..config import whole_number
 from ..errors import SummaryRejected
 from ..prompt.groups import ARGUMENTS, parse_kind
 from ..prompt.shorten import OffloadRule, is_result, size_of
@@ -58,7 +56,7 @@ def offload_large(
 
     The strategy does nothing if the prompt exceeds only its limit of messages: shorter posts are no fewer.
     """
-    require("kinds", kinds, (str, Iterable, NoneType), "a kind or several, such as 'tool_result'; None for all")
+    require("kinds", kinds, str | Iterable | None, "a kind or several, such as 'tool_result'; None for all")
     chosen = None if kinds is None else tuple(map(parse_kind, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
     kept = whole_number("keep_last", keep_last)

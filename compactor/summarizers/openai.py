@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import NoneType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -84,9 +83,9 @@ class OpenAISummarizer:
     ) -> None:
         if not isinstance(model, str) or not model.strip():
             raise ValueError("model= must be the name of a model, such as 'gpt-5-mini'")
-        require("base_url=", base_url, (str, NoneType), "an address, as a text")
-        require("api_key=", api_key, (str, NoneType), "a text")
-        require("timeout=", timeout, (int, float), "a number of seconds")
+        require("base_url", base_url, str | None, "an address, as a text")
+        require("api_key", api_key, str | None, "a text")
+        require("timeout", timeout, int | float, "a number of seconds")
         if not 0 < timeout < math.inf:
             raise ValueError("timeout= must be a number of seconds above 0")
         if max_output_tokens is not None and max_output_tokens < 1:

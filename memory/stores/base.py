@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..arguments import require_methods
+from ..arguments import require
 from ..entries import Entry, RoundOpened, kinds_of
 
 
@@ -234,7 +234,7 @@ def adapt_store(store: object) -> Store:
     """Return *store* as a ``Store``. Raises ``TypeError`` if it lacks a store's methods."""
     if isinstance(store, Store):
         return store
-    require_methods("store", store, tuple(sorted(Store.__abstractmethods__)), "what open_store(url) gives")
+    require("store", store, tuple(sorted(Store.__abstractmethods__)), "what open_store(url) gives")
     return AdaptedStore(store)
 
 

@@ -337,7 +337,7 @@ def test_what_is_no_summarizer_is_refused_when_it_is_made() -> None:
 
 def test_what_is_no_trigger_is_refused_when_it_is_made() -> None:
     """Likewise."""
-    with pytest.raises(TypeError, match="a trigger is a callable"):
+    with pytest.raises(TypeError, match="trigger: must be a callable"):
         ContextCompactor(CONFIG, None, list, trigger=7)  # type: ignore[arg-type]
 
 

@@ -70,8 +70,8 @@ ORDER = [
     "memory.events",
     "memory.hooks",
     "memory.rounds",
-    "memory.errors",
     "memory.arguments",
+    "memory.errors",
 ]
 #: Imports for types alone, of a record that holds or makes one of a module before it.
 FOR_TYPES = {

@@ -206,7 +206,7 @@ GETTER: Callable[[], list[Any]] = list
         ),
         (lambda: ContextCompactor(CompactorConfig(), GETTER, MagicMock()), "the order is"),
         (lambda: ContextCompactor(CompactorConfig(), ScriptedSummarizer(), []), "callable that returns the rounds"),
-        (lambda: ContextCompactor.for_role(ROLE, Memory()), "a Memory and a role"),
+        (lambda: ContextCompactor.for_role(ROLE, Memory()), "memory: must be a Memory, and role"),
         (lambda: ContextCompactor.for_role(Memory(), ROLE, Settings.from_dict({})), "settings.for_role"),
         (lambda: ContextCompactor.for_role(Memory(), ROLE, ScriptedSummarizer()), "CompactorConfig"),
     ],

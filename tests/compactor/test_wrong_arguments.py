@@ -54,23 +54,23 @@ def compactor_of(*given: Any, **options: Any) -> ContextCompactor:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"role": None}, "role is the name of an agent"),
+        ({"role": None}, "role: must be the name of an agent"),
         ({"trigger": after_rounds}, r"after_rounds\(\.\.\.\)"),
         ({"trigger": 5}, "trigger"),
-        ({"strategies": compact_rounds}, "strategies is a list"),
-        ({"strategies": "compact_rounds"}, "strategies is a list"),
+        ({"strategies": compact_rounds}, "strategies: must be a list"),
+        ({"strategies": "compact_rounds"}, "strategies: must be a list"),
         ({"strategies": [5]}, "strategies.*not int"),
         ({"strategies": [offload_large]}, r"offload_large\(\.\.\.\)"),
-        ({"plan": "1. load"}, "plan is a function"),
+        ({"plan": "1. load"}, "plan: must be a function"),
         ({"prices": {"cached": 1}}, "prices"),
         ({"executor": 5}, "executor.*no submit"),
         ({"journal": 5}, "journal"),
         ({"clock": time.time}, "clock.*no now"),
         ({"rng": 5}, "rng"),
-        ({"counter": "gpt-4"}, "counter is a function .*not str"),
+        ({"counter": "gpt-4"}, "counter: must be a function .*not str"),
         ({"header_tokens": 5}, "header_tokens"),
-        ({"on_event": [print]}, "callback is a function"),
-        ({"limits": {"concurrent": 1}}, "limits is what Limits"),
+        ({"on_event": [print]}, "callback: must be a function"),
+        ({"limits": {"concurrent": 1}}, "limits: must be what Limits"),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_named(options: dict[str, Any], says: str) -> None:
@@ -155,7 +155,7 @@ def test_an_iterator_of_rounds_will_do() -> None:
 @pytest.mark.parametrize("wait", ["stop", "compact_now", "wait_idle"])
 def test_a_timeout_is_a_number_of_seconds(wait: str) -> None:
     compactor = compactor_of()
-    with pytest.raises(TypeError, match="timeout is a number of seconds"):
+    with pytest.raises(TypeError, match="timeout: must be a number of seconds"):
         getattr(compactor, wait)("5")
 
 
@@ -181,21 +181,24 @@ def test_exempt_tools_are_names(names: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda memory: compose("Planner", memory, budget=8_000), "memory is a Memory, not str"),
-        (lambda memory: compose(memory.conversation.rounds, budget=8_000), "memory is a Memory, not Rounds"),
+        (lambda memory: compose("Planner", memory, budget=8_000), "memory: must be a Memory, not str"),
+        (lambda memory: compose(memory.conversation.rounds, budget=8_000), "memory: must be a Memory, not Rounds"),
         (lambda memory: compose([{"role": "user", "content": "q"}], budget=8_000), r"Memory\.from_messages"),
-        (lambda memory: compose(Memory, budget=8_000), "memory is a Memory, not the class Memory"),
-        (lambda memory: compose(memory, None, budget=8_000), "role is the name of an agent"),
-        (lambda memory: compose(memory, 8_000, budget=8_000), "role is the name of an agent"),
-        (lambda memory: compose(memory, budget=8_000, system=5), "system is a text or a list of messages"),
-        (lambda memory: compose(memory, budget=8_000, system=["You plan."]), "system is a text or a list of messages"),
+        (lambda memory: compose(Memory, budget=8_000), "memory: must be a Memory, not the class Memory"),
+        (lambda memory: compose(memory, None, budget=8_000), "role: must be the name of an agent"),
+        (lambda memory: compose(memory, 8_000, budget=8_000), "role: must be the name of an agent"),
+        (lambda memory: compose(memory, budget=8_000, system=5), "system: must be a text or a list of messages"),
+        (
+            lambda memory: compose(memory, budget=8_000, system=["You plan."]),
+            "system: must be a text or a list of messages",
+        ),
         (lambda memory: compose(memory, budget=8_000, model=5), "model"),
-        (lambda memory: compose(memory, budget=8_000, counter="gpt-4"), "counter is a function"),
-        (lambda memory: compose(memory, budget=8_000, tools=None), "tools is a list"),
+        (lambda memory: compose(memory, budget=8_000, counter="gpt-4"), "counter: must be a function"),
+        (lambda memory: compose(memory, budget=8_000, tools=None), "tools: must be a list"),
         (lambda memory: compose(memory, budget=8_000, tools=[len]), "tools.*schema"),
-        (lambda memory: compose(memory, budget=8_000, tools={"name": "x"}), "tools is a list"),
-        (lambda memory: budget_status(5), "memory is a Memory, not int"),
-        (lambda memory: budget_status(memory, 8_000), "role is the name of an agent"),
+        (lambda memory: compose(memory, budget=8_000, tools={"name": "x"}), "tools: must be a list"),
+        (lambda memory: budget_status(5), "memory: must be a Memory, not int"),
+        (lambda memory: budget_status(memory, 8_000), "role: must be the name of an agent"),
         (lambda memory: budget_status(memory, tools=["x"]), "tools.*schema"),
     ],
 )
@@ -208,7 +211,7 @@ def test_what_no_prompt_can_be_made_of_is_named(call: Callable[[Any], object], s
     ("call", "says"),
     [
         (lambda: Settings({"compaction.threshold": 7}), r"Settings\.from_dict"),  # type: ignore[arg-type]
-        (lambda: Settings().for_role(None), "role is the name of an agent"),  # type: ignore[arg-type]
+        (lambda: Settings().for_role(None), "role: must be the name of an agent"),  # type: ignore[arg-type]
         (lambda: Settings.from_dict({}, ignore=5), "ignore"),  # type: ignore[arg-type]
         (lambda: Settings.from_file(5.5), "path"),  # type: ignore[arg-type]
     ],
@@ -241,12 +244,12 @@ def test_a_bare_mock_is_told_what_its_answer_lacks() -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: load(5), "prompt is the name of a shipped one, or the path"),  # type: ignore[arg-type]
-        (lambda: PromptTemplate("mine", None), "content is a text"),  # type: ignore[arg-type]
-        (lambda: PromptTemplate(5, "{content}"), "name is a text"),  # type: ignore[arg-type]
-        (lambda: Plan(5), "name is a text"),  # type: ignore[arg-type]
-        (lambda: Plan("n", "d", 5), "subtasks is a list"),  # type: ignore[arg-type]
-        (lambda: Prices.of_model(5), "model is the name of a model"),  # type: ignore[arg-type]
+        (lambda: load(5), "prompt: must be the name of a shipped one, or the path"),  # type: ignore[arg-type]
+        (lambda: PromptTemplate("mine", None), "content: must be a text"),  # type: ignore[arg-type]
+        (lambda: PromptTemplate(5, "{content}"), "name: must be a text"),  # type: ignore[arg-type]
+        (lambda: Plan(5), "name: must be a text"),  # type: ignore[arg-type]
+        (lambda: Plan("n", "d", 5), "subtasks: must be a list"),  # type: ignore[arg-type]
+        (lambda: Prices.of_model(5), "model: must be the name of a model"),  # type: ignore[arg-type]
         (lambda: OpenAISummarizer("m", base_url=5), "base_url"),  # type: ignore[arg-type]
         (lambda: OpenAISummarizer("m", api_key=5), "api_key"),  # type: ignore[arg-type]
         (lambda: OpenAISummarizer("m", timeout="60"), "timeout"),  # type: ignore[arg-type]

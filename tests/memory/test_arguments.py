@@ -109,29 +109,35 @@ class TakesNoNumber(OnlyGets):
     ("call", "says"),
     [
         (lambda memory: Memory(ANY or 5), "session_id"),  # type: ignore[arg-type]
-        (lambda memory: Memory(open_store()), "session_id is .*store="),  # type: ignore[arg-type]
-        (lambda memory: Memory("s", store="sqlite:///chat.db"), "store is .*open_store"),  # type: ignore[arg-type]
-        (lambda memory: Memory("s", store=InMemoryStore), "store is .*the class InMemoryStore"),  # type: ignore[arg-type]
-        (lambda memory: Memory("s", store=[]), "store is .*a list has no close and no purge and no read and no redact"),  # type: ignore[arg-type]
+        (lambda memory: Memory(open_store()), "session_id: must be .*store="),  # type: ignore[arg-type]
+        (lambda memory: Memory("s", store="sqlite:///chat.db"), "store: must be .*open_store"),  # type: ignore[arg-type]
+        (lambda memory: Memory("s", store=InMemoryStore), "store: must be .*the class InMemoryStore"),  # type: ignore[arg-type]
+        (
+            lambda memory: Memory("s", store=[]),
+            "store: must be .*a list has no close and no purge and no read and no redact",
+        ),  # type: ignore[arg-type]
         (lambda memory: Memory("s", clock=5), "clock"),  # type: ignore[arg-type]
         (lambda memory: Memory("s", new_id="x"), "new_id"),  # type: ignore[arg-type]
-        (lambda memory: memory.add_post(None, send_from="a", send_to="b"), "round_ is the round that create_round"),
-        (lambda memory: memory.add_post({"id": "x"}, send_from="a", send_to="b"), "round_ .*not dict"),
+        (
+            lambda memory: memory.add_post(None, send_from="a", send_to="b"),
+            "round_: must be the round that create_round",
+        ),
+        (lambda memory: memory.add_post({"id": "x"}, send_from="a", send_to="b"), "round_: .*not dict"),
         (lambda memory: memory.add_post("r", "hello"), "ready Post.*not str"),
         (lambda memory: memory.finish_round(5), "round_"),
-        (lambda memory: memory.get_role_rounds(None), "role is the name"),
+        (lambda memory: memory.get_role_rounds(None), "role: must be the name"),
         (lambda memory: memory.get_role_rounds(["Planner"]), "role"),
         (lambda memory: memory.rounds_getter(None), "role"),
         (lambda memory: memory.messages(None), "role"),
         (lambda memory: memory.journal(None), "role"),
         (lambda memory: memory.reload("r1", role=None), "role"),
         (lambda memory: memory.search("question", role=None), "role"),
-        (lambda memory: memory.reload(5), "ref is .*r12"),
-        (lambda memory: memory.pin(5), "post is .*r12"),
-        (lambda memory: memory.redact(None), "post is .*r12"),
+        (lambda memory: memory.reload(5), "ref: must be .*r12"),
+        (lambda memory: memory.pin(5), "post: must be .*r12"),
+        (lambda memory: memory.redact(None), "post: must be .*r12"),
         (lambda memory: memory.search(5), "query"),
-        (lambda memory: memory.on_round_added(5), "callback is .*not int"),
-        (lambda memory: memory.on_event([print]), "callback is .*not list"),
+        (lambda memory: memory.on_round_added(5), "callback: must be .*not int"),
+        (lambda memory: memory.on_event([print]), "callback: must be .*not list"),
         (lambda memory: memory.register_compaction_provider("Planner", None), "provider"),
         (lambda memory: memory.register_compaction_provider(OnlyGets(), "Planner"), "role"),
         (lambda memory: memory.register_compaction_provider(None, TakesNoNumber()), "role"),
@@ -142,10 +148,10 @@ class TakesNoNumber(OnlyGets):
         (lambda memory: Memory.from_messages({"role": "user", "content": "q"}), "conversation .*into a list"),
         (
             lambda memory: Memory.from_state_dict(memory.state_dict(), "x", store="sqlite:///x.db"),
-            "store is .*open_store",
+            "store: must be .*open_store",
         ),
-        (lambda memory: open_store(5), "url is"),  # type: ignore[arg-type]
-        (lambda memory: Recall("Planner", memory), "memory is a Memory; a str has no search"),  # type: ignore[arg-type]
+        (lambda memory: open_store(5), "url: must be"),  # type: ignore[arg-type]
+        (lambda memory: Recall("Planner", memory), "memory: must be a Memory; a str has no search"),  # type: ignore[arg-type]
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(call: Callable[[Any], object], says: str) -> None:

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 from pydantic import BaseModel
 
 from memory import CompactedMessage, ContextError, Event, Memory, Round, StoreError
+from memory.arguments import require
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, parse
 
@@ -37,7 +38,6 @@ from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Su
 from ...tokens import count_message, count_prompt, count_tokens
 from ...transcript import quote
 from ..memory_with_compress import MIN_TARGET, TriggerFunc, make_structured, names_target
-from ..options import check_function
 from .messages import NotAMessage, check_indices, format_msgs, group_messages, is_torn
 from .window import SavedWindow, Window, WindowMessage, find_compressible
 
@@ -196,7 +196,7 @@ class MemoryWithCompress:
         A call and its results pass the filter together or not at all; a call older than the newest *recent_n* messages
         comes with a result among them.
         """
-        check_function("filter_func", filter_func)
+        require("filter_func", filter_func, Callable | None, "a function, or None")
         _check_functions(compress_func, compression_trigger_func)
         if recent_n is not None and (isinstance(recent_n, bool) or not isinstance(recent_n, int)):
             raise TypeError(f"recent_n is a whole number, or None for all messages, not {recent_n!r}")
@@ -535,8 +535,8 @@ def _list_messages(messages: Messages) -> list[Mapping[str, Any]]:
 
 
 def _check_functions(compress_func: CompressFunc, compression_trigger_func: TriggerFunc) -> None:
-    check_function("compress_func", compress_func)
-    check_function("compression_trigger_func", compression_trigger_func)
+    require("compress_func", compress_func, Callable | None, "a function, or None")
+    require("compression_trigger_func", compression_trigger_func, Callable | None, "a function, or None")
 
 
 def _take_newest(messages: list[Message], number: int) -> list[Message]:

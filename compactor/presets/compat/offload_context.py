@@ -6,7 +6,7 @@ First the function, then chat messages and their groups, then its two steps: com
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from weakref import ReferenceType, ref
 
 from memory import USER, CompactedMessage, Memory, Post
+from memory.arguments import number, require, whole_number
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.rounds import cached_property, copy_with
 
@@ -26,7 +27,7 @@ from ...acceptance.prohibitions import (
     instructions_in,
     restore_sentences,
 )
-from ...config import CompactorConfig, ConfigError, number, whole_number
+from ...config import CompactorConfig, ConfigError
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, is_result, only_text, size_of
@@ -36,7 +37,6 @@ from ...summarizers import ExtractiveSummarizer, Summarizer, SummaryRequest, as_
 from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
 from ...transcript import MIN_ROOM, Room, steps
-from ..options import check_function, check_text
 from .messages import archive_of, check_list, group_posts
 from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
 
@@ -165,8 +165,8 @@ def offload_context(
         mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
     )
     whole_number("target_tokens", target_tokens, 1)
-    check_function("counter", counter)
-    check_text("chat_id", chat_id)
+    require("counter", counter, Callable | None, "a function, or None")
+    require("chat_id", chat_id, str, "a text")
     ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -23,12 +24,13 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from memory import ContextError, Event, Memory, Redacted, StoreError
+from memory.arguments import require
 from memory.recall import MAX_NUMBER, Parameters, Refused, number_in, read_arguments, schema, text_in
 from memory.references import ceil_boundary, floor_boundary, fold
 from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
-from ..options import check_path, check_text
+from ...config import ConfigError
 from .messages import NotAnArchive, messages_in
 
 if TYPE_CHECKING:
@@ -158,9 +160,10 @@ class OffloadFiles:
         search_seconds: float = SEARCH_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        given = check_path("store_dir", store_dir)
+        require("chat_id", chat_id, str, "a text")
+        given = _check_path(store_dir)
         self._store = os.path.abspath(given)  # a later change of the working directory moves nothing
-        self._folder = make_folder_name(check_text("chat_id", chat_id))
+        self._folder = make_folder_name(chat_id)
         self._root = os.path.join(self._store, self._folder)
         begun_in = ""
         with suppress(OSError):  # the working directory may be deleted; an absolute path works all the same
@@ -492,7 +495,7 @@ class OffloadFiles:
 def expire_files(store_dir: StrPath, older_than: timedelta, *, now: datetime | None = None) -> int:
     """Remove the files of all chats below *store_dir* that were last written longer than *older_than* before *now*;
     return their number. Raises ``OffloadError`` if one cannot be removed."""
-    before, store = _subtract(older_than, now), check_path("store_dir", store_dir)
+    before, store = _subtract(older_than, now), _check_path(store_dir)
     folders: list[str] = []
     with _explain_errors(store):
         with suppress(FileNotFoundError), os.scandir(store) as entries:
@@ -500,9 +503,19 @@ def expire_files(store_dir: StrPath, older_than: timedelta, *, now: datetime | N
         return sum(remove_files(folder, before=before) for folder in folders)
 
 
+def _check_path(store_dir: StrPath) -> str:
+    """Return the path of a folder that messages can name: one line, without lone surrogates."""
+    path = os.fspath(store_dir) if isinstance(store_dir, os.PathLike) else store_dir
+    require("store_dir", path, str, "the path of a folder, a str or a Path")
+    if not path:
+        raise ConfigError(("store_dir", "is empty; give the path of a folder, or None to write no files"))
+    if any(unicodedata.category(one) in ("Cc", "Cs") for one in path):
+        raise ConfigError(("store_dir", f"{path[:80]!a} has characters that no message can name; give another path"))
+    return path
+
+
 def _subtract(older_than: timedelta, now: datetime | None) -> float:
-    if not isinstance(older_than, timedelta):
-        raise TypeError(f"older_than is a time, such as timedelta(days=30), not {type(older_than).__name__}")
+    require("older_than", older_than, timedelta, "a time, such as timedelta(days=30)")
     return ((utc_now() if now is None else now) - older_than).timestamp()
 
 

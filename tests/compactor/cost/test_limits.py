@@ -296,9 +296,9 @@ def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
         ({"max_concurrency": True}, "whole number"),
         ({"max_concurrency": 1.5}, "whole number"),
         ({"max_spend_per_hour": 0}, "above 0"),
-        ({"max_spend_per_hour": float("nan")}, "a number from 0 on"),
-        ({"max_spend_per_hour": True}, "a number from 0 on"),
-        ({"max_spend_per_hour": "5"}, "a number from 0 on"),
+        ({"max_spend_per_hour": float("nan")}, "number above 0"),
+        ({"max_spend_per_hour": True}, "number above 0"),
+        ({"max_spend_per_hour": "5"}, "number above 0"),
         ({"max_spend_per_hour": float("inf")}, "above 0"),
     ],
 )

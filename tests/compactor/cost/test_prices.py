@@ -45,7 +45,7 @@ def test_a_share_of_cold_calls_raises_the_price_of_cached_tokens() -> None:
     assert prices.with_cold(0) == prices
     assert prices.with_cold(0.5).cached_input == pytest.approx(0.675)
     assert prices.with_cold(1).cached_input == 1.25
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="at least 0 and at most 1"):
         prices.with_cold(1.5)
 
 

@@ -103,7 +103,7 @@ def test_a_prompt_is_a_text_or_a_template(prompt: Any) -> None:
 @pytest.mark.parametrize("plan", ["Find P-1.", 5, True])
 def test_a_plan_is_asked_for_by_a_function(plan: Any) -> None:
     """A plan that was handed over as it stood once would never change."""
-    with pytest.raises(TypeError, match="plan is a function"):
+    with pytest.raises(TypeError, match="plan: must be a function"):
         AutoContextMemory(Memory(), plan=plan)
 
 
