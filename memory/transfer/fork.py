@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from ..entries import (
@@ -21,7 +22,7 @@ from ..errors import SessionPurged, UnknownRound
 from ..journal import withdraw_reductions
 from ..log.round_store import PURGED
 from ..overlays import find_newest_query, hides_words
-from ..rounds import copy_with, new_id
+from ..rounds import copy_with
 from ..stores import InMemoryStore, Store
 from .state_dict import append_new, refuse_present, round_id_of
 
@@ -51,20 +52,28 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     log = list(memory._store.read(memory.session_id, 0, now.number))
     if len(log) != now.number or log[-1].id != now.last:
         raise SessionPurged(PURGED.format(now.number))
-    entries, made_at, draft = list(_copy_entries(log, at_round)), memory._clock(), InMemoryStore()
-    draft.append(session, entries, 0)
-    copied = type(memory)(session, store=draft).snapshot
-    for role in copied.reductions:  # the newest query of the fork is another one, which may be hidden
-        asked = find_newest_query(reversed(copied.rounds(role)))
-        if asked is not None:
-            hiding = (one for one in copied.reductions_on(role, asked.id) if hides_words(one, asked))
-            entries += [
-                Entry.of(one, created_at=made_at, round=asked.number) for one in withdraw_reductions(role, hiding)
-            ]
+    entries = list(_copy_entries(log, at_round))
+    if now.reductions:
+        entries = [*entries, *_show_newest_query(type(memory), session, entries, made_at=memory._clock())]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
     fork._taken_over = (memory._own_round, *memory._taken_over)  # the next round finishes them, as in the original
     return fork
+
+
+def _show_newest_query(
+    cls: type[Memory], session: str, entries: Sequence[Entry], *, made_at: datetime
+) -> Iterator[Entry]:
+    """Yield withdrawals of the reductions that hide the user's newest query: in the fork it is another one."""
+    draft = InMemoryStore()
+    draft.append(session, entries, 0)
+    copied = cls(session, store=draft).snapshot
+    for role in copied.reductions:
+        asked = find_newest_query(reversed(copied.rounds(role)))
+        if asked is not None:
+            hiding = (one for one in copied.reductions_on(role, asked.id) if hides_words(one, asked))
+            for record in withdraw_reductions(role, hiding):
+                yield Entry.of(record, created_at=made_at, round=asked.number)
 
 
 def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
@@ -103,6 +112,11 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             case _:
                 stays = (place or len(numbers)) <= at_round
         if stays:
-            copy = entry.with_number(0)
-            copy.id, copy.round = new_id(), place
-            yield copy
+            yield Entry(
+                entry.kind,
+                record=record,
+                body=entry._body,
+                created_at=entry.created_at,
+                round=place,
+                version=entry.version,
+            )
