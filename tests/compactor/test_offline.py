@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -213,22 +214,24 @@ def test_what_was_forbidden_during_an_outage_stands_in_what_is_extracted() -> No
 @pytest.mark.parametrize("address", ["memory://", "sqlite:///{}/chat.db"])
 def test_a_restart_goes_on_with_both(address: str, tmp_path: Path) -> None:
     """What is the model's, and up to which round, stands in the log; the model is asked for both at once."""
-    store = open_store(address.format(tmp_path))
-    memory = Memory("s", store=store)
-    for _ in range(10):
-        add_round(memory)
-    it = Outage(memory)
-    text = it.summary
-    it.fall(15)
-    shown = it.summary
-    it.compactor.stop()
-    again = Outage(Memory("s", store=open_store(address.format(tmp_path)) if "sqlite" in address else store))
-    request = again.model.requests[-1]
-    assert shown.startswith(f"{text}\n\n{LINE}")
-    assert request.previous is not None
-    assert request.previous.summary == text
-    assert [round_.id for round_ in request.rounds] == ids(8, 12)
-    assert LINE not in again.summary
+    with closing(open_store(address.format(tmp_path))) as store:
+        memory = Memory("s", store=store)
+        for _ in range(10):
+            add_round(memory)
+        it = Outage(memory)
+        text = it.summary
+        it.fall(15)
+        shown = it.summary
+        it.compactor.stop()
+    with closing(open_store(address.format(tmp_path)) if "sqlite" in address else store) as store:
+        again = Outage(Memory("s", store=store))
+        request = again.model.requests[-1]
+        assert shown.startswith(f"{text}\n\n{LINE}")
+        assert request.previous is not None
+        assert request.previous.summary == text
+        assert [round_.id for round_ in request.rounds] == ids(8, 12)
+        assert LINE not in again.summary
+        again.compactor.stop()
 
 
 def test_a_restart_during_the_outage_keeps_what_stands_until_the_circuit_is_open_again() -> None:

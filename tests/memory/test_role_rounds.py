@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -245,24 +246,24 @@ def test_what_was_made_from_a_summary_of_what_failed_is_stale() -> None:
 def test_what_failed_stays_untold_in_every_copy(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened again, by a checkpoint too, from its state, and in a fork whose end lies behind the failed round."""
     monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1 if way == "checkpoint" else 1_000)
-    store = open_store(f"sqlite:///{tmp_path}/chat.db") if way == "checkpoint" else InMemoryStore()
-    memory = memory_of(10, store=store)
-    compact(memory, "Planner", 3, "to 3")
-    compact(memory, "Planner", 6, "to 6")
-    memory.finish_round(memory.conversation.rounds[4], state="failed")
-    copies = {
-        "log": lambda: Memory(memory.session_id, store=store),
-        "checkpoint": lambda: Memory(memory.session_id, store=store),
-        "state": lambda: Memory.from_state_dict(memory.state_dict()),
-        "fork": lambda: memory.fork(8),
-    }
-    again = copies[way]()
-    _, compaction = again.get_role_rounds("Planner")
-    assert compaction is not None
-    assert compaction.summary == "to 3"
-    assert tail(again) == [str(number) for number in range(4, 9 if way == "fork" else 11) if number != 5]
-    assert again.journal("Planner").revert() is None
-    assert again.get_role_rounds("Planner")[1] is None
+    with closing(open_store(f"sqlite:///{tmp_path}/chat.db") if way == "checkpoint" else InMemoryStore()) as store:
+        memory = memory_of(10, store=store)
+        compact(memory, "Planner", 3, "to 3")
+        compact(memory, "Planner", 6, "to 6")
+        memory.finish_round(memory.conversation.rounds[4], state="failed")
+        copies = {
+            "log": lambda: Memory(memory.session_id, store=store),
+            "checkpoint": lambda: Memory(memory.session_id, store=store),
+            "state": lambda: Memory.from_state_dict(memory.state_dict()),
+            "fork": lambda: memory.fork(8),
+        }
+        again = copies[way]()
+        _, compaction = again.get_role_rounds("Planner")
+        assert compaction is not None
+        assert compaction.summary == "to 3"
+        assert tail(again) == [str(number) for number in range(4, 9 if way == "fork" else 11) if number != 5]
+        assert again.journal("Planner").revert() is None
+        assert again.get_role_rounds("Planner")[1] is None
 
 
 def test_a_failure_that_leads_back_to_what_cannot_be_read_is_not_written() -> None:
