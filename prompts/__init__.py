@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -76,7 +77,6 @@ MAX_SIZE = 256 * 1024
 MAX_PROBLEMS = 10
 
 _TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
-_PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(PLACEHOLDERS)})\}}(?(1)\}})")
 _CLOSING_TAG = re.compile(r"</[^<>]*>")
 _FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
 _FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
@@ -107,7 +107,7 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         require("name", self.name, str, "a text")
         require("content", self.content, str, "a text with {content}, where the conversation goes")
-        parts = _split(self.content)
+        parts = split_template(self.content.rstrip())
         times = parts.count(("content", True))
         renamed = "{PREVIOUS_SUMMARY}" in self.content
         if times == 0:
@@ -175,14 +175,19 @@ class PromptTemplate:
         return "".join(values[part] if is_value else part for part, is_value in self._parts)
 
 
-def _split(template: str) -> list[tuple[str, bool]]:
+def split_template(template: str, names: Iterable[str] = PLACEHOLDERS) -> list[tuple[str, bool]]:
+    """Return *template* cut at each ``{name}`` of *names*: (text, False), or (placeholder's name, True).
+
+    ``{{name}}`` is the word in braces. All other braces are text. Joined again with the values, the template is filled:
+    nothing in a value is a placeholder.
+    """
     parts: list[tuple[str, bool]] = []
     end = 0
-    for match in _PLACEHOLDER.finditer(template):
+    for match in re.finditer(rf"\{{(\{{)?({'|'.join(names)})\}}(?(1)\}})", template):
         parts.append((template[end : match.start()], False))
         parts.append((f"{{{match[2]}}}", False) if match[1] else (match[2], True))
         end = match.end()
-    return [*parts, (template[end:].rstrip(), False)]
+    return [*parts, (template[end:], False)]
 
 
 def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike[str] | None = None) -> PromptTemplate:

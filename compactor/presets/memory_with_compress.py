@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from memory.arguments import require, whole_number
 from memory.messages import ASSISTANT, from_round
 from memory.rounds import copy_with
+from prompts import split_template
 
 from ..config import CompactorConfig, ConfigError, check_config
 from ..prompt.groups import Message
@@ -92,7 +92,7 @@ any case in less than {max_token}.
 Answer with one JSON object of this schema, and with nothing around it:
 {schema_json}"""
 
-_PLACEHOLDER = re.compile(r"\{(\{)?(max_token|messages_list_json|schema_json|target_tokens)\}(?(1)\})")
+_PLACEHOLDERS = ("max_token", "messages_list_json", "schema_json", "target_tokens")
 
 
 def make_structured(
@@ -105,7 +105,7 @@ def make_structured(
     whole_number("max_token", max_token, 1)
     if prompt is not None:
         require("customized_compression_prompt", prompt, str, "a text")
-        if "messages_list_json" not in (match[2] for match in _PLACEHOLDER.finditer(prompt)):
+        if "{messages_list_json}" not in prompt:
             raise ConfigError(("customized_compression_prompt", "lacks {messages_list_json}, where the messages go"))
     is_schema = isinstance(schema, type) and issubclass(schema, BaseModel)
     if schema is not None and not (is_schema and "compressed_text" in schema.model_fields):
@@ -129,7 +129,7 @@ def make_structured(
 
 
 def _fill_prompt(prompt: str, request: SummaryRequest, schema: type[BaseModel], max_token: int) -> str:
-    """Return the prompt. Placeholders are filled once; none is looked for in the inserted text."""
+    """Return the prompt with the messages of *request*, and all else that it has a placeholder for."""
     earlier = [{"role": "user", "content": request.previous.summary}] if request.previous else []
     messages = [message for round_ in request.rounds for message in from_round(round_, request.role or ASSISTANT)]
     values = {
@@ -138,7 +138,7 @@ def _fill_prompt(prompt: str, request: SummaryRequest, schema: type[BaseModel], 
         "messages_list_json": json.dumps([*earlier, *messages], ensure_ascii=False, indent=2),
         "schema_json": json.dumps(schema.model_json_schema(), ensure_ascii=False, indent=2),
     }
-    return _PLACEHOLDER.sub(lambda match: f"{{{match[2]}}}" if match[1] else values[match[2]], prompt)
+    return "".join(values[part] if is_value else part for part, is_value in split_template(prompt, _PLACEHOLDERS))
 
 
 def _parse_answer(answer: str, schema: type[BaseModel], is_strict: bool) -> str:
@@ -157,6 +157,5 @@ def _parse_answer(answer: str, schema: type[BaseModel], is_strict: bool) -> str:
 
 def names_target(prompt: str | None) -> bool:
     """Return whether a model with *prompt* learns ``target_tokens``, or no length at all."""
-    placeholders = _PLACEHOLDER.finditer(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE)
-    named = {match[2] for match in placeholders if not match[1]}
-    return "target_tokens" in named or "max_token" not in named
+    parts = split_template(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, _PLACEHOLDERS)
+    return ("target_tokens", True) in parts or ("max_token", True) not in parts
