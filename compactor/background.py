@@ -269,7 +269,7 @@ class ContextCompactor:
     def publish_deferred(self) -> bool:
         """Show the deferred compaction if it makes prompts shorter; return whether another compaction is shown now.
         Calls no model. ``compose`` calls it where a prompt is too long."""
-        published = self._cycle.publish_deferred()  # on this thread; a back-off goes on
+        published = self._cycle.publish_if_shorter()  # on this thread; a back-off goes on
         if published:
             self._runner.notify(published=True)
         return published

@@ -102,7 +102,7 @@ def compose(
         whole = show_all(view, front, limit) if reminder is None else None
         messages, report = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)))
         # Once: what another thread may defer by then waits for the next prompt.
-        if report.tokens_before <= limit or attempt or not _publish_deferred(memory, role):
+        if report.tokens_before <= limit or attempt or not _make_shorter(memory, role):
             break
     tokens = report.tokens_after
     if report.tokens_over:
@@ -199,7 +199,7 @@ def _read_arguments(
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), front
 
 
-def _publish_deferred(memory: Memory, role: str) -> bool:
+def _make_shorter(memory: Memory, role: str) -> bool:
     """Have the role's compactor publish a deferred compaction, and return whether another one is shown now."""
     publish_deferred = getattr(memory.provider(role), "publish_deferred", None)
     if publish_deferred is None:

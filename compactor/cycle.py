@@ -12,6 +12,7 @@ from typing import Any
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
+from memory.memory import RoundsGetter
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 from memory.rounds import copy_with
@@ -46,6 +47,7 @@ from .tokens import TokenCounter, count_message
 from .triggers import Trigger, Verdict
 from .view import View, last_prompt_of
 
+#: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
 #: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
 #: takes, as it reads now, by the number of their post; 0 is the query.
@@ -98,7 +100,7 @@ class Cycle:
                     raise StaleCompaction("rounds_changed")
                 try:
                     if due is not None and due.over is None and not run.forced:
-                        current.publish_deferred()
+                        current.show_deferred()
                     elif (verdict := current.decide(due, run)) is not None:
                         current.apply(verdict, due, run)
                 except StaleCompaction as stale:
@@ -117,7 +119,7 @@ class Cycle:
         rounds = self.rounds_getter()
         return rounds.for_role(self.ledger.role) if isinstance(rounds, Rounds) else rounds_for(rounds, self.ledger.role)
 
-    def publish_deferred(self, *, needed: bool = True) -> bool:
+    def publish_if_shorter(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
         *needed*: a prompt is too long; else only if it is due, even if prompts stay too long with it.
 
@@ -129,7 +131,7 @@ class Cycle:
         before = current.work.base
         with suppress(StaleCompaction):
             if current.weigh(needed=needed) is not None:
-                current.publish_deferred()
+                current.show_deferred()
         return self.journal.read().generation != before
 
     def fold_offline(self) -> bool:
@@ -146,7 +148,7 @@ class Cycle:
         if not verdict.is_due:
             return False
         end = current.ahead.due_end(self.config, verdict.mark)
-        current.publish_deferred()
+        current.show_deferred()
         view = current.view
         overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
         if overlay is None or view.tokens_in_front(overlay) >= view.compaction_tokens + view.closed_tokens(
@@ -289,8 +291,8 @@ class StrategyPass:
         run.compacting = True
         work.mark, work.exceeds = verdict.mark, verdict.exceeds
         work.plan = self._read_plan() if cycle.plan is not None else None
-        if getattr(run.summarizer, "takes_continued", True):  # it may ask behind the agent's last prompt
-            last = last_prompt_of(getattr(cycle.rounds_getter, "memory", None), self.view.role)
+        if work.takes_continued and isinstance(cycle.rounds_getter, RoundsGetter):
+            last = last_prompt_of(cycle.rounds_getter.memory, self.view.role)
             if last is not None:
                 limit = cycle.config.summarizer_input_tokens
                 work.continued = partial(last.go_on, model=cycle.config.model, count=work.count, limit=limit)
@@ -311,7 +313,7 @@ class StrategyPass:
                 self._note_failure(error, run)
         else:
             if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
-                self.publish_deferred()
+                self.show_deferred()
             self._tell_exhausted(forced=run.forced)
         if not self._changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
@@ -469,7 +471,7 @@ class StrategyPass:
         )
         work.begin(work.strategy)
 
-    def publish_deferred(self) -> None:
+    def show_deferred(self) -> None:
         """Publish the deferred compaction, if any. Raises ``StaleCompaction`` if another process just did so."""
         if self.deferred is not None:
             state = self._cycle.journal.read()

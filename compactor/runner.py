@@ -445,7 +445,7 @@ class Runner:
 
         If that fails too, the run's failure is emitted and tried again all the same.
         """
-        ways: list[Callable[[], bool]] = [partial(self._cycle.publish_deferred, needed=False)]
+        ways: list[Callable[[], bool]] = [partial(self._cycle.publish_if_shorter, needed=False)]
         for publish in [self._cycle.fold_offline, *ways] if folds else ways:
             with self._lock:
                 if self._state is State.STOPPING:

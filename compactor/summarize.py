@@ -27,7 +27,7 @@ from .events import Prepared, Rejected, Skip, Started
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
 from .notes import INSTRUCTIONS, add_instructions, render_notes, span_of
-from .summarizers.base import Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
+from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
 from .tokens import TokenCounter
 
 #: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
@@ -148,10 +148,8 @@ class Work:
 
     def __post_init__(self) -> None:
         self.ask: Summarizer = self.call or self.summarizer
-        #: It costs nothing, and would answer the same again.
-        self.deterministic = bool(getattr(self.summarizer, "deterministic", False))
-        #: It may be asked for changes of notes.
-        self.takes_changes = bool(getattr(self.summarizer, "takes_changes", True))
+        told = [bool(getattr(self.summarizer, name, default)) for name, default in ASSUMED.items()]
+        self.deterministic, self.takes_changes, self.takes_continued = told
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""

@@ -364,12 +364,12 @@ class LastPrompt:
 last_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
 
 
-def last_prompt_of(memory: object, role: str) -> LastPrompt | None:
+def last_prompt_of(memory: Memory, role: str) -> LastPrompt | None:
     """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
     prompt is forgotten."""
-    prompts = last_prompts.get(memory, {}) if isinstance(memory, Memory) else {}
+    prompts = last_prompts.get(memory, {})
     last = prompts.get(role)
-    if last is not None and isinstance(memory, Memory) and last.rounds.redactions != memory.snapshot.redactions:
+    if last is not None and last.rounds.redactions != memory.snapshot.redactions:
         prompts.pop(role, None)
         return None
     return last

@@ -195,7 +195,8 @@ Overlay = CompactedMessage | Reduction
 class CompactionProvider(Protocol):
     """Gives a role's compaction: usually a ``ContextCompactor``.
 
-    If it has a method ``bind(memory, role)``, that is called when it is registered.
+    It may also have these methods: ``bind(memory, role)`` is called when it is registered; ``publish_deferred()`` when
+    a prompt is too long, and returns whether another compaction is shown now; ``current_plan()`` gives a plan.
     """
 
     def get_compaction(self) -> CompactedMessage | None:

@@ -24,7 +24,7 @@ from ..summarizers.sentences import sentences
 from ..summarizers.statements import LONG_MESSAGE, MESSAGE_ENDS, Section
 from ..tokens import TokenCounter
 
-#: Key in a compaction's ``extra`` for its prohibitions, oldest first.
+#: Key in a compaction's ``extra`` for its prohibitions, oldest first, as it is stored.
 PROHIBITIONS = "standing"
 #: Maximum prohibitions to keep (the newest), and characters of each. A longer text is a document.
 MAX_PROHIBITIONS, MAX_SENTENCE = 32, 400

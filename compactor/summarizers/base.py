@@ -88,6 +88,12 @@ class Summary:
 
 
 Summarizer = Callable[[SummaryRequest], "str | Summary"]
+#: What a summarizer may say of itself by attributes, and what is assumed of one that does not.
+ASSUMED = {
+    "deterministic": False,  # it costs nothing, and gives the same answer to the same request
+    "takes_changes": True,  # it may be asked for changes of notes
+    "takes_continued": True,  # it may be asked behind the agent's last prompt
+}
 
 
 class SummarizerError(ContextError):

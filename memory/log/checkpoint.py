@@ -39,8 +39,7 @@ class _Reductions(Record):
 
 class _Role(Record):
     generation: Count | None = None
-    #: The revert_round_id of its JournalState, by its stored name.
-    held_round_id: Text | None = None
+    revert_round_id: Text | None = Field(None, alias="held_round_id")  # as it is stored
     #: Entries of publications that were not reverted, each with the last round that it covers.
     published: tuple[tuple[Count, Count], ...] = ()
     prepared: tuple[Count, ...] = ()
@@ -78,7 +77,7 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
-    return Checkpoint(now.number, to_ascii(run_dump(partial(body.model_dump, exclude_defaults=True))))
+    return Checkpoint(now.number, to_ascii(run_dump(partial(body.model_dump, exclude_defaults=True, by_alias=True))))
 
 
 def _role_of(now: Snapshot, role: str) -> _Role:
@@ -139,7 +138,7 @@ def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
     ).with_pinned(_read_pinned(number, body, archive, live))
     for name, role in roles:
         if role.generation is not None:
-            now = now.with_publications(name, role.generation, role.published, revert_round_id=role.held_round_id)
+            now = now.with_publications(name, role.generation, role.published, revert_round_id=role.revert_round_id)
             current = now.journal(name).current
             if current is not None and current.end_round_id is not None and current.end_number:
                 archive.numbers[current.end_round_id] = current.end_number

@@ -203,7 +203,7 @@ def test_without_a_prompt_there_is_nothing_to_continue(memory: Memory) -> None:
     prompted(memory)
     assert request_of(memory) is not None
     assert request_of(memory, 0) is None
-    assert last_prompt_of(object(), ASSISTANT) is None
+    assert last_prompt_of(Memory("other"), ASSISTANT) is None
 
 
 def test_a_publication_since_then_ends_it(memory: Memory) -> None:
