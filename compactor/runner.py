@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from weakref import WeakMethod
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
@@ -27,7 +26,16 @@ from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitR
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarize import Run
 from .summarizers.base import Summarizer, Summary, SummaryRequest
-from .timers import Clock, DaemonExecutor, Job, backoff_seconds, bound_wait, interpreter_is_exiting, report_uncaught
+from .timers import (
+    Clock,
+    DaemonExecutor,
+    Job,
+    backoff_seconds,
+    bound_wait,
+    call_weakly,
+    interpreter_is_exiting,
+    report_uncaught,
+)
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -124,9 +132,8 @@ class Runner:
         self._indexing = False  # a worker is at it, or will be
         self._thread: DaemonExecutor | None = None
         self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
-        take_turn = WeakMethod(self._take_turn)  # the queue keeps no compactor alive
-        admit: Callable[[], bool] = lambda: (call := take_turn()) is not None and call()  # noqa: E731
-        self._ticket = Ticket(self._limits, admit) if self._limits is not None else None
+        # The queue keeps no compactor alive.
+        self._ticket = Ticket(self._limits, call_weakly(self._take_turn)) if self._limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self.failures = 0  # since the last success
         self.last_error: str | None = None
@@ -509,13 +516,8 @@ class Runner:
 
     def _schedule(self, seconds: float | None, backoff: object | None = None) -> None:
         """Look in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""
-        look_again = WeakMethod(self._look_again)  # a pending call keeps no compactor alive
-
-        def call() -> None:
-            if (method := look_again()) is not None:
-                method(backoff)
-
-        following = None if seconds is None else self._clock.call_later(seconds, call)
+        # A pending call keeps no compactor alive.
+        following = None if seconds is None else self._clock.call_later(seconds, call_weakly(self._look_again, backoff))
         with self._lock:
             cancel, self._cancel = self._cancel, following
         if cancel is not None:

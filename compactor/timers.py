@@ -73,6 +73,12 @@ def backoff_seconds(config: CompactorConfig, failures: int, jitter: float, retry
     return max(delay, min(retry_after, config.backoff_max))
 
 
+def call_weakly(method: Callable[..., R], *args: object) -> Callable[[], R | None]:
+    """Return a function that calls *method* with *args* while its object lives, and keeps that not alive itself."""
+    weakly = weakref.WeakMethod(method)
+    return lambda: None if (call := weakly()) is None else call(*args)
+
+
 class Clock(Protocol):
     """The time that a compactor goes by. ``compactor.testing.FakeClock`` is one for tests."""
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from memory.arguments import number, whole_number
 from memory.hooks import renew_after_fork
 
 from ..errors import LimitReached, SpendExceeded
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
-from ..timers import SYSTEM_CLOCK, Clock
+from ..timers import SYSTEM_CLOCK, Clock, call_weakly
 from ..tokens import TokenCounter, count_prompt
 from .prices import Prices
 
@@ -111,13 +109,18 @@ class Limits:
     def _admit_waiting(self) -> None:
         """Grant permits in queue order while there is room; set a timer if room depends on time alone."""
         while (ticket := self._admit_first()) is not None:
-            wanted = False
+            wanted: bool | None = False
             try:
                 wanted = ticket.call()
             finally:
                 if not wanted:  # its compactor was stopped, or garbage collected
                     with self._lock:
                         self._take_back(ticket)
+
+    def _admit_on_time(self) -> None:
+        with self._lock:
+            self._looks_at = math.inf
+        self._admit_waiting()
 
     def _admit_first(self) -> Ticket | None:
         """Grant the first in the queue its permit and return its ticket; None if there is no room yet."""
@@ -138,12 +141,71 @@ class Limits:
             self._looks_at = now + max(seconds, MIN_WAIT)
             seconds = self._looks_at - now
         try:
-            self._clock.call_later(seconds, partial(_admit_after_timer, weakref.ref(self)))
+            self._clock.call_later(seconds, call_weakly(self._admit_on_time))
         except BaseException:  # no thread could be started: the next attempt sets the timer
             with self._lock:
                 self._looks_at = math.inf
             raise
         return None
+
+    # What permits and tickets ask for.
+
+    def _reserve(self, permit: Permit, cost: float) -> None:
+        """Reserve *cost* for the next call of *permit*. Raises ``LimitReached`` if it has to wait."""
+        now = self._clock.monotonic()
+        with self._lock:
+            inside, more = permit in self._in_use, cost - permit.reserved
+            seconds = self._room_in(more, now)
+            if seconds != 0 or not (inside or (not self._queue and not self._is_full())):
+                # A cycle that reserved too little goes to the front, else the next would pass it. A cycle that has made
+                # a call already queues at the end.
+                first = inside and not permit.asked
+                limit = LimitReached(self._seconds_until_room(cost, now), cost, first=first)
+                if first and permit.ticket is not None:
+                    self._enqueue(permit.ticket, cost, first=True)
+                raise limit
+            self._in_use.add(permit)
+            self._reserved += more
+            permit.reserved = cost
+        if more < 0:
+            self._admit_waiting()
+
+    def _spend(self, permit: Permit, cost: float) -> None:
+        """Record *cost* as spent by the call of *permit* that has ended, in place of what was reserved for it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            if permit not in self._in_use:  # in a forked child: the permit is the parent's
+                return
+            self._reserved, permit.reserved = self._reserved - permit.reserved, 0.0
+            self._add_spent(cost, now)
+        self._admit_waiting()
+
+    def _release(self, permit: Permit) -> None:
+        with self._lock:
+            self._return(permit)
+        self._admit_waiting()
+
+    def _take(self, ticket: Ticket) -> Permit | None:
+        with self._lock:
+            permit, ticket.granted = ticket.granted, None
+        return permit
+
+    def _wait(self, ticket: Ticket, limit: LimitReached) -> None:
+        with self._lock:
+            self._enqueue(ticket, limit.cost, first=limit.first)
+        self._admit_waiting()
+
+    def _withdraw(self, ticket: Ticket, *, from_queue: bool = False) -> None:
+        with self._lock:
+            if from_queue:
+                self._queue.pop(ticket, None)
+            self._take_back(ticket)
+        self._admit_waiting()  # even if it only waited: the next in the queue may cost less
+
+    def _find_limit(self) -> LimitReached:
+        now = self._clock.monotonic()
+        with self._lock:
+            return LimitReached(self._seconds_until_room(0.0, now))
 
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
         """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
@@ -201,139 +263,86 @@ class Limits:
             self._spent.append((until, before + cost))
 
 
-def _admit_after_timer(limits: weakref.ref[Limits]) -> None:
-    """Admit from the queue when a timer fires. The timer has only a weak reference, so limits can be collected."""
-    if (held := limits()) is not None:
-        with held._lock:
-            held._looks_at = math.inf
-        held._admit_waiting()
-
-
+@dataclass(eq=False, slots=True)
 class Permit:
     """The right of one cycle to call a model, with the estimated cost of its next call reserved."""
 
-    __slots__ = ("_limits", "asked", "reserved", "ticket")
-
-    def __init__(self, limits: Limits, reserved: float = 0.0, ticket: Ticket | None = None) -> None:
-        self._limits = limits
-        #: The ticket of the cycle's compactor.
-        self.ticket = ticket
-        #: Reserved for the next call, or the one in flight.
-        self.reserved = reserved
-        #: A call was made.
-        self.asked = False
+    limits: Limits
+    #: Reserved for the next call, or the one in flight.
+    reserved: float = 0.0
+    #: The ticket of the cycle's compactor.
+    ticket: Ticket | None = None
+    #: A call was made.
+    asked: bool = False
 
     def hold(self, request: SummaryRequest, count: TokenCounter) -> None:
         """Reserve the estimated cost of *request*, which may then be sent.
 
         Raises ``LimitReached`` if it has to wait, and ``SpendExceeded`` if it costs more than an hour's limit.
         """
-        limits, cost = self._limits, 0.0
+        limits, cost = self.limits, 0.0
         if limits.max_spend_per_hour is not None:
             read = count_prompt(request.messages, count)
             cost = limits.cost({"input_tokens": read, "output_tokens": request.target_tokens or DEFAULT_ANSWER})
             if cost > limits.max_spend_per_hour:
                 raise SpendExceeded(cost, limits.max_spend_per_hour, limits.unit)
-        now = limits._clock.monotonic()
-        with limits._lock:
-            inside, more = self in limits._in_use, cost - self.reserved
-            seconds = limits._room_in(more, now)
-            if seconds != 0 or not (inside or (not limits._queue and not limits._is_full())):
-                # A cycle that reserved too little goes to the front, else the next would pass it. A cycle that has made
-                # a call already queues at the end.
-                first = inside and not self.asked
-                limit = LimitReached(limits._seconds_until_room(cost, now), cost, first=first)
-                if first and self.ticket is not None:
-                    limits._enqueue(self.ticket, cost, first=True)
-                raise limit
-            limits._in_use.add(self)
-            limits._reserved += more
-            self.reserved = cost
-        if more < 0:
-            limits._admit_waiting()
+        limits._reserve(self, cost)
 
     def ask(self, summarizer: Summarizer, request: SummaryRequest) -> str | Summary:
         """Return the answer of *summarizer*, and record its cost as spent."""
-        limits = self._limits
         self.asked, cost = True, self.reserved
         try:
             answer = summarizer(request)
             usage = answer.usage if isinstance(answer, Summary) else None
-            cost = limits.cost(usage) if usage is not None and "input_tokens" in usage else cost
+            cost = self.limits.cost(usage) if usage is not None and "input_tokens" in usage else cost
         except BaseException as error:
             cost = 0.0 if _is_refusal(error) else cost
             raise
         finally:
-            now = limits._clock.monotonic()
-            with limits._lock:
-                counts = self in limits._in_use  # False in a forked child: the permit is the parent's
-                if counts:
-                    limits._reserved, self.reserved = limits._reserved - self.reserved, 0.0
-                    limits._add_spent(cost, now)
-            if counts:
-                limits._admit_waiting()
+            self.limits._spend(self, cost)
         return answer
 
     def release(self) -> None:
         """Return the permit and admit the next in the queue."""
-        with self._limits._lock:
-            self._limits._return(self)
-        self._limits._admit_waiting()
+        self.limits._release(self)
 
 
+@dataclass(eq=False, slots=True)
 class Ticket:
-    """The entry of one compactor in the queue.
+    """The entry of one compactor in the queue."""
 
-    *call* notifies the compactor of its permit, and returns whether the compactor still wants it.
-    """
-
-    __slots__ = ("_limits", "call", "granted")
-
-    def __init__(self, limits: Limits, call: Callable[[], bool]) -> None:
-        self._limits = limits
-        self.call = call
-        #: The granted permit, until a cycle takes it.
-        self.granted: Permit | None = None
+    limits: Limits
+    #: Notifies the compactor of its permit, and returns whether the compactor still wants it.
+    call: Callable[[], bool | None]
+    #: The granted permit, until a cycle takes it.
+    granted: Permit | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether it is in the queue."""
-        return self in self._limits._queue
+        return self in self.limits._queue
 
     def take_permit(self) -> Permit:
         """Return the granted permit, or a new one, which gets its room in ``Permit.hold``."""
-        with self._limits._lock:
-            permit, self.granted = self.granted, None
-        return permit if permit is not None else Permit(self._limits, ticket=self)
+        return self.limits._take(self) or Permit(self.limits, ticket=self)
 
     def wait(self, limit: LimitReached) -> None:
         """Join the queue for the call that *limit* refused."""
-        with self._limits._lock:
-            self._limits._enqueue(self, limit.cost, first=limit.first)
-        self._limits._admit_waiting()
+        self.limits._wait(self, limit)
 
     def give_back(self) -> None:
         """Return the granted permit if no cycle has taken it."""
         if self.granted is not None:
-            with self._limits._lock:
-                self._limits._take_back(self)
-            self._limits._admit_waiting()
+            self.limits._withdraw(self)
 
     def leave(self) -> None:
         """Leave the queue, and return the granted permit."""
         if self.waiting or self.granted is not None:
-            with self._limits._lock:
-                self._limits._queue.pop(self, None)
-                self._limits._take_back(self)
-            self._limits._admit_waiting()  # even if it only waited: the next in the queue may cost less
+            self.limits._withdraw(self, from_queue=True)
 
     def limit(self) -> LimitReached | None:
         """Return the limit it waits for, as an error; None if it does not wait."""
-        if not self.waiting:
-            return None
-        now = self._limits._clock.monotonic()
-        with self._limits._lock:
-            return LimitReached(self._limits._seconds_until_room(0.0, now))
+        return self.limits._find_limit() if self.waiting else None
 
 
 def _is_refusal(error: BaseException) -> bool:
