@@ -22,23 +22,21 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import BaseModel
 
-from memory import CompactedMessage, ContextError, Event, Memory, Round, StoreError
+from memory import ContextError, Event, Memory, StoreError
 from memory.arguments import require
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, parse
 
-from ...acceptance.checks import Source
 from ...acceptance.prohibitions import find_prohibitions
 from ...config import ConfigError
 from ...errors import SummaryRejected
 from ...events import Rejected
 from ...prompt.groups import Message
 from ...summarize import TOO_LONG, Work
-from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, SummaryRequest
+from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError
 from ...tokens import count_message, count_prompt, count_tokens
-from ...transcript import quote
 from ..memory_with_compress import MIN_TARGET, TriggerFunc, make_structured, names_target
-from .messages import NotAMessage, check_indices, format_msgs, group_messages, is_torn
+from .messages import NotAMessage, check_indices, format_msgs, group_messages, is_torn, summarize_messages
 from .window import SavedWindow, Window, WindowMessage, find_compressible
 
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any] | None
@@ -431,36 +429,30 @@ class MemoryWithCompress:
         """Return one message by *summarizer* in the place of *span*; the checks that its answers fail are appended to
         *failed_checks*. Raises the summarizer's errors, and ``SummaryRejected``."""
         previous = "\n\n".join(_strip_frame(one.message) for one in span if one.is_compressed)
-        rounds = _make_rounds(one.message for one in span if not one.is_compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), MIN_TARGET)
         is_told_target = isinstance(summarizer, ExtractiveSummarizer) or self._names_target
-        request = SummaryRequest(
-            role=ASSISTANT,
-            kind="rounds" if part == "past" else "tool_run",
-            previous=CompactedMessage(start_index=1, end_index=1, summary=previous) if previous else None,
-            rounds=rounds,
-            end_index=len(rounds),
-            target_tokens=target if is_told_target else self.max_token,
-            messages=[{"role": "user", "content": ""}],  # the summarizer has a prompt; this carries the feedback
-        )
         log, items = self._window.read_log(), [one.item for one in span]
-        originals = (self._window.read_item(item, log) for item in self._window.find_originals(items))
+        originals = [self._window.read_item(item, log) for item in self._window.find_originals(items)]
         references = ", ".join(self._window.make_references(items, log))
-        before, tokens = sum(count_message(one.message, count_tokens) for one in span), count_tokens(previous)
-        new_tokens = before - count_message(_make_message("", part, references), count_tokens) - tokens
+        before = sum(count_message(one.message, count_tokens) for one in span)
+        frame = count_message(_make_message("", part, references), count_tokens)
         work = Work(
             summarizer=summarizer,
             count=count_tokens,
             emit=lambda event: failed_checks.append(event.check) if isinstance(event, Rejected) else None,
         )
-        summary = work.summarize(
-            request,
-            Source("\n".join(map(quote, rounds)), new_tokens, tokens, previous=previous),
-            prohibitions=find_prohibitions(_make_rounds(message for message in originals if message is not None)),
+        summary = summarize_messages(
+            [one.message for one in span if not one.is_compressed],
+            work,
+            earlier=previous,
+            prohibitions=find_prohibitions(Memory.from_messages(filter(None, originals)).conversation.rounds),
+            tokens=before - frame - count_tokens(previous),
+            target=target if is_told_target else self.max_token,
             room=max(target // 2, _MIN_ROOM),
+            kind="rounds" if part == "past" else "tool_run",
             length_setting="max_token",
         )
-        return _make_message(summary.text, part, references)
+        return _make_message(summary, part, references)
 
     def _emit(self, reason: Reason, size: int, error: str | None = None) -> None:
         self.memory.emit(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
@@ -599,10 +591,6 @@ def _check_answer(answer: object) -> list[Message]:
     if any(map(is_torn, messages, group_messages(messages))):
         raise CompressionFailed("compress_func parted a tool call from its result; keep or leave out both")
     return messages
-
-
-def _make_rounds(messages: Iterable[Message]) -> tuple[Round, ...]:
-    return Memory.from_messages(messages).conversation.rounds[:]
 
 
 def _make_message(text: str, part: Part, references: str) -> Message:

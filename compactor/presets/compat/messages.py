@@ -4,15 +4,23 @@ and search, from which exactly the same messages come back."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
-from memory import ContextError, MessageError, Post
+from memory import CompactedMessage, ContextError, Memory, MessageError, Post
 from memory.messages import ASSISTANT, FUNCTION, SYSTEM, TOOL, pair_results, parse
 from memory.rounds import freeze_mapping, thaw
 
+from ...acceptance.checks import Source
+from ...acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
+from ...errors import SummaryRejected
 from ...prompt.groups import Message
+from ...summarize import Work
+from ...summarizers import SummaryRequest
+from ...summarizers.base import RequestKind
+from ...transcript import Room, steps
 
 #: The keys of texts that are never written as JSON in an archive: that would escape them.
 _TEXT_KEYS = frozenset({"arguments", "content", "text"})
@@ -108,6 +116,58 @@ def label_orphan(message: Message, group: set[int]) -> Message:
     if message["role"] != TOOL or len(group) > 1:
         return message
     return {"role": "user", "content": f"[Late result of a tool call]\n{parse(message).message}"}
+
+
+# --- as a summary -----------------------------------------------------------------------------------------------------
+
+
+def summarize_messages(
+    messages: Iterable[Message],
+    work: Work,
+    *,
+    earlier: str,
+    prohibitions: Sequence[str],
+    tokens: int,
+    target: int,
+    room: int,
+    request_tokens: int = sys.maxsize,
+    kind: RequestKind = "rounds",
+    length_setting: str = "target_tokens",
+) -> str:
+    """Return one accepted summary of the *earlier* one and *messages*, at most *tokens* longer than that.
+
+    Each request has at most *request_tokens* of conversation, and continues the summary before. Lost *prohibitions*,
+    and those in *messages*, are put back within *room* tokens. Raises the summarizer's errors, and ``SummaryRejected``.
+    """
+    rounds = Memory.from_messages(messages).conversation.rounds
+    if not rounds:
+        raise SummaryRejected("empty", "system messages alone cannot be summarised")
+    summary, sent = earlier, 0
+    for step in steps(rounds, Room(request_tokens), work.count):
+        sent += step.tokens
+        is_last = step.whole == len(rounds)
+        previous = CompactedMessage(
+            start_index=1, end_index=max(step.whole, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
+        )
+        prohibitions = collect_prohibitions(previous, step.rounds)
+        request = SummaryRequest(
+            role=ASSISTANT,
+            kind=kind,
+            previous=previous if summary else None,
+            rounds=tuple(step.rounds),
+            start_index=step.rounds[0].number,
+            end_index=step.rounds[-1].number,
+            target_tokens=target,
+            messages=work.config.prompt.render(
+                step.text, previous_summary=summary or None, role=ASSISTANT, target_tokens=target
+            ),
+        )
+        # Only the last summary is shown, and has to be shorter than all messages.
+        source = Source(step.text, tokens if is_last else sent, work.count(earlier), previous=summary)
+        lost = prohibitions if is_last else ()
+        answer = work.summarize(request, source, prohibitions=lost, room=room, length_setting=length_setting)
+        summary, prohibitions = answer.text, add_quoted_instructions(prohibitions, answer)
+    return summary
 
 
 # --- as plain text ----------------------------------------------------------------------------------------------------

@@ -6,26 +6,21 @@ First the function, then chat messages and their groups, then its two steps: com
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from weakref import ReferenceType, ref
 
-from memory import USER, CompactedMessage, Memory, Post
+from memory import USER, Post
 from memory.arguments import number, require, whole_number
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.rounds import cached_property, copy_with
 
-from ...acceptance.checks import Source, is_too_little
+from ...acceptance.checks import is_too_little
 from ...acceptance.prohibitions import (
-    PROHIBITIONS,
-    add_quoted_instructions,
-    find_lost,
-    find_prohibitions,
     instructions_in,
-    restore_sentences,
 )
 from ...config import CompactorConfig, ConfigError
 from ...errors import SummaryRejected
@@ -33,11 +28,11 @@ from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, is_result, only_text, size_of
 from ...strategies.incremental import measure_saving
 from ...summarize import Work
-from ...summarizers import ExtractiveSummarizer, Summarizer, SummaryRequest, as_summarizer
+from ...summarizers import ExtractiveSummarizer, Summarizer, as_summarizer
 from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
-from ...transcript import MIN_ROOM, Room, steps
-from .messages import archive_of, check_list, group_posts
+from ...transcript import MIN_ROOM
+from .messages import archive_of, check_list, group_posts, summarize_messages
 from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
 
 Mode = Literal["auto", "compact", "compress"]
@@ -388,11 +383,22 @@ def _compress(
     if not target or saving is None:
         return chat, None
     work = Work(summarizer=summarizer, count=chat.count, config=config)
+    # Below its heading, an accepted summary has only the user's words. Extracted ones are extracted again; those that a
+    # model quoted stay, in any language.
+    quoted = instructions_in(earlier)
     try:
-        messages = [chat.messages[place] for place in new]
-        summary = _summarize(messages, earlier, saving[0], target, room, group_tokens, work)
+        summary = summarize_messages(
+            [chat.messages[place] for place in new],
+            work,
+            earlier=earlier,
+            prohibitions=tuple(filter(is_prohibition, quoted)) if work.deterministic else quoted,
+            tokens=saving[0],
+            target=target,
+            room=max(min(target, room - target), MIN_TARGET),
+            request_tokens=group_tokens,
+        )
     except SummaryRejected as rejected:
-        too_little = is_too_little(rejected, deterministic=work.deterministic)
+        too_little = rejected.is_final or is_too_little(rejected, deterministic=work.deterministic)
         return chat, None if too_little else rejected
     except Exception as error:  # noqa: BLE001  (a summarizer may raise anything; the agent goes on without a summary)
         return chat, error
@@ -422,45 +428,6 @@ def _choose_target(wanted: int, *, now: int, ever: int, older: int, new: int, ea
     if older <= ever:
         return 0, now  # the newest messages alone are too much; the room returns once they are older
     return max(min(wanted, ever // 2), MIN_TARGET), ever
-
-
-def _summarize(
-    messages: Sequence[Message], earlier: str, saved: int, target: int, room: int, group_tokens: int, work: Work
-) -> str:
-    """Return one summary of the *earlier* one and *messages*, with the prohibitions that it dropped as far as *room*
-    allows. Raises the summarizer's errors, or ``SummaryRejected``. It may be *saved* tokens longer than *earlier*."""
-    rounds = Memory.from_messages(messages).conversation.rounds
-    summary, tokens = earlier, 0
-    # An accepted summary has only the user's words below its heading. Extracted ones are extracted again; those that a
-    # model quoted stay, in any language.
-    prohibitions = instructions_in(earlier)
-    if work.deterministic:
-        prohibitions = tuple(filter(is_prohibition, prohibitions))
-    for step in steps(rounds, Room(group_tokens), work.count):
-        tokens += step.tokens
-        previous = CompactedMessage(
-            start_index=1, end_index=max(step.whole, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
-        )
-        request = SummaryRequest(
-            role=ASSISTANT,
-            previous=previous if summary else None,
-            rounds=tuple(step.rounds),
-            start_index=step.rounds[0].number,
-            end_index=step.rounds[-1].number,
-            target_tokens=target,
-            messages=work.config.prompt.render(
-                step.text, previous_summary=summary or None, role=ASSISTANT, target_tokens=target
-            ),
-        )
-        # Only the last summary is shown, and has to be shorter than all messages.
-        new_tokens = saved if step.whole == len(rounds) else tokens
-        answer = work.summarize(
-            request, Source(step.text, new_tokens, work.count(earlier), previous=summary), prohibitions=()
-        )
-        summary = answer.text
-        prohibitions = add_quoted_instructions((*prohibitions, *find_prohibitions(step.rounds)), answer)
-    spare = max(min(target, room - work.count(summary)), MIN_TARGET)
-    return restore_sentences(summary, find_lost(prohibitions, [summary]), spare, work.count)[0]
 
 
 def _make_snapshot(summary: str, originals: int, where: str) -> Message:
