@@ -36,8 +36,8 @@ from ...summarize import TOO_LONG, Work
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError
 from ...tokens import count_message, count_prompt, count_tokens
 from ..memory_with_compress import MIN_TARGET, TriggerFunc, make_structured, names_target
-from .messages import NotAMessage, check_indices, format_msgs, group_messages, is_torn, summarize_messages
-from .window import SavedWindow, Window, WindowMessage, find_compressible
+from .messages import NotAMessage, check_indices, check_list, format_msgs, group_messages, is_torn, summarize_messages
+from .window import LogReader, SavedWindow, Window, WindowMessage, find_compressible
 
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any] | None
 CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"] | None
@@ -240,12 +240,11 @@ class MemoryWithCompress:
 
     def history(self) -> list[Message]:
         """Return all messages since the last ``clear``, as they were added."""
-        log = self._window.read_log()
-        return [log.read_round(number)[post] for number, post in self._window.list_history(log)]
+        return self._window.history
 
     async def size(self) -> int:
         """Return how many messages were added since the last ``clear``, shown or not."""
-        return len(self._window.list_history(self._window.read_log()))
+        return len(self._window.history)
 
     @property
     def chat_history_storage(self) -> MessageStorage:
@@ -407,7 +406,7 @@ class MemoryWithCompress:
         answer failed, if answers were too long."""
         unchanged = [one.message for one in span]
         if func is not None:
-            return _check_answer(await _call_in_thread(func, copy.deepcopy(unchanged))), None
+            return _check_answer(await _call(func, copy.deepcopy(unchanged), may_block=True)), None
         failed_checks: list[str] = []
         try:
             return [await asyncio.to_thread(self._summarize, span, part, self._summarizer, failed_checks)], None
@@ -431,7 +430,7 @@ class MemoryWithCompress:
         previous = "\n\n".join(_strip_frame(one.message) for one in span if one.is_compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), MIN_TARGET)
         is_told_target = isinstance(summarizer, ExtractiveSummarizer) or self._names_target
-        log, items = self._window.read_log(), [one.item for one in span]
+        log, items = LogReader(self.memory), [one.item for one in span]
         originals = [self._window.read_item(item, log) for item in self._window.find_originals(items)]
         references = ", ".join(self._window.make_references(items, log))
         before = sum(count_message(one.message, count_tokens) for one in span)
@@ -569,25 +568,20 @@ def _check_size(size: object) -> int:
     return int(size)
 
 
-async def _call(func: Callable[..., Any], *args: Any) -> Any:
-    answer = func(*args)
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-async def _call_in_thread(func: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that may block; a coroutine function runs on the event loop."""
-    answer = func(*args) if inspect.iscoroutinefunction(func) else await asyncio.to_thread(func, *args)
+async def _call(func: Callable[..., Any], *args: Any, may_block: bool = False) -> Any:
+    in_thread = may_block and not inspect.iscoroutinefunction(func)
+    answer = await asyncio.to_thread(func, *args) if in_thread else func(*args)
     return await answer if inspect.isawaitable(answer) else answer
 
 
 def _check_answer(answer: object) -> list[Message]:
     """Return the messages of a *compress_func*. Raises ``CompressionFailed`` if they cannot replace others."""
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes) or not answer:
-        raise CompressionFailed(f"compress_func returned {type(answer).__name__}; it must return a list of messages")
     try:
-        messages = format_msgs(answer)
+        messages = check_list(answer)
     except NotAMessage as error:
-        raise CompressionFailed(f"compress_func returned what is no message: {error}") from error
+        raise CompressionFailed(f"compress_func must return a list of messages: {error}") from error
+    if not messages:
+        raise CompressionFailed("compress_func returned no message; it must return a list of them")
     if any(map(is_torn, messages, group_messages(messages))):
         raise CompressionFailed("compress_func parted a tool call from its result; keep or leave out both")
     return messages

@@ -173,8 +173,8 @@ class OffloadFiles:
         here = self._store.removeprefix(os.path.join(begun_in, ""))  # relative to the working directory
         stores = (self._store, self.prefix.rpartition("/")[0] or "/", here)
         folders = {*stores, *(f"{store}/{self._folder}" for store in stores), self._folder}
-        #: All names of the folder, longest first. That of all chats means the same: a model knows no other chat.
-        self._folders = sorted(map(_normalize, folders), key=len, reverse=True)
+        #: All names of the folder. That of all chats means the same: a model knows no other chat.
+        self._folders = {*map(_normalize, folders)}
         self._watched: WeakSet[Memory] = WeakSet()
         self._owners: WeakSet[Memory] = WeakSet()
         self._search_seconds = search_seconds
@@ -458,10 +458,8 @@ class OffloadFiles:
 
     def _find_name(self, path: str) -> str | None:
         """Return the name of the file in the folder that *path* means; None if it means anything else."""
-        given = _normalize(path)
-        folder = next((f"{one}/" for one in self._folders if given.startswith(f"{one}/")), "")
-        given = given[len(folder) :]
-        return given if _is_readable(given) else None
+        folder, slash, name = _normalize(path).rpartition("/")
+        return name if (not slash or folder in self._folders) and _is_readable(name) else None
 
     def _find_text(self, path: object) -> tuple[str, str]:
         """Return the name of the file that *path* means, and its text. Raises ``Refused``."""

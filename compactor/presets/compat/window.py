@@ -194,7 +194,7 @@ class Window:
         #: What is shown, as the log keeps it; ``direct`` has all ids.
         self._state = ShownRecorded(role=ASSISTANT)
         #: All messages that are not in the log, by id, each behind those that it replaces.
-        self._stand_ins: dict[str, StandIn] = {}
+        self._stand_ins: dict[Item, StandIn] = {}
         self._resume()
         self._written = set(self._stand_ins)
         self._direct_written = self._state.direct
@@ -205,17 +205,19 @@ class Window:
         #: Guards all of it. A caller may hold it over several steps, but must not append or wait meanwhile.
         self.lock = threading.RLock()
 
-    def read_log(self) -> LogReader:
-        return LogReader(self._memory)
+    @property
+    def history(self) -> list[Message]:
+        """All messages of the log since the last ``clear``, as they were added."""
+        log = LogReader(self._memory)
+        return [log.read_round(number)[post] for number, post in self._list_history(log)]
 
-    def list_history(self, log: LogReader) -> list[Place]:
-        """Return all messages of the log since the last ``clear``, shown or not."""
+    def _list_history(self, log: LogReader) -> list[Place]:
         return [place for place in log.find_all() if place > self._state.cleared]
 
     def read(self) -> tuple[LogReader, list[WindowMessage]]:
         """Return the log as it is now, and what is shown of it."""
         with self.lock:
-            log = self.read_log()
+            log = LogReader(self._memory)
             self._apply_erasures(log.snapshot)
             taken = dict(self._state.taken)
             new = [place for place in log.find_all(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
@@ -233,8 +235,7 @@ class Window:
         """Return a message as it reads now; None if its round has failed."""
         if isinstance(item, tuple):
             return log.read_round(item[0]).get(item[1])
-        one = self._stand_ins.get(item)
-        return None if one is None else thaw(one.message)
+        return thaw(self._stand_ins[item].message) if item in self._stand_ins else None
 
     def find_originals(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the messages that *items* replace, down to those of the log and of the host."""
@@ -279,8 +280,11 @@ class Window:
 
     def _list_sources(self, item: Item) -> list[Item]:
         """Return what *item* replaces; a message of the log or of the host replaces nothing."""
-        one = self._stand_ins.get(item) if isinstance(item, str) else None
-        return [] if one is None else list(items_in(one.sources))
+        return list(items_in(self._stand_ins[item].sources)) if item in self._stand_ins else []
+
+    def _list_beside(self, item: Item) -> list[Item]:
+        """Return what the author of *item* read and did not replace."""
+        return list(items_in(self._stand_ins[item].beside)) if item in self._stand_ins else []
 
     # -- changing what is shown ----------------------------------------------------------------------------------------
 
@@ -321,7 +325,7 @@ class Window:
     def clear(self) -> None:
         """Show nothing, and let history begin anew."""
         with self.lock:
-            log = self.read_log()
+            log = LogReader(self._memory)
             self.show((), log)
             self._state = copy_with(self._state, cleared=max(log.find_all(), default=self._state.cleared))
 
@@ -381,7 +385,7 @@ class Window:
 
     def _find_stale(self, erased: Mapping[int, Sequence[int]]) -> set[str]:
         """Return the ids of the texts whose authors read an *erased* message, given by round and post."""
-        read = {id_: one.sources + one.beside for id_, one in self._stand_ins.items()}
+        read = {str(id_): one.sources + one.beside for id_, one in self._stand_ins.items()}
         return {id_ for id_, runs in read.items() if covers(runs, read, erased)}
 
     def _drop(self, stale: set[str]) -> None:
@@ -445,7 +449,7 @@ class Window:
         """Return the window as plain JSON values."""
         with self.lock:
             log, shown = self.read()
-            history = self.list_history(log)
+            history = self._list_history(log)
         numbers: dict[Item, int] = {place: number for number, place in enumerate(history)}
 
         def number_sources(item: Item) -> int | list[Any]:
@@ -472,15 +476,11 @@ class Window:
             "direct_updates": self.direct,
         }
 
-    def _list_beside(self, item: Item) -> list[Item]:
-        one = self._stand_ins.get(item) if isinstance(item, str) else None
-        return [] if one is None else list(items_in(one.beside))
-
     def load(self, saved: SavedWindow) -> None:
         """Show what *saved* shows, and append its history unless the log has it. Raises ``StateError``."""
         given = saved.chat_history_storage
-        log = self.read_log()
-        history = self.list_history(log)
+        log = LogReader(self._memory)
+        history = self._list_history(log)
         known = len(history) if given is None else len(given)
         saved.check_sources(known)
         if given is not None and [self.read_item(place, log) for place in history[:known]] != given:
@@ -489,7 +489,7 @@ class Window:
                 self._memory.append(message)
         with self.lock:  # only now: appending calls hooks
             log, shown = self.read()
-            history = self.list_history(log)
+            history = self._list_history(log)
             items: list[Item] = [one.item for one in shown] if given is None else [*history[:known]]
             if saved.memory_storage is not None:
                 items = list(self._find_saved(saved, saved.memory_storage, history[:known], log))
