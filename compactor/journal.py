@@ -186,7 +186,7 @@ class JournalWriter:
             journal = _HostJournal(journal)
         self._journal = journal
         self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
-        self.has_index = getattr(journal, "has_index", True)
+        self.has_index = not isinstance(journal, RoleJournal) or journal.has_index
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts

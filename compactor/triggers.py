@@ -62,6 +62,9 @@ class Trigger:
     #: The triggers that it combines, and how.
     parts: tuple[Trigger, ...] = ()
     combine: Callable[[Trigger, Trigger], Trigger] | None = None
+    #: The ``Prices`` that it goes by, and the prompt's limit in tokens, if it has any: publication goes by them too.
+    prices: object = field(default=None, init=False)
+    budget: int | None = field(default=None, init=False)
 
     def within(self, config: CompactorConfig) -> Trigger:
         """Return the trigger for a compactor of that configuration."""

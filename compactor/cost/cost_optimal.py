@@ -169,7 +169,7 @@ class CostOptimal(Trigger):
         calls_left: CallsLeft,
     ) -> None:
         super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})")
-        self.prices = prices
+        self.prices: Prices = prices
         #: Maximum prompt tokens, if given.
         self.budget = budget
         self._least, self._style, self._delta_tokens = least, style, delta_tokens

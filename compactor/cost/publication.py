@@ -21,6 +21,7 @@ from memory.rounds import copy_with
 from ..events import Deferred, Discarded, PublicationFailed
 from ..host_rounds import HostRounds
 from ..prompt.accounting import count_calls
+from ..triggers import Trigger
 from ..view import View
 from .prices import Prices
 
@@ -122,15 +123,16 @@ def deferred(
 
 def prices_in(trigger: object) -> Prices | None:
     """Return the prices of a trigger, or of one of its parts; None if there are none."""
-    found = getattr(trigger, "prices", None)
-    parts = getattr(trigger, "parts", ())
-    return found if isinstance(found, Prices) else next(filter(None, map(prices_in, parts)), None)
+    if not isinstance(trigger, Trigger):
+        return None
+    found = trigger.prices
+    return found if isinstance(found, Prices) else next(filter(None, map(prices_in, trigger.parts)), None)
 
 
 def budget_in(trigger: object) -> int | None:
     """Return the smallest budget of a trigger and its parts; None if there is none."""
-    found = (getattr(trigger, "budget", None), *map(budget_in, getattr(trigger, "parts", ())))
-    return min((one for one in found if isinstance(one, int)), default=None)
+    found = (trigger.budget, *map(budget_in, trigger.parts)) if isinstance(trigger, Trigger) else ()
+    return min((one for one in found if one is not None), default=None)
 
 
 def publication_of(publish: Publication | str, prices: Prices | None, budget: int | None) -> Publication | None:
