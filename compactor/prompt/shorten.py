@@ -13,7 +13,7 @@ from memory.arguments import whole_number
 from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
-from memory.rounds import USER, Post, Round, ToolCall, copy_with
+from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 
 from ..tokens import TokenCounter, count_message
 from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
@@ -306,6 +306,18 @@ def kept_line(what: str, reference: str) -> str:
     return f"[{what}, left out here and kept in full; reload {reference}]"
 
 
+def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
+    """Return the line that stands for *attachments*, one or more of one type."""
+    characters = sum(len(attachment.content) for attachment in attachments)
+    times = f"{len(attachments)} × " if len(attachments) > 1 else ""
+    return kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)
+
+
+def summary_text(summary: str, what: str, reference: str) -> str:
+    """Return *summary* as prompts show it instead of *what*, marked as a summary."""
+    return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
+
+
 def size_of(characters: int, tokens: int) -> str:
     """Return how long a text is, in words. The tokens have two digits: each model counts its own."""
     return f"{characters:,} characters, about {round(tokens, min(2 - len(str(tokens)), 0)):,} tokens"
@@ -364,6 +376,13 @@ def omission_note(
 
 #: Heads what the user forbade in a message that reads shorter.
 FORBIDS = "[In it the user forbids, word for word:]"
+
+
+def append_prohibitions(text: str, sentences: Sequence[str]) -> str:
+    """Return *text* with the user's prohibitions, word for word, below it."""
+    return "\n".join([text, FORBIDS, *(f"- {sentence}" for sentence in sentences)])
+
+
 #: One of these is in each line that stands for what is left out.
 _WORDS = ("kept in full", "left out; reload ", "Left out; reload ", "left out now; reload ", FORBIDS)
 #: Maximum characters of such a line.

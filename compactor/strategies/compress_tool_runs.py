@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,11 +18,11 @@ from prompts import PromptTemplate, load
 from ..acceptance.checks import MIN_SAVING
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
-from ..prompt.shorten import CALLS, is_result
+from ..prompt.shorten import CALLS, is_result, strip_marks, summary_text
 from ..tokens import MESSAGE_TOKENS
 from ..transcript import answered_calls, begin_line, quote
 from ..view import View
-from .incremental import SummaryQuestion, fold, quote_query, require_work, summary_text
+from .incremental import SummaryQuestion, fold, quote_query, require_work
 from .tail import Location, Tail
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ _Part = Literal["tools", "summary", "said", "end"]
 
 #: Limits of a summary's target: tokens, and a share of the tokens of a request.
 MIN_TARGET, MAX_OF_INPUT = 64, 0.25
-#: The first line of such a summary; a summary made by the host may lack it.
-_FIRST_LINE = re.compile(r"\A\[Summary of [^\n]*\n")
 
 
 def compress_tool_runs(
@@ -207,7 +204,7 @@ def _summarize(
     # Earlier summaries of some of the calls, which the new one continues and replaces.
     replaced = [one for one in view.reductions.of(logged.id) if one.kind == "summarised"]
     replaced = [one for one in replaced if run.first <= one.first_number <= run.last]
-    said = "\n\n".join(_FIRST_LINE.sub("", one.text) for one in replaced)
+    said = "\n\n".join(strip_marks(one.text) for one in replaced)
     number = run.place + 1
     previous = CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 

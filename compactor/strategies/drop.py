@@ -15,11 +15,10 @@ from memory.references import post_reference
 from memory.rounds import Attachment, Post, Round, copy_with
 
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, parse_kind
-from ..prompt.shorten import is_kind, is_result, omission_note
+from ..prompt.shorten import attachments_line, is_kind, is_result, omission_note
 from ..summarizers.results import has_failed
 from ..tokens import count_message
 from ..view import View
-from .incremental import attachments_line
 from .tail import Location, Tail, TailGroup
 
 

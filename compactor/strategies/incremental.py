@@ -9,13 +9,12 @@ from typing import Any
 
 from memory.overlays import CompactedMessage
 from memory.references import beginning
-from memory.rounds import Attachment, Round, copy_with
+from memory.rounds import Round, copy_with
 from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
 from ..errors import LimitReached, SummaryRejected
-from ..prompt.shorten import FORBIDS, kept_line
 from ..summarize import Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
@@ -248,7 +247,6 @@ def fold(
             end_index=reached if step.at_boundary else reached + 1,
             target_tokens=target,
             plan=question.work.plan,
-            messages=[],
         )
         batch = Batch(step, request, source, reached, last, can_publish, usage, prohibitions)
         kind, send, becomes = question.prepare(view, batch)
@@ -279,20 +277,3 @@ def quote_query(round_: Round) -> str:
     asked = query if len(query) <= MAX_QUERY else f"{beginning(query, MAX_QUERY)} [...]"
     about = copy_with(round_, user_query=asked, post_list=())
     return quote(about, partial=True) if asked else ""
-
-
-def summary_text(summary: str, what: str, reference: str) -> str:
-    """Return *summary* as prompts show it instead of *what*, marked as a summary."""
-    return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
-
-
-def append_prohibitions(text: str, sentences: Sequence[str]) -> str:
-    """Return *text* with the user's prohibitions, word for word, below it."""
-    return "\n".join([text, FORBIDS, *(f"- {sentence}" for sentence in sentences)])
-
-
-def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
-    """Return the line that stands for *attachments*, one or more of one type."""
-    characters = sum(len(attachment.content) for attachment in attachments)
-    times = f"{len(attachments)} × " if len(attachments) > 1 else ""
-    return kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)

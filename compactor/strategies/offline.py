@@ -38,14 +38,11 @@ def fold_in(view: View, end: int, target_tokens: int | None, summarize: Summariz
     summary = summarize(
         SummaryRequest(
             role=view.role,
-            kind="rounds",
             previous=previous,
             rounds=tuple(rounds),
             start_index=view.end + 1,
             end_index=view.end + len(rounds),
             target_tokens=target,
-            plan=None,
-            messages=[],
         )
     )
     text = summary.text if isinstance(summary, Summary) else summary

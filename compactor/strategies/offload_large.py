@@ -15,10 +15,10 @@ from prompts import PromptTemplate, load
 from ..acceptance.prohibitions import find_lost
 from ..errors import SummaryRejected
 from ..prompt.groups import ARGUMENTS, parse_kind
-from ..prompt.shorten import OffloadRule, is_result, size_of
+from ..prompt.shorten import OffloadRule, append_prohibitions, is_result, size_of, summary_text
 from ..transcript import answered_calls
 from ..view import View
-from .incremental import SummaryQuestion, append_prohibitions, fold, quote_query, require_work, summary_text
+from .incremental import SummaryQuestion, fold, quote_query, require_work
 from .tail import Tail, TailGroup
 
 #: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.

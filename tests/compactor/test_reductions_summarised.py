@@ -15,6 +15,8 @@ from compactor.presets import auto_context, context_offload, memory_with_compres
 from compactor.prompt.groups import apply_overlays
 from compactor.prompt.shorten import (
     FORBIDS,
+    append_prohibitions,
+    attachments_line,
     clip_text,
     kept_line,
     omission_note,
@@ -22,8 +24,8 @@ from compactor.prompt.shorten import (
     size_of,
     strip_marks,
     strip_round,
+    summary_text,
 )
-from compactor.strategies.incremental import append_prohibitions, attachments_line, summary_text
 from compactor.summarizers.statements import Section, from_summary
 from compactor.tokens import count_tokens
 from compactor.transcript import quote

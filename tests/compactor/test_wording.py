@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.prompt.shorten import cut_text, kept_line, only_text, size_of
-from compactor.strategies.incremental import attachments_line, summary_text
+from compactor.prompt.shorten import attachments_line, cut_text, kept_line, only_text, size_of, summary_text
 from compactor.tokens import count_tokens
 from memory.rounds import Attachment, freeze_mapping
 
