@@ -10,9 +10,8 @@ from typing import Literal
 
 from memory.overlays import CompactedMessage
 
-from .acceptance.prohibitions import letters_of
 from .summarizers.content import find_identifiers, find_unknown
-from .summarizers.sentences import sentences
+from .summarizers.sentences import letters_of, sentences
 
 __all__ = ["Difference", "compare"]
 

@@ -13,15 +13,12 @@ from memory.overlays import Note
 from memory.rounds import Round
 
 from .acceptance.prohibitions import HEADING
+from .summarizers.sentences import is_heading
 
 #: Log numbers of the first and the last source round.
 Span = tuple[int, int]
 
-#: Maximum characters of a heading; a longer line is text.
-_LONGEST_HEADING = 80
 _INDENT = "  "
-_HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
-_BOLD_HEADING = re.compile(r"\*\*([^*]+)\*\*:?")
 _BULLET = re.compile(r"(?:[-*+•]|(\d+)[.)])[ \t]+(?=\S)", re.ASCII)
 #: Indentation of a continuation line; models vary.
 _INDENTED = re.compile(r" {2}|\s")
@@ -137,7 +134,7 @@ def _read_items(text: str) -> Iterator[tuple[str, str]]:
             continues, said = True, _INDENTED.sub("", line, count=1)
         elif item := _item_in(line.lstrip(), len(notes) + 1):
             said = item
-        elif heading := _section_in(line.strip()):
+        elif is_heading(line) and (heading := normalize_heading(line)):
             section, lines, blanks = heading, [], 0
             continue
         else:  # it continues a note, or begins a paragraph
@@ -165,11 +162,3 @@ def _item_in(line: str, number: int) -> str:
     if mark is None or (mark[1] and len(mark[1]) > 2 and mark[1] != str(number)):
         return ""
     return line[mark.end() :]
-
-
-def _section_in(line: str) -> str:
-    """Return the name of the section that *line* opens; empty if it is no heading."""
-    found = _HEADING.fullmatch(line) or _BOLD_HEADING.fullmatch(line)
-    if found:
-        return normalize_heading(found[1])
-    return normalize_heading(line) if line[-1] in ":：" and len(line) <= _LONGEST_HEADING else ""

@@ -20,7 +20,7 @@ from memory.rounds import USER, Round, cached_property, copy_with
 from ..summarizers.base import Summary
 from ..summarizers.content import Terms, find_identifiers
 from ..summarizers.cues import is_prohibition, may_prohibit
-from ..summarizers.sentences import sentences
+from ..summarizers.sentences import MAX_HEADING, is_heading, letters_of, sentences, strip_list_mark
 from ..summarizers.statements import LONG_MESSAGE, MESSAGE_ENDS, Section
 from ..tokens import TokenCounter
 
@@ -32,12 +32,7 @@ MAX_PROHIBITIONS, MAX_SENTENCE = 32, 400
 HEADING = Section.INSTRUCTIONS.value
 
 #: Headings that attribute the text below to the user.
-_ATTRIBUTING = {
-    "".join(filter(str.isalnum, one.casefold())): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)
-}
-#: Maximum length of a heading, in characters.
-_MAX_HEADING = 80
-_LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,4}[.)])\s+(?=\S)", re.ASCII)
+_ATTRIBUTING = {letters_of(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)}
 
 #: Code and quoted lines of another person's message: the user only shows them.
 _SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
@@ -87,7 +82,7 @@ def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tu
     *summary* is accepted. Only a model's summary adds quotes: an extractive one chose them by cue words already.
     """
     _, items, _ = _split_at_instructions(summary.text)
-    quoted = [] if summary.extracted else [text for text in map(_item_in, items) if len(text) <= MAX_SENTENCE]
+    quoted = [] if summary.extracted else [text for text in map(strip_list_mark, items) if len(text) <= MAX_SENTENCE]
     found = (*prohibitions, *quoted)
     return _keep_newest(found) if found else ()
 
@@ -134,7 +129,7 @@ def restore_sentences(text: str, sentences: Sequence[str], room: int, count: Tok
 def instructions_in(text: str) -> tuple[str, ...]:
     """Return the items below ``HEADING`` in a stored summary."""
     _, items, _ = _split_at_instructions(text)
-    return tuple(map(_item_in, items))
+    return tuple(map(strip_list_mark, items))
 
 
 def _split_at_instructions(text: str) -> tuple[list[str], list[str], list[str]]:
@@ -146,15 +141,9 @@ def _split_at_instructions(text: str) -> tuple[list[str], list[str], list[str]]:
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if _heading_in(line) is Section.INSTRUCTIONS), len(lines))
     end = start + 1
-    while end < len(lines) and lines[end].strip() and not _is_heading(lines[end]):
+    while end < len(lines) and lines[end].strip() and not is_heading(lines[end]):
         end += 1
     return lines[:start], lines[start + 1 : end], lines[end:]
-
-
-def _item_in(line: str) -> str:
-    """Return *line* without its list mark, if any."""
-    mark = _LIST_MARK.match(line)
-    return line[mark.end() :] if mark else line.strip()
 
 
 def _heading_in(line: str) -> Section | None:
@@ -164,19 +153,7 @@ def _heading_in(line: str) -> Section | None:
     """
     if line.strip() == Section.GOAL:
         return Section.GOAL
-    return _ATTRIBUTING.get(letters_of(line)) if len(line) <= _MAX_HEADING else None
-
-
-def _is_heading(line: str) -> bool:
-    """Return whether *line* looks like a heading: it has Markdown marks, or is short and ends in a colon."""
-    line = line.strip()
-    named = line.endswith((":", "：")) and len(line) <= _MAX_HEADING and not _LIST_MARK.match(line)
-    return named or line.startswith("#") or (line.startswith("**") and line.endswith("**"))
-
-
-def letters_of(text: str) -> str:
-    """Return the letters and digits of *text* in lower case."""
-    return "".join(filter(str.isalnum, text.casefold()))
+    return _ATTRIBUTING.get(letters_of(line)) if len(line) <= MAX_HEADING else None
 
 
 # Attribution: check the instructions in a model's summary against the user's own words.
@@ -221,10 +198,10 @@ class UserWords:
                 texts += [call.arguments for call in post.tool_calls]
         is_of_others = False
         for line in self.previous.split("\n"):
-            if _is_heading(line):
+            if is_heading(line):
                 is_of_others = letters_of(line) == letters_of(OTHERS)
             elif is_of_others:
-                texts.append(_item_in(line))
+                texts.append(strip_list_mark(line))
         return "\n".join(map(letters_of, texts))
 
     def find_sentence(self, quote: str) -> str:
@@ -263,7 +240,7 @@ class UserWords:
             heading = _heading_in(line)
             if heading is Section.INSTRUCTIONS:
                 place, inside = min(place, len(result)), True
-            elif heading is not None or _is_heading(line):
+            elif heading is not None or is_heading(line):
                 result.append(_mark_heading(line))
                 inside, unsaid = False, ""
             elif not inside or not line.strip():
@@ -298,13 +275,13 @@ class UserWords:
 
     def _heading_for(self, item: str) -> str:
         """Return the heading for *item*, which is not the user's: ``OTHERS`` or ``UNSAID``."""
-        item = _item_in(item)
+        item = strip_list_mark(item)
         asked = map(letters_of, (*_quotes_in(item), item)) if self._quotes_left else ()
         return OTHERS if any(_is_long(one) and one in self._letters_of_all for one in asked) else UNSAID
 
     def _split_quotes(self, item: str) -> tuple[list[str], bool]:
         """Return the user's sentences that *item* quotes, and True if it contains hardly anything else."""
-        item = _item_in(item)
+        item = strip_list_mark(item)
         quotes = _quotes_in(item) or [item]
         found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
         if not found and (sentence := self.find_sentence(item)):  # the user's sentence itself contains a quotation

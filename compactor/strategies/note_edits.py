@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 from memory.overlays import Note
 from memory.rounds import copy_with, freeze_mapping
 
-from ..acceptance.prohibitions import letters_of
 from ..errors import SummaryRejected
 from ..notes import Span, append_notes, normalize_heading, normalize_text
+from ..summarizers.sentences import letters_of
 
 Op = Literal["add", "replace", "remove"]
 

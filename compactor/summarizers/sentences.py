@@ -18,7 +18,10 @@ _CLAUSE = 40
 #: Maximum characters of a word; anything longer is data.
 MAX_WORD = 160
 
-LIST_MARK = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
+LIST_MARK = re.compile(r"^(?:[-*+•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
+#: Maximum characters of a heading that has no Markdown marks.
+MAX_HEADING = 80
+_HEADING = re.compile(r"#{1,6}[ \t]+.+|\*\*[^*]+\*\*:?")
 # The pattern starts with all possible end characters, so the search skips other text quickly.
 _END = re.compile(
     r"[.!?…。！？；](?:(?<=[.!?…])[.!?…]{0,3}[\"'”’)\]*]{0,3} (?=\S)|(?<=[。！？；])[。！？；]{0,3}[」』”）]{0,2})"
@@ -48,6 +51,23 @@ def lines_in(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line and not line.isspace():
             yield " ".join(line.split())
+
+
+def strip_list_mark(line: str) -> str:
+    """Return *line* without white space around it and without its list mark, if any."""
+    return LIST_MARK.sub("", line.strip())
+
+
+def is_heading(line: str) -> bool:
+    """Return whether *line* looks like a heading: it has Markdown marks, or is short and ends in a colon."""
+    line = line.strip()
+    named = line.endswith((":", "：")) and len(line) <= MAX_HEADING and not LIST_MARK.match(line)
+    return named or _HEADING.fullmatch(line) is not None
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of *text* in lower case."""
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _join_items(lines: Iterator[str], limit: int, listed: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ from .actions import ARROW, name_words
 from .content import CJK, UNSPACED, is_code
 from .cues import instruction_strength, is_prohibition, load_table
 from .results import field_lines, flatten, structures
-from .sentences import LIST_MARK, MAX_WORD, clauses, lines_in, sentences, split_line, wrap
+from .sentences import LIST_MARK, MAX_WORD, clauses, lines_in, sentences, split_line, strip_list_mark, wrap
 
 
 class Section(StrEnum):
@@ -145,7 +145,7 @@ def from_summary(summary: str) -> Iterator[Statement]:
             yield from _of_item(line[item.end() :], section, source)
         elif not (line.endswith(":") and len(line) < 60):
             # Below a heading of ours too, a line without a bullet has another author.
-            for sentence in sentences(LIST_MARK.sub("", line), _SENTENCE):
+            for sentence in sentences(strip_list_mark(line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
 
 

@@ -21,7 +21,7 @@ from compactor.acceptance.checks import (
     repeats,
     strip_markup,
 )
-from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions, letters_of
+from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions
 from compactor.difference import compare
 from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
@@ -35,6 +35,7 @@ from compactor.summarizers.content import (
     names_nothing_new,
     says_nothing,
 )
+from compactor.summarizers.sentences import letters_of
 from memory import CompactedMessage
 from memory.rounds import Round
 
