@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from memory.arguments import require
+from memory.arguments import require, whole_number
 from memory.hooks import renew_after_fork
 from memory.rounds import utc_now
 
@@ -159,11 +159,9 @@ class DaemonExecutor(Executor):
     """
 
     def __init__(self, max_workers: int, thread_name: str = "") -> None:
-        self._max_workers = max_workers
+        self._max_workers = whole_number("max_workers", max_workers, 1)
         self._thread_name = thread_name
         self._after_fork()
-        if max_workers < 1:
-            raise ValueError(f"max_workers is at least 1, not {max_workers}")
         renew_after_fork(self)
 
     def _after_fork(self) -> None:

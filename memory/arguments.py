@@ -80,8 +80,9 @@ def number(
 
 
 def _wrong_number(name: str, value: object, wanted: str) -> ConfigError:
-    given = repr(value) if isinstance(value, int | float) else kind_of(value)
-    return ConfigError((name, f"must be {wanted}, not {given}"))
+    if isinstance(value, int | float):
+        return ConfigError((name, f"must be {wanted}, not {value!r}"))
+    return WrongType((name, f"must be {wanted}, not {kind_of(value)}"))
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:

@@ -36,6 +36,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+from memory.arguments import whole_number
 from memory.messages import repeats_query
 
 from ..prompt.shorten import strip_round
@@ -95,9 +96,7 @@ class ExtractiveSummarizer:
     takes_continued = False
 
     def __init__(self, *, target_tokens: int = 1000, count: TokenCounter | None = None) -> None:
-        if target_tokens < 1:
-            raise ValueError(f"target_tokens is {target_tokens}; give a number of tokens, at least 1")
-        self._target = target_tokens
+        self._target = whole_number("target_tokens", target_tokens, 1)
         self._count = count or count_tokens
 
     def __call__(self, request: SummaryRequest) -> Summary:

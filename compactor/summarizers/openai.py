@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memory.arguments import require
+from memory.arguments import number, require, whole_number
 from memory.rounds import copy_with
 
 from .answers import NoSummary, parse_body, read_answer
@@ -85,11 +85,9 @@ class OpenAISummarizer:
             raise ValueError("model= must be the name of a model, such as 'gpt-5-mini'")
         require("base_url", base_url, str | None, "an address, as a text")
         require("api_key", api_key, str | None, "a text")
-        require("timeout", timeout, int | float, "a number of seconds")
-        if not 0 < timeout < math.inf:
-            raise ValueError("timeout= must be a number of seconds above 0")
-        if max_output_tokens is not None and max_output_tokens < 1:
-            raise ValueError("max_output_tokens= must be at least 1, or None for no limit")
+        number("timeout", timeout, above=True, finite=True)
+        if max_output_tokens is not None:
+            whole_number("max_output_tokens", max_output_tokens, 1)
         if style not in (None, "separate", "continue"):
             raise ValueError(f"style= must be 'separate', 'continue' or None, not {style!r}")
         for name in extra or ():

@@ -671,7 +671,7 @@ def test_a_thumb_up_is_an_answer() -> None:
 
 @pytest.mark.parametrize("target", [0, -5])
 def test_a_target_below_one_is_refused(target: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="target_tokens: must be a whole number from 1 on"):
         ExtractiveSummarizer(target_tokens=target)
 
 

@@ -233,9 +233,9 @@ def test_without_a_key_openai_is_not_asked(base_url: str | None) -> None:
     [
         ({"model": " "}, "name of a model"),
         ({"model": None}, "name of a model"),
-        ({"timeout": 0}, "timeout="),
-        ({"timeout": float("nan")}, "timeout="),
-        ({"max_output_tokens": 0}, "max_output_tokens="),
+        ({"timeout": 0}, "timeout: must be a finite number above 0"),
+        ({"timeout": float("nan")}, "timeout: must be"),
+        ({"max_output_tokens": 0}, "max_output_tokens: must be a whole number from 1 on"),
         ({"extra": {"stream": True}}, "'stream'"),
         ({"extra": {"messages": []}}, "'messages'"),
         ({"base_url": "localhost:8000"}, "base_url="),

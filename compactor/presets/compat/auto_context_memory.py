@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from memory import USER, Event, Memory, Recall, Redacted, Reduction, Round
+from memory.arguments import require
 from memory.errors import ContextError, MessageError, StaleCompaction, StoreError, UnknownReference
 from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, parse, query_message, repeats_query
 from memory.references import messages_behind, parse_reference, posts_reference, range_reference
@@ -106,21 +107,19 @@ class AutoContextMemory:
         compactor: ContextCompactor | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(memory, Memory) or not isinstance(role, str):
-            raise TypeError("AutoContextMemory takes a Memory, then a role; settings by name, a model as summarizer=")
+        require("memory", memory, Memory, "a Memory, before role; give settings by name, a model as summarizer=")
+        require("role", role, str, "the name of an agent, after a Memory; give settings by name")
         own = f"{memory.session_id}/offloads"
         if offloads is None:
             offloads = Memory(own)
-        if not isinstance(offloads, Memory):
-            raise TypeError(f"offloads must be a Memory(...) of its own, not {type(offloads).__name__}")
+        require("offloads", offloads, Memory, "a Memory(...) of its own")
         if offloads.is_same_session(memory):
             raise ValueError(f"offloads are not the conversation; give a Memory of its own: Memory('{own}', store=...)")
+        require("compactor", compactor, ContextCompactor | None, "a ContextCompactor, or None")
         if compactor is None:
             compactor = ContextCompactor.for_role(memory, role, **auto_context(**options))
         elif options:
             raise TypeError(f"the compactor is made already; give {', '.join(options)} to auto_context() for that")
-        elif not isinstance(compactor, ContextCompactor):
-            raise TypeError(f"compactor must be a ContextCompactor, or None, not {type(compactor).__name__}")
         elif compactor.role != role:
             raise ValueError(f"the compactor is that of {compactor.role!r}, not of {role!r}; give one of the same role")
         elif memory.provider(role) is not compactor:

@@ -122,7 +122,7 @@ def test_explicit_offloads_have_a_memory_of_their_own() -> None:
         with pytest.raises(ValueError, match=r"s/offloads"):
             AutoContextMemory(memory, offloads=offloads)
     for wrong in ("folder", store, 5):
-        with pytest.raises(TypeError, match="offloads must be a Memory"):
+        with pytest.raises(TypeError, match="offloads: must be a Memory"):
             AutoContextMemory(memory, offloads=wrong)  # type: ignore[arg-type]
     assert AutoContextMemory(memory, offloads=Memory("s/offloads", store=store)).get_messages() == []
 
