@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from memory.arguments import require, whole_number
 
 from .config import CompactorConfig
+from .events import CostEvaluated
 from .summarize import Size
-
-if TYPE_CHECKING:
-    from .events import CostEvaluated
-    from .view import View
+from .view import View
 
 __all__ = [
     "Condition",
@@ -50,7 +47,7 @@ class Verdict:
         return self.is_due
 
 
-Condition = Callable[["View"], "bool | Verdict | Awaitable[bool]"]
+Condition = Callable[[View], "bool | Verdict | Awaitable[bool]"]
 
 
 @dataclass(eq=False, repr=False)

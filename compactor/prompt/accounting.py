@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -16,12 +16,10 @@ from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Round, copy_with
 from memory.visibility import Rounds
 
+from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
 from .groups import MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .shorten import LARGE, PromptPart, Reduced, shorten_part
-
-if TYPE_CHECKING:
-    from ..host_rounds import HostRounds
 
 #: Maximum closed rounds of one role whose messages are kept, and their tokens: older ones are read and made anew.
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000

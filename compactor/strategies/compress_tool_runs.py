@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from memory.arguments import whole_number
 from memory.overlays import CompactedMessage, Reduction
@@ -19,14 +19,12 @@ from ..acceptance.checks import MIN_SAVING
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import CALLS, is_result, strip_marks, summary_text
+from ..summarize import Work
 from ..tokens import MESSAGE_TOKENS
 from ..transcript import answered_calls, begin_line, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, require_work
 from .tail import Location, Tail
-
-if TYPE_CHECKING:
-    from ..summarize import Work
 
 Scope = Literal["past", "current"]
 #: Calls with results, a summary of such calls, other text of the role, or the end of a run.

@@ -18,61 +18,32 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("memory", "prompts", "compactor")
 #: The pictures of docs/architecture.md, from top to bottom and from left to right: each module imports what stands behind
 #: it. A package stands for those of its modules that are not named.
-ORDER = [
-    "compactor.__main__",
-    "compactor.cli",
-    "compactor.presets",
-    "compactor.testing",
-    "compactor",
-    "compactor.background",
-    "compactor.compose",
-    "compactor.difference",
-    "compactor.runner",
-    "compactor.cycle",
-    "compactor.strategies",
-    "compactor.cost",
-    "compactor.triggers",
-    "compactor.prompt.fit",
-    "compactor.view",
-    "compactor.summarize",
-    "compactor.journal",
-    "compactor.notes",
-    "compactor.acceptance",
-    "compactor.summarizers",
-    "compactor.transcript",
-    "compactor.prompt",
-    "compactor.host_rounds",
-    "compactor.tokens",
-    "compactor.plan",
-    "compactor.events",
-    "compactor.timers",
-    "compactor.errors",
-    "compactor.config",
-    "compactor._siblings",
-    "compactor._interrupt",
-    "prompts",
-    "memory.stores.contract",
-    "memory",
-    "memory.recall",
-    "memory.memory",
-    "memory.transfer",
-    "memory.journal",
-    "memory.log.session_log",
-    "memory.search",
-    "memory.log",
-    "memory.visibility",
-    "memory.usage",
-    "memory.references",
-    "memory.stores",
-    "memory.entries",
-    "memory.overlays",
-    "memory.messages",
-    "memory.events",
-    "memory.hooks",
-    "memory.rounds",
-    "memory.arguments",
-    "memory.errors",
-]
+LAYERS = """
+    compactor.__main__ compactor.cli compactor.presets compactor.testing compactor
+
+    compactor.background compactor.compose compactor.difference
+    compactor.runner
+    compactor.cycle
+    compactor.strategies compactor.cost compactor.triggers compactor.prompt.fit
+    compactor.view
+    compactor.summarize compactor.journal compactor.notes
+    compactor.acceptance
+    compactor.summarizers compactor.transcript
+    compactor.prompt compactor.host_rounds compactor.tokens compactor.plan
+    compactor.events compactor.timers compactor.errors compactor.config compactor._siblings compactor._interrupt
+
+    prompts
+
+    memory.stores.contract memory
+    memory.recall memory.memory
+    memory.transfer memory.journal
+    memory.log.session_log memory.search
+    memory.log memory.visibility memory.usage memory.references
+    memory.stores
+    memory.entries memory.overlays memory.messages
+    memory.events memory.hooks memory.rounds memory.arguments memory.errors
+"""
+ORDER = LAYERS.split()
 #: Imports for types alone, of a record that holds or makes one of a module before it.
 FOR_TYPES = {
     ("memory.transfer.fork", "memory.memory"),
