@@ -61,12 +61,12 @@ class EventLog:
         self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
-        #: itself. Not thread-local, which costs memory in each.
-        self.threads_inside: set[int] = set()
+        #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
+        self.threads_inside: list[int] = []
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock, self.threads_inside = threading.RLock(), set()
+        self._lock, self.threads_inside = threading.RLock(), []
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -90,10 +90,9 @@ class EventLog:
         """Keep *event*, with the clock's time, and call the hooks with it, on this thread."""
         if self._clock is not SYSTEM_CLOCK:  # whose time the event has from when it was made
             event = copy_with(event, at=self._clock.now())
-        # A child that is forked in a hook has another set: its thread is not inside.
+        # A child that is forked in a hook has another list: its thread is not inside.
         inside, thread = self.threads_inside, threading.get_ident()
-        is_outermost = thread not in inside
-        inside.add(thread)
+        inside.append(thread)
         try:
             with self._lock:
                 self._events.append(event)
@@ -110,8 +109,7 @@ class EventLog:
                     with self._lock:
                         self._events.append(failed)
         finally:
-            if is_outermost:
-                inside.discard(thread)
+            inside.remove(thread)
 
 
 #: Why ``cost_optimal`` is due, or is not.

@@ -291,17 +291,15 @@ class Runner:
 
     def _work(self, job: Job) -> None:
         """Run *job* on a worker, as the compactor's own code: to wait for the compactor in there would never end."""
-        # A child that is forked in there has another set: its thread is not inside.
+        # A child that is forked in there has another list: its thread is not inside.
         inside, thread = self._events.threads_inside, threading.get_ident()
-        is_outermost = thread not in inside
-        inside.add(thread)
+        inside.append(thread)
         try:
             job()
         except BaseException as error:  # noqa: BLE001
             report_uncaught(error)
         finally:
-            if is_outermost:
-                inside.discard(thread)
+            inside.remove(thread)
 
     def _run_cycle(self, run: Run) -> None:
         with self._lock:
