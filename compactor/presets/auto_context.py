@@ -78,9 +78,8 @@ class PromptConfig:
     def template(self, name: str) -> PromptTemplate | None:
         """Return the prompt in field *name*. Raises ``PromptError`` if it cannot be used."""
         given = getattr(self, name)
-        if given is not None and not isinstance(given, str | os.PathLike | PromptTemplate):
-            fault = f"must be a text, the name or path of a prompt, or a template, not {given!r}"
-            raise ConfigError((f"custom_prompt.{name}", fault))
+        wanted = "a text, the name or path of a prompt, or a template"
+        require(f"custom_prompt.{name}", given, str | os.PathLike | PromptTemplate | None, wanted)
         if not isinstance(given, str) or _NAME_OR_PATH.fullmatch(given):
             return load(given) if isinstance(given, str | os.PathLike) else given
         return PromptTemplate(name, given if "{content}" in given else f"{{content}}\n\n{given}")
@@ -162,8 +161,7 @@ def _check_names(name: str, value: object) -> tuple[str, ...]:
 def _make_prompts(given: PromptConfig | Mapping[str, Any] | None) -> PromptConfig:
     if isinstance(given, PromptConfig):
         return given
-    if given is not None and not isinstance(given, Mapping):
-        raise ConfigError(("custom_prompt", f"must be a PromptConfig(...) or a mapping, not {given!r}"))
+    require("custom_prompt", given, Mapping | None, "a PromptConfig(...) or a mapping")
     known = [field.name for field in fields(PromptConfig)]
     unknown = sorted(set(given or ()) - set(known))
     if unknown:

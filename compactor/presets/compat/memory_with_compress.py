@@ -138,8 +138,7 @@ class MemoryWithCompress:
             raise TypeError(f"MemoryWithCompress takes no {name}{_REMEDIES.get(name, '')}")
         if summarizer is not None and model is not None:
             raise TypeError("model is another name of summarizer; give one of the two")
-        if memory is not None and not isinstance(memory, Memory):
-            raise ConfigError(("memory", f"must be a Memory(...), not {type(memory).__name__}"))
+        require("memory", memory, Memory | None, "a Memory(...)")
         _check_counter(token_counter)
         _check_functions(compress_func, compression_trigger_func)
         asked = model if summarizer is None else summarizer
