@@ -116,7 +116,7 @@ class View:
         if compaction is None:
             return 0
         view = copy_with(self, compaction=self.rounds.anchor(compaction))
-        if not self.end <= self.asked < view.end or any(group.from_user for _, group in self.growing):
+        if not self.end <= self.asked < view.end:
             return view.compaction_tokens
         spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
         return view.compaction_tokens + sum(spoken[:1]) + sum(spoken[1:][-1:])
@@ -158,7 +158,10 @@ class View:
 
     @cached_property
     def asked(self) -> int:
-        """The place of the newest closed round in which the user speaks, covered or not; -1 if there is none."""
+        """The place of the newest round in which the user speaks, covered or not; -1 if there is none."""
+        for place in range(self.total - 1, self.closed - 1, -1):
+            if any(group.from_user for _, group in self.groups(place)):
+                return place
         sums = self.prefix_sums
         asked = sums.totals[self.closed - sums.start].asked
         if asked is not None:

@@ -112,13 +112,6 @@ class _Frame:
         self.put_head(view.summary, self.plan)
         #: The newest round, or the first open one: from here on there are no sums.
         self.newest = max(view.end, min(view.closed, view.total - 1))
-        #: The place of the newest round in which the user speaks; -1: in none.
-        for place in range(view.total - 1, view.closed - 1, -1):
-            if any(group.from_user for _, group in view.groups(place)):
-                self.asked = place
-                break
-        else:
-            self.asked = view.asked
         self._parts: dict[int, list[PromptPart]] = {}
 
     def put_head(self, summary: Message | None, plan: Message | None) -> None:
@@ -146,7 +139,7 @@ class _Frame:
             costs, pinned = view.costs(round_, group), view.is_pinned(round_, group)
             levels = () if pinned or group.pending or group.from_user else None
             parts.append(PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels))
-        if place == self.asked:  # the user's first words there and his last
+        if place == view.asked:  # the user's first words there and his last
             spoken = [number for number, part in enumerate(parts) if part.group.from_user]
             for number in {*spoken[:1], *spoken[-1:]}:
                 parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
@@ -156,7 +149,7 @@ class _Frame:
     def list_parts_ahead(self, first: int) -> list[PromptPart]:
         """Return the parts before round *first* that are shown all the same: the newest query and pinned posts."""
         view = self.view
-        ahead = [part for part in self.get_parts(self.asked) if part.fixed] if 0 <= self.asked < first else []
+        ahead = [part for part in self.get_parts(view.asked) if part.fixed] if 0 <= view.asked < first else []
         for round_id in view.pinned:
             place = (view.rounds.end_of(round_id) or 0) - 1
             if view.end <= place < first and view.rounds[place].id == round_id:
@@ -189,7 +182,7 @@ class _Frame:
         shown = [(part.messages, part.fixed) for part in draft.ahead]
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
-            parts = self.get_parts(place) if place == self.asked else account.parts
+            parts = self.get_parts(place) if place == self.view.asked else account.parts
             if parts is not None:
                 shown += [(part.messages, part.fixed) for part in parts]
             elif account.totals.messages:  # else all of it was dropped

@@ -91,11 +91,6 @@ class Tail:
         return next((group.locate(group.posts[0]) for group in answers), None)
 
     @cached_property
-    def asked(self) -> int:
-        """The place of the round with the newest query; -1 if the user said nothing."""
-        return max((group.place for group in self.groups if group.group.from_user), default=-1)
-
-    @cached_property
     def unread(self) -> frozenset[Location]:
         """The locations at the end of the open round that the role has not continued from; empty if none is open.
 
