@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from memory.messages import text_of
-from memory.overlays import PINNED, CompactedMessage, Reduction
-from memory.references import place_reference, post_reference, posts_reference, range_reference
-from memory.rounds import Round, copy_with
+from memory.overlays import PINNED, CompactedMessage
+from memory.references import place_reference, post_reference, range_reference
+from memory.rounds import copy_with
 
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS
-from .groups import ARGUMENTS, Message, copy_messages
-from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, omission_note
+from .groups import Message, copy_messages
+from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -435,22 +434,8 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
             if reduced is None:
                 if len(known) >= MAX_OPEN_GROUPS:
                     known.clear()
-                reduced = known[key] = _measure(round_, reduction, view.ledger.count)
+                reduced = known[key] = measure_reduction(round_, reduction, view.ledger.count)
             is_shown = round_.number not in omitted or (text and text in contents)
             if is_shown and reduced.ref not in further:
                 published.append(reduced)
     return tuple(published)
-
-
-def _measure(round_: Round, reduction: Reduction, count: TokenCounter) -> Reduced:
-    posts = [post for post in round_.post_list if reduction.covers(post.number)]
-    arguments = [(str(number), call.arguments) for post in posts for number, call in enumerate(post.tool_calls)]
-    before = sum(map(count, map(text_of, posts))) + sum(count(text) for _, text in arguments)
-    if reduction.covers(0) and not any(post.message == round_.user_query for post in posts):
-        before += count(round_.user_query)
-    after = count(reduction.text)
-    if reduction.kind == "offloaded":
-        left = reduction.extra.get(ARGUMENTS, {})
-        after += sum(count(left.get(number, text)) for number, text in arguments)
-    ref = posts_reference(round_, reduction.first_number, reduction.last_number)
-    return Reduced(ref, before, after, reduction.kind, published=True)

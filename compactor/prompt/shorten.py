@@ -12,7 +12,7 @@ from typing import Any, Literal
 from memory.arguments import whole_number
 from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
-from memory.references import ceil_boundary, floor_boundary, post_reference, range_reference
+from memory.references import ceil_boundary, floor_boundary, post_reference, posts_reference, range_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 
 from ..tokens import TokenCounter, count_message
@@ -75,6 +75,21 @@ class PromptPart:
         return copy_with(
             self, messages=tuple(messages), costs=tuple(costs), tokens=sum(costs), reductions=tuple(reductions.values())
         )
+
+
+def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) -> Reduced:
+    """Return the tokens of what *reduction* replaces in *round_*, and of what stands for it."""
+    posts = [post for post in round_.post_list if reduction.covers(post.number)]
+    arguments = [(str(number), call.arguments) for post in posts for number, call in enumerate(post.tool_calls)]
+    before = sum(map(count, map(text_of, posts))) + sum(count(text) for _, text in arguments)
+    if reduction.covers(0) and not any(post.message == round_.user_query for post in posts):
+        before += count(round_.user_query)
+    after = count(reduction.text)
+    if reduction.kind == "offloaded":
+        left = reduction.extra.get(ARGUMENTS, {})
+        after += sum(count(left.get(number, text)) for number, text in arguments)
+    ref = posts_reference(round_, reduction.first_number, reduction.last_number)
+    return Reduced(ref, before, after, reduction.kind, published=True)
 
 
 def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:

@@ -14,8 +14,8 @@ from prompts import PromptTemplate, load
 
 from ..acceptance.prohibitions import find_lost
 from ..errors import SummaryRejected
-from ..prompt.groups import ARGUMENTS, parse_kind
-from ..prompt.shorten import OffloadRule, append_prohibitions, is_result, size_of, summary_text
+from ..prompt.groups import parse_kind
+from ..prompt.shorten import OffloadRule, append_prohibitions, is_result, measure_reduction, size_of, summary_text
 from ..transcript import answered_calls
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, require_work
@@ -79,11 +79,9 @@ def offload_large(
                 reduction = reduction if summary is None else copy_with(summary, extra=reduction.extra)
             if sentences := find_lost(group.prohibitions, [reduction.text]):
                 reduction = copy_with(reduction, text=append_prohibitions(reduction.text, sentences))
-            saving = count(group.text_of(post)) - count(reduction.text)
-            for number, shown in reduction.extra.get(ARGUMENTS, {}).items():
-                saving += count(post.tool_calls[int(number)].arguments) - count(shown) if post is not None else 0
-            if saving > 0:
-                over -= saving
+            measured = measure_reduction(group.round_, reduction, count)
+            if measured.tokens_after < measured.tokens_before:
+                over -= measured.tokens_before - measured.tokens_after
                 yield reduction
 
     strategy.__name__ = strategy.__qualname__ = "offload_large"
