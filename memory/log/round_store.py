@@ -48,19 +48,8 @@ def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
 class StoredRounds(ClosedRounds):
     """Any number of threads may read. A fault of the store leaves nothing behind: the next reader asks again."""
 
-    store: Store
-
-    def __init__(
-        self,
-        store: Store,
-        session: str,
-        *,
-        max_rounds: int = MAX_ROUNDS,
-        max_characters: int = MAX_CHARACTERS,
-        max_numbers: int = MAX_NUMBERS,
-    ) -> None:
+    def __init__(self, store: Store, session: str) -> None:
         super().__init__(store, session)
-        self._max_rounds, self._max_characters, self._max_numbers = max_rounds, max_characters, max_numbers
         self._after_fork()
         renew_after_fork(self)
 
@@ -79,7 +68,7 @@ class StoredRounds(ClosedRounds):
         return number
 
     def _drop_numbers(self) -> None:
-        if len(self.numbers) > self._max_numbers:
+        if len(self.numbers) > MAX_NUMBERS:
             for round_id in list(self.numbers)[: len(self.numbers) // 2]:  # the older half: they can be found again
                 self.numbers.pop(round_id, None)
 
@@ -133,7 +122,7 @@ class StoredRounds(ClosedRounds):
         found = _require(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:
-            self._width = min(BATCH, max(1, self._max_characters // (8 * mean)))
+            self._width = min(BATCH, max(1, MAX_CHARACTERS // (8 * mean)))
             if self._changes == changes:
                 for place, item in rounds.items():
                     if item.state != "created" and place not in self._cache:
@@ -144,11 +133,8 @@ class StoredRounds(ClosedRounds):
         _, before = self._cache.pop(round_.number, (None, 0))
         self._cache[round_.number] = (round_, length)
         self._characters += length - before
-        while len(self._cache) > 1 and (len(self._cache) > self._max_rounds or self._characters > self._max_characters):
+        while len(self._cache) > 1 and (len(self._cache) > MAX_ROUNDS or self._characters > MAX_CHARACTERS):
             self._characters -= self._cache.popitem(last=False)[1][1]
-
-    def __repr__(self) -> str:  # no content
-        return f"<StoredRounds: {len(self._cache)} rounds in the cache>"
 
 
 def _require(rounds: Mapping[int, OpenRound], number: int) -> Round:

@@ -107,7 +107,7 @@ class ClosedRounds:
     are its own. It also reads records, such as overlays, by the numbers of their entries, and keeps those read last: a
     revert reads all that it will show before it takes the lock."""
 
-    def __init__(self, store: Store | None = None, session: str = "") -> None:
+    def __init__(self, store: Store, session: str) -> None:
         self.store, self.session = store, session
         #: Numbers of rounds by their ids, also of rounds that are newer than a snapshot.
         self.numbers: dict[str, int] = {}
@@ -162,8 +162,6 @@ class ClosedRounds:
         for number in numbers:
             near = spans and number - spans[-1][1] <= BATCH
             spans[-1:] = [(spans[-1][0], number)] if near else [*spans[-1:], (number, number)]
-        if self.store is None:
-            return
         if len(spans) > MAX_SPANS:
             yield from self.store.read_kinds(self.session, {NAMES[kind]})
         else:
@@ -178,13 +176,14 @@ class ClosedRounds:
 class Snapshot:
     """A Memory at one moment. Nothing in it changes; of growing lists that it shares, it knows how much is its own."""
 
+    #: Where the rounds before the first open one are found.
+    archive: ClosedRounds = field(compare=False)
     #: Number of the last log entry that it takes into account.
     number: int = 0
     #: That entry's id; empty: not known. A session that was purged and begun anew has another one in its place.
     last: str = ""
     header: tuple[Post, ...] = ()
-    #: Where the rounds before the first open one are found, and how many they are.
-    archive: ClosedRounds = field(default_factory=ClosedRounds, compare=False)
+    #: How many rounds come before the first open one.
     closed_prefix: int = 0
     #: The rounds from the first open one on, by number.
     live: dict[int, OpenRound] = field(default_factory=dict)

@@ -343,9 +343,9 @@ class SqlStore(Store):
 
     def _merge_texts(self) -> None:
         """Remove deleted texts from the index, step by step so that no writer waits long."""
-        step = partial(merge_texts, begin=True)
-        while self._connections.write(step):
-            step = partial(merge_texts, begin=False)
+        begin = True
+        while self._connections.write(partial(merge_texts, begin=begin)):
+            begin = False
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:

@@ -119,11 +119,11 @@ class Sqlite(Dialect):
     def _read_versions(self) -> Sequence[object] | None:
         # An ordinary reader creates two files beside the database, so try without first. No "-shm" means that nobody
         # has the database open in WAL mode; the stamps reveal anyone who opens it meanwhile.
-        if not self._beside("-shm").exists() and not _size(self._beside("-journal")):
-            before = self._stamps()
+        _, log, shared, journal = before = self._stamps()
+        if shared is None and not (journal and journal[0]):
             with suppress(OSError):
                 try:
-                    if _size(self._beside("-wal")):
+                    if log and log[0]:
                         return self._copy_and_read()
                     return self._connect_and_read(self.path, "mode=ro&immutable=1")
                 except (sqlite3.Error, StoreError):
@@ -203,11 +203,13 @@ class Sqlite(Dialect):
         return Path(f"{self.path}{end}")
 
     def _stamps(self) -> list[tuple[int, int] | None]:
+        """Return size and time of change of the file, its log, the log's index and a rollback journal."""
         statuses = map(_stat, map(self._beside, ("", "-wal", "-shm", "-journal")))
         return [(status.st_size, status.st_mtime_ns) if status else None for status in statuses]
 
     def keep_log(self) -> Callable[[], None] | None:
-        if not _size(self._beside("-wal")):
+        log = _stat(self._beside("-wal"))
+        if log is None or not log.st_size:
             return None
         # The last connection to close moves the log into the database and deletes it, unless it is read-only.
         keeper = None
@@ -285,11 +287,6 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _size(path: Path) -> int:
-    status = _stat(path)
-    return status.st_size if status else 0
 
 
 def _extended_code(error: BaseException | None) -> int:

@@ -68,7 +68,7 @@ def test_reading_one_round_twice_asks_the_store_once() -> None:
     assert (first.post_list[0].message, store.handed_out) == ("answer 2", read)
 
 
-def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
+def test_the_cache_holds_a_bounded_number_of_rounds_and_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used last; and one that is longer than all the room is still read once for its reader."""
     store = Indexed()
     memory = Memory("s", store=store)
@@ -76,20 +76,22 @@ def test_the_cache_holds_a_bounded_number_of_rounds_and_characters() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * length)
         memory.finish_round(str(number))
-    archive = StoredRounds(store, "s", max_rounds=8, max_characters=30_000)
+    monkeypatch.setattr("memory.log.round_store.MAX_ROUNDS", 8)
+    monkeypatch.setattr("memory.log.round_store.MAX_CHARACTERS", 30_000)
+    archive = StoredRounds(store, "s")
     for number in (*range(1, 42), *range(41, 0, -1)):
         assert archive.round(number, 41, ()).number == number
         assert len(archive._cache) <= 8
         assert archive._characters == sum(length for _, length in archive._cache.values())
         assert archive._characters <= 30_000 or len(archive._cache) == 1
-    assert str(archive) == f"<StoredRounds: {len(archive._cache)} rounds in the cache>"
 
 
-def test_a_signals_handler_may_read_in_the_middle_of_a_read() -> None:
+def test_a_signals_handler_may_read_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for no lock of its own thread, and what it drops from the cache is read all the same."""
     store = Indexed()
     with_rounds(store, 40)
-    archive = StoredRounds(store, "s", max_rounds=3)
+    monkeypatch.setattr("memory.log.round_store.MAX_ROUNDS", 3)
+    archive = StoredRounds(store, "s")
 
     class Interrupted(OrderedDict[int, Any]):
         left = 1
@@ -109,7 +111,7 @@ def test_a_signals_handler_may_read_in_the_middle_of_a_read() -> None:
     assert archive._characters == sum(length for _, length in archive._cache.values())
 
 
-def test_long_rounds_are_read_one_by_one() -> None:
+def test_long_rounds_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit the cache beside the one that was asked for would be read again and again."""
     store = Indexed()
     memory = Memory("s", store=store)
@@ -117,7 +119,8 @@ def test_long_rounds_are_read_one_by_one() -> None:
         memory.create_round("q", id=str(number))
         memory.add_post(str(number), send_from=ROLE, send_to="User", message="x" * 1_000)
         memory.finish_round(str(number))
-    archive = StoredRounds(store, "s", max_characters=4_000)
+    monkeypatch.setattr("memory.log.round_store.MAX_CHARACTERS", 4_000)
+    archive = StoredRounds(store, "s")
     archive.round(1, 32, ())
     store.handed_out = 0
     for number in range(17, 33):
@@ -125,11 +128,13 @@ def test_long_rounds_are_read_one_by_one() -> None:
     assert store.handed_out == 16 * 3
 
 
-def test_a_process_that_runs_for_weeks_does_not_grow() -> None:
+def test_a_process_that_runs_for_weeks_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither rounds that it wrote itself stay in memory, nor their ids."""
     store = Indexed()
     memory = with_rounds(store, 40)
-    archive = StoredRounds(store, "s", max_rounds=5, max_numbers=7)
+    monkeypatch.setattr("memory.log.round_store.MAX_ROUNDS", 5)
+    monkeypatch.setattr("memory.log.round_store.MAX_NUMBERS", 7)
+    archive = StoredRounds(store, "s")
     archive.settle(0, list(memory.conversation.rounds))
     for number in range(1, 41):
         assert archive.find_number(str(number)) == number
