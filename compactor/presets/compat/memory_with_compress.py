@@ -36,8 +36,17 @@ from ...summarize import TOO_LONG, Work
 from ...summarizers import ExtractiveSummarizer, Summarizer, SummarizerError
 from ...tokens import count_message, count_prompt, count_tokens
 from ..memory_with_compress import MIN_TARGET, TriggerFunc, make_structured, names_target
-from .messages import NotAMessage, check_indices, check_list, format_msgs, group_messages, is_torn, summarize_messages
-from .window import LogReader, SavedWindow, Window, WindowMessage, find_compressible
+from .messages import (
+    NotAMessage,
+    check_indices,
+    check_list,
+    format_msgs,
+    group_messages,
+    is_torn,
+    summarize_messages,
+    take_newest,
+)
+from .window import SavedWindow, Window, WindowMessage, find_compressible
 
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any] | None
 CompressFunc = Callable[[list[Message]], "Sequence[Mapping[str, Any]] | Awaitable[Sequence[Mapping[str, Any]]]"] | None
@@ -205,7 +214,7 @@ class MemoryWithCompress:
             refused = {one[0] for one in given if not await _call(filter_func, *one)}
             groups = group_messages(messages)
             messages = [message for message, group in zip(messages, groups, strict=True) if not group & refused]
-        return messages if recent_n is None or recent_n <= 0 else _take_newest(messages, recent_n)
+        return messages if recent_n is None or recent_n <= 0 else take_newest(messages, recent_n)
 
     async def check_and_compress(
         self,
@@ -229,7 +238,7 @@ class MemoryWithCompress:
 
     def shown(self) -> list[Message]:
         """Return the shown messages without compressing any."""
-        return [one.message for one in self._window.read()[1]]
+        return [one.message for one in self._window.read()]
 
     def keep(self) -> None:
         """Write the window if the store refused it before. Raises ``StoreError``."""
@@ -266,9 +275,9 @@ class MemoryWithCompress:
         Raises ``IndexError`` if there is no such message, and ``StoreError``; nothing is deleted then.
         """
         with self._window.transaction(), self._window.lock:
-            log, shown = self._window.read()
+            shown = self._window.read()
             deleted = set().union(*(shown[index].group for index in check_indices(indices, len(shown))))
-            self._window.show((one.item for at, one in enumerate(shown) if at not in deleted), log)
+            self._window.show(one.item for at, one in enumerate(shown) if at not in deleted)
 
     async def clear(self) -> None:
         """Show nothing, and count from 0. The log keeps everything; ``memory.redact`` erases."""
@@ -283,9 +292,9 @@ class MemoryWithCompress:
         the log.
         """
         with self._window.lock:
-            log, shown = self._window.read()
+            shown = self._window.read()
             (place,) = check_indices([index], len(shown))
-            return self._window.make_references([shown[place].item], log)
+            return self._window.make_references([shown[place].item])
 
     @property
     def direct_updates(self) -> list[Message]:
@@ -331,7 +340,7 @@ class MemoryWithCompress:
         try:
             while True:
                 with self._window.lock:
-                    (_, shown), redactions = self._window.read(), self._window.redactions
+                    shown, redactions = self._window.read(), self._window.redactions
                 size = await count_words(self.token_counter, messages := [one.message for one in shown])
                 if size <= self.max_token and not (trigger and await _call(trigger, copy.deepcopy(messages))):
                     return compressed
@@ -429,9 +438,10 @@ class MemoryWithCompress:
         previous = "\n\n".join(_strip_frame(one.message) for one in span if one.is_compressed)
         target = max(self.max_token // (16 if self.token_counter is None else 4), MIN_TARGET)
         is_told_target = isinstance(summarizer, ExtractiveSummarizer) or self._names_target
-        log, items = LogReader(self.memory), [one.item for one in span]
-        originals = [self._window.read_item(item, log) for item in self._window.find_originals(items)]
-        references = ", ".join(self._window.make_references(items, log))
+        items = [one.item for one in span]
+        with self._window.lock:
+            originals = [self._window.read_item(item) for item in self._window.find_originals(items)]
+            references = ", ".join(self._window.make_references(items))
         before = sum(count_message(one.message, count_tokens) for one in span)
         frame = count_message(_make_message("", part, references), count_tokens)
         work = Work(
@@ -527,15 +537,6 @@ def _list_messages(messages: Messages) -> list[Mapping[str, Any]]:
 def _check_functions(compress_func: CompressFunc, compression_trigger_func: TriggerFunc) -> None:
     require("compress_func", compress_func, Callable | None, "a function, or None")
     require("compression_trigger_func", compression_trigger_func, Callable | None, "a function, or None")
-
-
-def _take_newest(messages: list[Message], number: int) -> list[Message]:
-    """Return the newest *number* messages, and the calls of results among them."""
-    groups = group_messages(messages)
-    start = max(len(messages) - number, 0)
-    while (earliest := min(map(min, groups[start:]), default=start)) < start:
-        start = earliest
-    return messages[start:]
 
 
 async def count_words(token_counter: Any, text: str | Sequence[Mapping[str, Any]]) -> int:

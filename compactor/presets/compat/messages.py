@@ -111,6 +111,15 @@ def count_calls(message: Message) -> int:
     return len(message.get("tool_calls") or ()) or int(bool(message.get("function_call")))
 
 
+def take_newest(messages: list[Message], number: int) -> list[Message]:
+    """Return the newest *number* messages, and the calls of results among them."""
+    groups = group_messages(messages)
+    start = max(len(messages) - number, 0)
+    while (earliest := min(map(min, groups[start:]), default=start)) < start:
+        start = earliest
+    return messages[start:]
+
+
 def label_orphan(message: Message, group: set[int]) -> Message:
     """Return *message*; a result without its call becomes a user message that says so, as providers refuse it."""
     if message["role"] != TOOL or len(group) > 1:

@@ -1,7 +1,7 @@
 """The messages that a ``MemoryWithCompress`` shows: those of the log, and texts in the place of some. The log never
 changes.
 
-Three parts: which messages belong together, the log as messages, the window.
+Three parts: which messages may be compressed, a saved state, the window.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from memory.log.state import Snapshot
 from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, query_message
 from memory.references import posts_reference, range_reference
 from memory.rounds import EMPTY, Record, copy_with, new_id, run_dump, thaw
+from memory.visibility import Rounds
 
 from ...prompt.groups import Message
 from .messages import awaits_result, check_list, count_calls, format_msgs, group_messages, label_orphan
@@ -96,39 +97,6 @@ def _find_end_of_answered(shown: Sequence[WindowMessage]) -> int:
     return 0
 
 
-# --- the log as messages ----------------------------------------------------------------------------------------------
-
-
-class LogReader:
-    """The messages of a Memory at one moment, by place."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.snapshot = memory.snapshot
-        self.rounds = self.snapshot.rounds(ASSISTANT, include_failed=True)
-        #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
-        self.read_round = cache(self._read_round)
-
-    def _read_round(self, number: int) -> dict[int, Message]:
-        if number == 0:
-            return dict(enumerate(map(from_post, self.snapshot.header), 1))
-        round_ = self.rounds[number - 1] if number <= len(self.rounds) else None
-        if round_ is None or round_.state == "failed":
-            return {}
-        messages, numbers = list(from_round(round_, ASSISTANT)), [post.number for post in round_.post_list]
-        if query_message(round_) is not None:  # a post that repeats it is no message
-            numbers = [0, *numbers[len(numbers) + 1 - len(messages) :]]
-        return dict(zip(numbers, messages, strict=True))
-
-    def find_all(self, first: int = 0) -> Iterator[Place]:
-        """Yield all places, in order: of the header, and of the rounds from *first* on."""
-        for number in (0, *range(max(first, 1), len(self.rounds) + 1)):
-            yield from ((number, post) for post in self.read_round(number))
-
-    def is_fixed(self, item: Item) -> bool:
-        """Return whether it is a message of the header, or a pinned one."""
-        return isinstance(item, tuple) and (item[0] == 0 or (self.rounds[item[0] - 1].id, item[1]) in self.rounds.pins)
-
-
 # --- a saved state ----------------------------------------------------------------------------------------------------
 
 
@@ -189,8 +157,7 @@ class Window:
         self._memory = memory
         self._journal = memory.journal(ASSISTANT)
         self._changes = 0  # all but the adding of new messages
-        #: The log when it was read last; erasures and failures since then are not yet applied.
-        self._snapshot: Snapshot = memory.snapshot
+        self._look(memory.snapshot)
         #: What is shown, as the log keeps it; ``direct`` has all ids.
         self._state = ShownRecorded(role=ASSISTANT)
         #: All messages that are not in the log, by id, each behind those that it replaces.
@@ -205,36 +172,56 @@ class Window:
         #: Guards all of it. A caller may hold it over several steps, but must not append or wait meanwhile.
         self.lock = threading.RLock()
 
+    def _look(self, now: Snapshot) -> None:
+        """Read the log as it is *now*, from here on."""
+        #: Erasures and failures since then are not yet applied.
+        self._snapshot = now
+        self._rounds = now.rounds(ASSISTANT, include_failed=True)
+        #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
+        self._read_round = cache(partial(_read_round, now, self._rounds))
+
+    def _list_places(self, first: int = 0) -> list[Place]:
+        """Return all places, in order: of the header, and of the rounds from *first* on."""
+        numbers = (0, *range(max(first, 1), len(self._rounds) + 1))
+        return [(number, post) for number in numbers for post in self._read_round(number)]
+
+    def _list_history(self) -> list[Place]:
+        return [place for place in self._list_places() if place > self._state.cleared]
+
     @property
     def history(self) -> list[Message]:
         """All messages of the log since the last ``clear``, as they were added."""
-        log = LogReader(self._memory)
-        return [log.read_round(number)[post] for number, post in self._list_history(log)]
-
-    def _list_history(self, log: LogReader) -> list[Place]:
-        return [place for place in log.find_all() if place > self._state.cleared]
-
-    def read(self) -> tuple[LogReader, list[WindowMessage]]:
-        """Return the log as it is now, and what is shown of it."""
         with self.lock:
-            log = LogReader(self._memory)
-            self._apply_erasures(log.snapshot)
+            self.read()
+            return [self._read_round(number)[post] for number, post in self._list_history()]
+
+    def read(self) -> list[WindowMessage]:
+        """Return what is shown of the log as it is now."""
+        with self.lock:
+            self._apply_erasures(self._memory.snapshot)
             taken = dict(self._state.taken)
-            new = [place for place in log.find_all(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
+            new = [place for place in self._list_places(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
             items = (*items_in(self._state.shown), *new)
-            found = [(item, message) for item in items if (message := self.read_item(item, log)) is not None]
-            self.show([item for item, _ in found], log)
+            found = [(item, message) for item in items if (message := self.read_item(item)) is not None]
+            self.show(item for item, _ in found)
             groups = group_messages(message for _, message in found)
             shown = []
             for (item, message), group in zip(found, groups, strict=True):
                 is_compressed, labelled = bool(self._list_sources(item)), label_orphan(message, group)
-                shown.append(WindowMessage(item, labelled, group, is_compressed, log.is_fixed(item)))
-            return log, shown
+                shown.append(WindowMessage(item, labelled, group, is_compressed, self._is_fixed(item)))
+            return shown
 
-    def read_item(self, item: Item, log: LogReader) -> Message | None:
+    def _is_fixed(self, item: Item) -> bool:
+        """Return whether it is a message of the header, or a pinned one."""
+        if isinstance(item, str):
+            return False
+        number, post = item
+        return number == 0 or (self._rounds[number - 1].id, post) in self._rounds.pins
+
+    def read_item(self, item: Item) -> Message | None:
         """Return a message as it reads now; None if its round has failed."""
         if isinstance(item, tuple):
-            return log.read_round(item[0]).get(item[1])
+            return self._read_round(item[0]).get(item[1])
         return thaw(self._stand_ins[item].message) if item in self._stand_ins else None
 
     def find_originals(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -247,20 +234,20 @@ class Window:
             else:
                 yield item
 
-    def make_references(self, items: Iterable[Item], log: LogReader) -> tuple[str, ...]:
+    def make_references(self, items: Iterable[Item]) -> tuple[str, ...]:
         """Return references to the log from the first to the last of *items*, or of the messages that they replace: one
         for all complete rounds, and one for each partial round. The header has none."""
         places = sorted(item for item in self.find_originals(items) if isinstance(item, tuple) and item[0])
         references: dict[str, str] = {}
         first_complete = 0
         for number in range(places[0][0], places[-1][0] + 1) if places else ():
-            posts = list(log.read_round(number))
+            posts = list(self._read_round(number))
             inside = [post for post in posts if places[0] <= (number, post) <= places[-1]]
             if inside == posts:
                 first_complete = first_complete or number
                 references["complete"] = range_reference(first_complete, number)
             else:
-                references[str(number)] = posts_reference(log.rounds[number - 1], inside[0], inside[-1])
+                references[str(number)] = posts_reference(self._rounds[number - 1], inside[0], inside[-1])
         return tuple(references.values())
 
     @property
@@ -288,14 +275,14 @@ class Window:
 
     # -- changing what is shown ----------------------------------------------------------------------------------------
 
-    def show(self, items: Iterable[Item], log: LogReader, direct: Iterable[str] | None = None) -> None:
-        """Show *items* instead of all that is shown of *log*; messages appended later follow them.
+    def show(self, items: Iterable[Item], direct: Iterable[str] | None = None) -> None:
+        """Show *items* instead of all that was read of the log; messages appended later follow them.
 
         *direct* is the new list of the host's messages; None: it stays.
         """
         with self.lock:
-            settled = log.rounds.settled
-            taken = tuple(dict(log.find_all(settled + 1)).items())
+            settled = self._rounds.settled
+            taken = tuple(dict(self._list_places(settled + 1)).items())
             direct = self._state.direct if direct is None else tuple(direct)
             self._state = copy_with(self._state, shown=runs_of(items), settled=settled, taken=taken, direct=direct)
 
@@ -309,9 +296,8 @@ class Window:
     def update(self, messages: Iterable[Message]) -> None:
         """Show *messages* of the host instead of all others."""
         with self.transaction(), self.lock:
-            log, shown = self.read()
-            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in shown]
-            known += [(self.read_item(place, log), place) for place in log.find_all()]
+            known: list[tuple[Message | None, Item]] = [(one.message, one.item) for one in self.read()]
+            known += [(self.read_item(place), place) for place in self._list_places()]
             items: list[Item] = []
             direct = list(self._state.direct)
             for message in messages:
@@ -320,14 +306,14 @@ class Window:
                     same = self.add(message)
                     direct.append(same)
                 items.append(same)
-            self.show(items, log, direct)
+            self.show(items, direct)
 
     def clear(self) -> None:
         """Show nothing, and let history begin anew."""
         with self.lock:
-            log = LogReader(self._memory)
-            self.show((), log)
-            self._state = copy_with(self._state, cleared=max(log.find_all(), default=self._state.cleared))
+            self.read()
+            self.show(())
+            self._state = copy_with(self._state, cleared=max(self._list_places(), default=self._state.cleared))
 
     def substitute(self, old: Sequence[WindowMessage], messages: Sequence[Message], redactions: int) -> bool:
         """Show *messages* for *old*; their last ones, if they are the last of *old*, stay as they were.
@@ -374,7 +360,8 @@ class Window:
 
     def _apply_erasures(self, now: Snapshot) -> None:
         """Show the originals instead of texts whose authors read what was erased or failed by *now*."""
-        before, self._snapshot = self._snapshot, now
+        before = self._snapshot
+        self._look(now)
         erased: dict[int, Sequence[int]] = {}
         for round_id, posts in now.erased.items():
             if new := posts[len(before.erased.get(round_id, ())) :]:
@@ -448,63 +435,58 @@ class Window:
     def dump(self) -> dict[str, Any]:
         """Return the window as plain JSON values."""
         with self.lock:
-            log, shown = self.read()
-            history = self._list_history(log)
-        numbers: dict[Item, int] = {place: number for number, place in enumerate(history)}
+            shown, history = self.read(), self._list_history()
+            numbers: dict[Item, int] = {place: number for number, place in enumerate(history)}
 
-        def number_sources(item: Item) -> int | list[Any]:
-            if item in numbers or not self._list_sources(item):
-                return numbers.get(item, [])
-            # Not a text that stood beside messages it tells of: these are in the history, and may be erased.
-            originals = [one for one in self.find_originals([item]) if not self._list_beside(one)]
-            return [numbers.get(one, self.read_item(one, log)) for one in originals]
+            def number_sources(item: Item) -> int | list[Any]:
+                if item in numbers or not self._list_sources(item):
+                    return numbers.get(item, [])
+                # Not a text that stood beside messages it tells of: these are in the history, and may be erased.
+                originals = [one for one in self.find_originals([item]) if not self._list_beside(one)]
+                return [numbers.get(one, self.read_item(one)) for one in originals]
 
-        def number_beside(item: Item) -> list[int]:
-            """Return the messages that the authors of *item* read and did not replace."""
-            todo, read = [item], set[Item]()
-            while todo:
-                one = todo.pop()
-                todo += self._list_sources(one) + self._list_beside(one)
-                read.add(one)
-            return sorted(numbers[one] for one in read.difference(self.find_originals([item])) if one in numbers)
+            def number_beside(item: Item) -> list[int]:
+                """Return the messages that the authors of *item* read and did not replace."""
+                todo, read = [item], set[Item]()
+                while todo:
+                    one = todo.pop()
+                    todo += self._list_sources(one) + self._list_beside(one)
+                    read.add(one)
+                return sorted(numbers[one] for one in read.difference(self.find_originals([item])) if one in numbers)
 
-        return {
-            "chat_history_storage": [self.read_item(place, log) for place in history],
-            "memory_storage": [self.read_item(one.item, log) for one in shown],
-            "sources": [number_sources(one.item) for one in shown],
-            "beside": [number_beside(one.item) for one in shown],
-            "direct_updates": self.direct,
-        }
+            return {
+                "chat_history_storage": [self.read_item(place) for place in history],
+                "memory_storage": [self.read_item(one.item) for one in shown],
+                "sources": [number_sources(one.item) for one in shown],
+                "beside": [number_beside(one.item) for one in shown],
+                "direct_updates": self.direct,
+            }
 
     def load(self, saved: SavedWindow) -> None:
         """Show what *saved* shows, and append its history unless the log has it. Raises ``StateError``."""
         given = saved.chat_history_storage
-        log = LogReader(self._memory)
-        history = self._list_history(log)
+        history = self.history
         known = len(history) if given is None else len(given)
         saved.check_sources(known)
-        if given is not None and [self.read_item(place, log) for place in history[:known]] != given:
+        if given is not None and history[:known] != given:
             self.clear()
             for message in given:
                 self._memory.append(message)
         with self.lock:  # only now: appending calls hooks
-            log, shown = self.read()
-            history = self._list_history(log)
-            items: list[Item] = [one.item for one in shown] if given is None else [*history[:known]]
+            shown, places = self.read(), self._list_history()
+            items: list[Item] = [one.item for one in shown] if given is None else [*places[:known]]
             if saved.memory_storage is not None:
-                items = list(self._find_saved(saved, saved.memory_storage, history[:known], log))
-            items += history[known:] if given is not None else []
+                items = list(self._find_saved(saved, saved.memory_storage, places[:known]))
+            items += places[known:] if given is not None else []
             direct = saved.direct_updates
-            self.show(items, log, None if direct is None else [self.add(message) for message in direct])
+            self.show(items, None if direct is None else [self.add(message) for message in direct])
 
-    def _find_saved(
-        self, saved: SavedWindow, messages: list[Message], history: list[Place], log: LogReader
-    ) -> Iterator[Item]:
+    def _find_saved(self, saved: SavedWindow, messages: list[Message], history: list[Place]) -> Iterator[Item]:
         """Yield the items of the saved *messages*."""
         if saved.sources is None:
             left = [*history]
             for message in messages:
-                same = next((place for place in left if self.read_item(place, log) == message), None)
+                same = next((place for place in left if self.read_item(place) == message), None)
                 yield self.add(message) if same is None else same
                 left = left if same is None else left[left.index(same) + 1 :]
             return
@@ -515,6 +497,19 @@ class Window:
             else:
                 originals = [history[one] if isinstance(one, int) else self.add(one) for one in source]
                 yield self.add(message, originals, [history[number] for number in numbers])
+
+
+def _read_round(snapshot: Snapshot, rounds: Rounds, number: int) -> dict[int, Message]:
+    """Return the messages of a round by their posts' numbers; none if it failed."""
+    if number == 0:
+        return dict(enumerate(map(from_post, snapshot.header), 1))
+    round_ = rounds[number - 1] if number <= len(rounds) else None
+    if round_ is None or round_.state == "failed":
+        return {}
+    messages, numbers = list(from_round(round_, ASSISTANT)), [post.number for post in round_.post_list]
+    if query_message(round_) is not None:  # a post that repeats it is no message
+        numbers = [0, *numbers[len(numbers) + 1 - len(messages) :]]
+    return dict(zip(numbers, messages, strict=True))
 
 
 def _count_equal(one: Iterable[object], other: Iterable[object]) -> int:
