@@ -1,8 +1,6 @@
-"""``MemoryWithCompress`` as its users know it, over a log that keeps everything; and ``memory_with_compress``, the same
-in the background.
+"""``MemoryWithCompress`` as its users know it, over a log that keeps everything.
 
-From top to bottom: the class, its two storages, a host's arguments and functions, a model that answers in JSON, the
-preset.
+From top to bottom: the class, its two storages, a host's arguments and functions.
 """
 
 from __future__ import annotations
