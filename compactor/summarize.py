@@ -210,19 +210,19 @@ class Work:
         accept = partial(self._accept, request, source, prohibitions, room, parse, length_setting)
 
         accepted: CheckedSummary | None = None
-        digest, back = "", 0
+        digest = ""
         if self.journal is not None:  # perhaps it was paid for before
             digest, state = digest_of(request), self.journal.read()
             answers = state.prepared if state.generation == self.base else ()
             same = [one for one in answers if (one.digest, one.kind) == (digest, request.kind)]
             if same:
                 with suppress(SummaryRejected):  # by the checks of today
-                    accepted, back = accept(Summary(same[-1].text, same[-1].usage, same[-1].model))
+                    accepted = accept(Summary(same[-1].text, same[-1].usage, same[-1].model))
         is_kept = accepted is not None
         if accepted is None:
             self._take_turn(request)
             self.emit(Started(**span, tokens_before=tokens_before))
-            accepted, back = self._ask_until_accepted(request, source, accept, span)
+            accepted = self._ask_until_accepted(request, source, accept, span)
         summary = accepted.summary
         self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
         if not is_kept and self.journal is not None:
@@ -236,7 +236,7 @@ class Work:
                 seconds=self.monotonic() - began,
                 usage=summary.usage,
                 model=summary.model,
-                restored=back,
+                restored=accepted.restored,
                 unknown_identifiers=accepted.unknown,
                 reused=is_kept,
                 major=major,
@@ -249,9 +249,9 @@ class Work:
         self,
         request: SummaryRequest,
         source: Source,
-        accept: Callable[[object], tuple[CheckedSummary, int]],
+        accept: Callable[[object], CheckedSummary],
         span: Mapping[str, Any],
-    ) -> tuple[CheckedSummary, int]:
+    ) -> CheckedSummary:
         """Return what *accept* makes of the first answer that passes, with the usage of all attempts."""
         once = self.deterministic or request.kind == "changes"
         attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
@@ -264,8 +264,8 @@ class Work:
             told = answer if isinstance(answer, Summary) else Summary("")
             usage = add_usage(usage, told.usage)
             try:
-                accepted, back = accept(answer)
-                return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage)), back
+                accepted = accept(answer)
+                return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
                 rejected.usage = usage
                 self.emit(
@@ -319,8 +319,8 @@ class Work:
         parse: AnswerParser | None,
         length_setting: str,
         answer: object,
-    ) -> tuple[CheckedSummary, int]:
-        """Return the summary that *answer* is, with the *prohibitions* that it lost put back, and their number.
+    ) -> CheckedSummary:
+        """Return the summary that *answer* is, with the *prohibitions* that it lost put back.
 
         Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
         make it longer than the text that it replaces.
@@ -362,7 +362,7 @@ class Work:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
             raise SummaryRejected("larger", message, tokens=source.tokens, is_final=True)
         summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted)
-        return copy_with(checked, summary=summary, tokens=tokens), back
+        return copy_with(checked, summary=summary, tokens=tokens, restored=back)
 
     def _shorten_extract(
         self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], room: int

@@ -113,6 +113,8 @@ class CheckedSummary(NamedTuple):
     unknown: tuple[str, ...]
     #: The answer before parsing, without the tags around it.
     said: str
+    #: How many of the user's prohibitions, which it lost, were put back.
+    restored: int = 0
 
 
 def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
