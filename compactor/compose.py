@@ -13,7 +13,7 @@ from memory import Memory
 from memory.arguments import require, require_role, whole_number
 from memory.events import ProviderFailed
 from memory.hooks import describe
-from memory.messages import ASSISTANT, from_post
+from memory.messages import ASSISTANT, SYSTEM, from_post
 from memory.rounds import USER, Post, copy_with
 from memory.visibility import sees
 
@@ -298,4 +298,4 @@ def _name_kind(post: Post | None, group: MessageGroup, role: str) -> str:
         return "user"
     if post.send_from == role:
         return "assistant"
-    return "system" if post.send_from in ("system", "developer") else "agent"
+    return "system" if post.send_from in SYSTEM else "agent"

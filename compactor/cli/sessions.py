@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
-from memory import USER, Memory, stores
-from memory.messages import FUNCTION, TOOL, from_post
+from memory import Memory, stores
+from memory.messages import SPEAK_FOR_NO_AGENT, from_post
 from memory.references import range_reference
 from memory.stores import Extent, Store
 from memory.visibility import sees
@@ -28,8 +28,6 @@ _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 _ROUNDS_SEARCHED = 200
 #: Longer tails are not counted: that would read all of them.
 MAX_COUNTED_ROUNDS = 10_000
-#: Senders and receivers that are not agents.
-_NOT_AGENTS = frozenset({USER, TOOL, FUNCTION, "system", "developer"})
 
 
 def open_named(url: str | None, *, write: bool = False, create: bool = False) -> closing[Store]:
@@ -147,7 +145,7 @@ def _find_roles(memory: Memory) -> list[str]:
     roles = {*now.journals, *now.reductions, *now.usages, *now.prepared}
     for round_ in rounds[-_ROUNDS_SEARCHED:]:
         for post in round_.post_list:
-            roles |= {post.send_from, post.send_to} - _NOT_AGENTS
+            roles |= {post.send_from, post.send_to}.difference(SPEAK_FOR_NO_AGENT)
     return sorted(roles)
 
 

@@ -10,7 +10,7 @@ from operator import is_
 from typing import Any, Literal
 
 from memory.arguments import whole_number
-from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, replace_text, result_of_text, text_of
+from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, SYSTEM, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
 from memory.references import ceil_boundary, floor_boundary, post_reference, posts_reference, range_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
@@ -200,10 +200,6 @@ def shorten_arguments(arguments: str, preview: int, reference: str) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-#: Instructions, however long; they are offloaded only where a rule names their kind.
-_INSTRUCTIONS = ("system", "developer")
-
-
 @dataclass(frozen=True, slots=True)
 class OffloadRule:
     """Which posts are large, and how much of one is still shown."""
@@ -282,7 +278,7 @@ class OffloadRule:
         if post is None or post.send_from == USER:
             return self.users_too
         if self.kinds is None:
-            return post.send_from not in _INSTRUCTIONS
+            return post.send_from not in SYSTEM  # instructions, however long, only where a rule names their kind
         return any(is_kind(post, kind, self.role) for kind in self.kinds)
 
 

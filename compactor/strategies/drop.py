@@ -9,7 +9,7 @@ from typing import Any
 
 from memory import Memory
 from memory.arguments import whole_number
-from memory.messages import text_of
+from memory.messages import SYSTEM, text_of
 from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import Attachment, Post, Round, copy_with
@@ -208,10 +208,6 @@ def _is_of(group: MessageGroup, kind: str, role: str) -> bool:
     return first.kind == kind or (bool(results) and all(post.kind == kind for post in results))
 
 
-#: Senders that speak for the host.
-_SYSTEM = ("system", "developer")
-
-
 def pin_system() -> Callable[[View], Iterator[Reduction]]:
     """Return a strategy that pins the system messages in the tail's closed rounds; put it before ``compact_rounds``.
 
@@ -234,6 +230,6 @@ class _PinSystem:
         if self._memory is not None:
             for round_ in view.rounds[view.end : view.closed]:
                 for post in round_.post_list:
-                    if post.send_from in _SYSTEM and post.number not in view.pinned.get(round_.id, ()):
+                    if post.send_from in SYSTEM and post.number not in view.pinned.get(round_.id, ()):
                         self._memory.pin(post_reference(round_, post))
         return iter(())
