@@ -154,7 +154,7 @@ class _Dropper:
             return True
         if group.place >= self._protected_from and not any(post.tool_calls or is_result(post) for post in posts):
             return True
-        if tail.latest_answer in group.locations or group.locations & tail.unread:
+        if tail.latest_answer in group.locations or group.locations & tail.open_end:
             return True
         return any(map(is_summary, posts)) or not self._view.reducible(group.round_, group.group)
 

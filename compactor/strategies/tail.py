@@ -55,13 +55,6 @@ class TailGroup(NamedTuple):
             return found | both if found & both else found
         return found
 
-    def is_answer_of(self, role: str) -> bool:
-        """Return whether this is one message from *role* to the user, without calls."""
-        post, *more = self.posts
-        if post is None or more or post.tool_calls:  # a legacy call is not in tool_calls; *more* is its result
-            return False
-        return post.send_from == role and post.send_to == USER
-
 
 @dataclass(frozen=True)
 class Tail:
@@ -86,12 +79,17 @@ class Tail:
 
     @cached_property
     def latest_answer(self) -> Location | None:
-        """The location of the role's newest answer to the user."""
-        answers = (group for group in reversed(self.groups) if group.is_answer_of(self.view.role))
-        return next((group.locate(group.posts[0]) for group in answers), None)
+        """The location of the role's newest message to the user without calls."""
+        for group in reversed(self.groups):
+            post, *more = group.posts  # a legacy call is not in tool_calls; *more* is its result
+            if post is None or more or post.tool_calls:
+                continue
+            if post.send_from == self.view.role and post.send_to == USER:
+                return group.locate(post)
+        return None
 
     @cached_property
-    def unread(self) -> frozenset[Location]:
+    def open_end(self) -> frozenset[Location]:
         """The locations at the end of the open round that the role has not continued from; empty if none is open.
 
         These are the group with the newest post and the group that begins last. Without the second, an earlier call
