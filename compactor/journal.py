@@ -246,12 +246,12 @@ class JournalWriter:
         if isinstance(event, Published) and not event.offline:  # folding in offline is no success
             self._times.clear()
         elif isinstance(event, _FAILURES):
-            same = (event.name, *(str(getattr(event, fact, "")) for fact in ("reason", "error", "strategy")))
+            facts = event.facts()
+            same = (event.name, *(str(facts.get(fact, "")) for fact in ("reason", "error", "strategy")))
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():
-                facts = {key: value for key, value in event.facts().items() if key != "role"}
                 with self._guard("event"):
-                    self._journal.note(event.name, facts)
+                    self._journal.note(event.name, {key: value for key, value in facts.items() if key != "role"})
 
     @contextmanager
     def _guard(self, what: Literal["answer", "lease", "event"]) -> Iterator[None]:
