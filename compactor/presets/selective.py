@@ -99,10 +99,10 @@ def _merge_rules(rules: Rules | None) -> list[tuple[str, int]]:
     """Return all rules in order of priority."""
     if rules is not None and not isinstance(rules, Mapping):
         try:
-            given_pairs = [(kind, rule) for kind, rule in pairs_of(rules)]
+            listed = pairs_of(rules)
         except TypeError:
             raise ConfigError(("rules", "must be rules by kind, {'tool_result': 8}, or a list of such pairs")) from None
-        pairs = [(_read_kind(kind), _read_number(kind, rule)) for kind, rule in given_pairs]
+        pairs = [(_read_kind(kind), _read_number(kind, rule)) for kind, rule in listed]
         return [(kind, kept) for kind, kept in pairs if kept is not None]
     changed: dict[str, int | None] = {}
     for given, rule in (rules or {}).items():

@@ -506,7 +506,9 @@ class MessageStorage:
         if self._is_history:
             await self._owner.add(messages)
         else:
-            await self._owner.direct_update_memory([*self._owner.shown(), *_list_messages(messages)])
+            await self._owner.direct_update_memory(
+                [*self._owner.shown(), *format_msgs([] if messages is None else messages)]
+            )
 
     async def delete(self, indices: Iterable[int] | int) -> None:
         """Hide the shown messages at *indices*. The history only grows: there it raises ``NotImplementedError``."""
@@ -522,11 +524,7 @@ class MessageStorage:
         """Show *messages* instead. Of the history, raise ``NotImplementedError``."""
         if self._is_history:
             raise NotImplementedError("the history keeps what was said; direct_update_memory() shows other messages")
-        await self._owner.direct_update_memory(_list_messages(messages))
-
-
-def _list_messages(messages: Messages) -> list[Mapping[str, Any]]:
-    return [messages] if isinstance(messages, Mapping) else list(messages or ())
+        await self._owner.direct_update_memory([] if messages is None else messages)
 
 
 # --- arguments, and a host's functions --------------------------------------------------------------------------------

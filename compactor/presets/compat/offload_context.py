@@ -301,13 +301,13 @@ class _Chat:
         Without files, they name no file and no tool.
         """
         if self.files is None:
-            if keep:
-                self.contents[f"{self.folder}/{make_file_name(stem, text)}"] = text
-            return _BY_HOST
-        path = self.files.write(stem, text) if keep else self.files.path_of(stem, text)
+            path, where = f"{self.folder}/{make_file_name(stem, text)}", _BY_HOST
+        else:
+            path = self.files.write(stem, text) if keep else self.files.path_of(stem, text)
+            where = f" in the file {path}; read_file gives it, grep searches it"
         if keep:
             self.contents[path] = text
-        return f" in the file {path}; read_file gives it, grep searches it"
+        return where
 
 
 # --- compact ----------------------------------------------------------------------------------------------------------
