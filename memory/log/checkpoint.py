@@ -19,8 +19,8 @@ from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, run_dump
 from ..stores.base import Checkpoint
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
-from .round_store import StoredRounds, rebuild
-from .state import OpenRound, Snapshot
+from .round_store import rebuild
+from .state import ClosedRounds, OpenRound, Snapshot
 
 #: Version of the body. A checkpoint of another version is ignored, and the log is read instead.
 VERSION = 1
@@ -94,7 +94,7 @@ def _role_of(now: Snapshot, role: str) -> _Role:
     )
 
 
-def resume_from(kept: Checkpoint, archive: StoredRounds) -> Snapshot | None:
+def resume_from(kept: Checkpoint, archive: ClosedRounds) -> Snapshot | None:
     """Return the snapshot after the entry that *kept* names; None if *kept* cannot be used.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
@@ -112,7 +112,7 @@ def resume_from(kept: Checkpoint, archive: StoredRounds) -> Snapshot | None:
         return None  # if it is the log that is damaged, reading it will tell
 
 
-def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
+def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
     """Return the snapshot after the entry of that *number*, with the records that *body* names read from the log."""
     first, total = body.settled + 1, body.total
     live = _read_rounds(archive, first, total, number) if first <= total else {}
@@ -153,13 +153,13 @@ def _restore(number: int, body: _Body, archive: StoredRounds) -> Snapshot:
     )
 
 
-def _read_rounds(archive: StoredRounds, first: int, last: int, number: int) -> dict[int, OpenRound]:
+def _read_rounds(archive: ClosedRounds, first: int, last: int, number: int) -> dict[int, OpenRound]:
     """Return these rounds as the entries up to that *number* make them."""
     entries = archive.store.read_rounds(archive.session, first, last)
     return rebuild(entry for entry in entries if entry.number <= number)
 
 
-def _read_pinned(number: int, body: _Body, archive: StoredRounds, live: Mapping[int, OpenRound]) -> Iterator[Pinned]:
+def _read_pinned(number: int, body: _Body, archive: ClosedRounds, live: Mapping[int, OpenRound]) -> Iterator[Pinned]:
     """Yield the pinned posts, read now so that prompts do not need the store later."""
     for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
         posts = [(round_id, post) for round_id, post, _ in pins]

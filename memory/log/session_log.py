@@ -78,12 +78,10 @@ class Log(ABC):
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
         renew_after_fork(self)
-        resumed, archive = None, ClosedRounds(store, session_id)
-        if self._is_indexed:
-            archive = stored = StoredRounds(store, session_id)
-            checkpoint = store.checkpoint(session_id)
-            resumed = None if checkpoint is None else resume_from(checkpoint, stored)
-        self.snapshot = resumed or Snapshot(archive=archive)  # replaced under the lock, read without it
+        archive = StoredRounds(store, session_id) if self._is_indexed else ClosedRounds(store, session_id)
+        checkpoint = store.checkpoint(session_id) if self._is_indexed else None
+        resumed = None if checkpoint is None else resume_from(checkpoint, archive)
+        self.snapshot = resumed or Snapshot(archive)  # replaced under the lock, read without it
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
         self._told = self.snapshot.total  # number of the last announced round

@@ -134,7 +134,7 @@ class Connections:
     def _after_fork(self) -> None:
         self._has_written = self._keeps_log = False
         self._serialized = False  # all writers queue: set after the first conflict of two transactions
-        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _wait_for_permit
+        self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _create_permit
         self._idle = threading.Condition(self._lock)
         self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
         self._paused = False
@@ -142,6 +142,7 @@ class Connections:
         self._release_log: Callable[[], None] | None = None  # until called, the log stays out of the database
         self._permits: SimpleQueue[object] = SimpleQueue()  # holds one unless somebody writes: no writer polls
         self._permits.put(None)
+        self._permit = self._create_permit(self.dialect.patience)
         self._writer: Connection | None = None  # kept for the next write; the permit guards it and _writer_is_clean
         self._writer_is_clean = True  # the last writer left no transaction behind
         self._writing_thread = 0  # the writer with the permit; stale if that one was interrupted
@@ -190,7 +191,7 @@ class Connections:
                             self._leave_emptied_pool(connection)
                 if self._writing_thread == threading.get_ident() and self._permits.empty():
                     raise StoreBusy(INTERRUPTED.format(dialect.where))
-                with self._wait_for_permit(dialect.patience):
+                with self._permit:
                     sent = True
                     return self._write(work, begin=begin)
             except Empty:
@@ -207,8 +208,8 @@ class Connections:
             finally:
                 self._leave(user)
 
-    def _wait_for_permit(self, seconds: float) -> AbstractContextManager[object]:
-        """Admit one writer at a time: to enter waits, and raises ``Empty`` after *seconds*.
+    def _create_permit(self, seconds: float) -> AbstractContextManager[object]:
+        """Return what admits one writer at a time: to enter waits, and raises ``Empty`` after *seconds*.
 
         Only C code runs between taking and recording the permit: in Python, an interrupt in between would lose it
         forever. For the same reason there is no generator and no condition here.
@@ -324,7 +325,7 @@ class Connections:
         # SQLite, that would release the parent's locks.
         with self._lock:
             self._idle.wait_for(lambda: not self._users, timeout=self.dialect.patience)
-        with suppress(Empty), self._wait_for_permit(0):
+        with suppress(Empty), self._create_permit(0):
             self._drop_writer()
         if not self._has_written:
             self.keep_log()
