@@ -14,6 +14,7 @@ from memory.rounds import Round
 
 from .acceptance.prohibitions import HEADING
 from .summarizers.sentences import is_heading
+from .tokens import replace_surrogates
 
 #: Log numbers of the first and the last source round.
 Span = tuple[int, int]
@@ -28,8 +29,7 @@ _HEADINGS_IN_PROMPT = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 def normalize_text(text: str) -> str:
     """Return *text* normalized for a note: no lone surrogates, uniform line ends, stripped."""
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return "\n".join(line.rstrip() for line in whole.splitlines()).strip()
+    return "\n".join(line.rstrip() for line in replace_surrogates(text).splitlines()).strip()
 
 
 def normalize_heading(heading: str) -> str:

@@ -64,9 +64,12 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     try:
         return total + _load_truncate()(text, sys.maxsize, encoding)[1]
     except UnicodeEncodeError:
-        # As in tiktoken: adjacent halves of one character are joined, other surrogates are replaced.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return total + _load_truncate()(text, sys.maxsize, encoding)[1]
+        return total + _load_truncate()(replace_surrogates(text), sys.maxsize, encoding)[1]
+
+
+def replace_surrogates(text: str) -> str:
+    """Return *text* with adjacent halves of a character joined, and other surrogates replaced, as tiktoken does."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:

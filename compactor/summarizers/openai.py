@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from memory.arguments import number, require, whole_number
 from memory.rounds import copy_with
 
+from ..tokens import replace_surrogates
 from .answers import NoSummary, parse_body, read_answer
 from .base import Style, SummarizerError, Summary, SummaryRequest, add_usage
 from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
@@ -327,7 +328,7 @@ def _status_of(failed: SummarizerError) -> int | None:
 def sendable(value: Any) -> Any:
     """Return a copy of *value* without lone surrogates: UTF-8 cannot encode them, so one would fail every request."""
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else replace_surrogates(value)
     if isinstance(value, Mapping):
         return {key: sendable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
