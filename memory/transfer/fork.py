@@ -14,6 +14,7 @@ from ..entries import (
     PostAdded,
     PostRedacted,
     RoundFailed,
+    RoundFinished,
     RoundOpened,
     UsageRecorded,
     kinds_of,
@@ -88,16 +89,19 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
         if entry.kind in _POSTS and entry.round > at_round:
             continue  # not even read: a fork before a damaged post is a way to go on
         record = entry.record
-        if isinstance(record, RoundOpened):
+        if type(record) is RoundOpened:  # isinstance() is slow for pydantic's classes
             numbers[record.round_id] = len(numbers) + 1
         about = round_id_of(record)
         place = entry.round if about is None else numbers.get(about, 0)
-        fails = isinstance(record, RoundFailed) and about not in failed
-        if fails or isinstance(record, PostRedacted):
+        fails = type(record) is RoundFailed and about not in failed
+        if fails or type(record) is PostRedacted:
             failed |= {about or ""} if fails else set()
             for role, ends in ends_by_role.items():
                 ends_by_role[role] = [end for end in ends if end < place]
+        stays = (place or len(numbers)) <= at_round
         match record:
+            case PostAdded() | RoundOpened() | RoundFinished():  # most entries
+                pass
             case CompactionPrepared():
                 stays = False
             case CompactionPublished(role=role, compaction=compaction):
@@ -109,8 +113,6 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
                 # The correction of our counts is worth keeping; the length of a later prompt means nothing here.
                 yield Entry.of(copy_with(record, current=False), created_at=entry.created_at)
                 stays = False
-            case _:
-                stays = (place or len(numbers)) <= at_round
         if stays:
             yield Entry(
                 entry.kind,
