@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from compactor.summarizers.base import Summary, SummaryRequest
 from compactor.summarizers.extractive import ExtractiveSummarizer
+from compactor.tokens import clip_to_tokens
 from compactor.tokens import count_tokens as count
 from memory.overlays import CompactedMessage
-from memory.references import floor_boundary
 from memory.rounds import USER, Round
 
 __all__ = ["METHODS", "Method", "first_user_messages", "last_tokens", "lines", "ours", "successive", "tf_idf"]
@@ -73,21 +73,9 @@ def _fill(texts: Iterable[str], target: int, *, skip: bool = False) -> str:
             taken.append(text)
             left -= cost
         elif not skip:
-            taken.append(_clip(text, left))
+            taken.append(clip_to_tokens(text, left))
             break
     return "\n".join(taken)
-
-
-def _clip(text: str, limit: int) -> str:
-    """Return the beginning of *text*, at most *limit* tokens, cut between user-perceived characters."""
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if count(text[:middle]) <= limit else (low, middle - 1)
-    kept = text[: floor_boundary(text, low)]
-    while kept and count(kept) > limit:  # rare: a cut word may take more tokens
-        kept = text[: floor_boundary(text, len(kept) - 1)]
-    return kept
 
 
 METHODS: dict[str, Method] = {

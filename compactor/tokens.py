@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Protocol, runtime_checkable
 
+from memory.references import floor_boundary
+
 __all__ = [
     "DEFAULT_ENCODING",
     "MESSAGE_TOKENS",
     "PROMPT_TOKENS",
     "TokenCounter",
+    "clip_to_tokens",
     "count_message",
     "count_prompt",
     "count_tokens",
@@ -140,6 +143,21 @@ def _find_long_runs(text: str) -> list[tuple[int, int]]:
         return []
     spans = (run.span() for run in _RUN.finditer(text))
     return [(start, stop) for start, stop in spans if stop - start > MAX_EXACT_RUN]
+
+
+def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> str:
+    """Return the beginning of *text*, at most *limit* tokens, cut between user-perceived characters."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count_tokens(text[:middle], encoding) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    kept = text[: floor_boundary(text, low)]
+    while kept and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
+        kept = text[: floor_boundary(text, len(kept) - 1)]
+    return kept
 
 
 @lru_cache

@@ -43,7 +43,7 @@ from compactor.summarizers.cues import instruction_strength, is_prohibition, may
 from compactor.summarizers.results import structures
 from compactor.summarizers.sentences import clauses, sentences
 from compactor.summarizers.statements import from_rounds, from_summary
-from compactor.tokens import count_tokens
+from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.errors import StoreDamaged, UnknownReference
@@ -333,6 +333,7 @@ READERS: dict[str, Read] = {
     "prompt values": render,
     "tags": escape_tags,
     "tokens": count_tokens,
+    "tokens of a beginning": lambda text: clip_to_tokens(text, 500),
     "names": lambda text: shorten_name(text, 64),
     "JSON-like text": lambda text: list(structures(text)),
     "terms": content,

@@ -25,6 +25,7 @@ from compactor import tokens
 from compactor.tokens import (
     DEFAULT_ENCODING,
     TokenCounter,
+    clip_to_tokens,
     count_tokens,
     counter_for,
     encoding_for,
@@ -138,6 +139,31 @@ def test_halves_of_characters_count_as_in_tiktoken(real: dict[str, tiktoken.Enco
 def test_special_tokens_are_text() -> None:
     """A user who writes one gets no control over the count."""
     assert count_tokens("<|endoftext|>") > 1
+
+
+# -- clipping ---------------------------------------------------------------------------------------------------------
+
+
+clippable = st.text(st.one_of(st.sampled_from(" \n'abc019.😀漢"), st.characters(), surrogates))
+
+
+@given(clippable, st.integers(-1, 20))
+def test_a_clipped_text_is_a_beginning_that_fits(text: str, limit: int) -> None:
+    """Every character is as it was, lone surrogates included, and the limit holds when what is kept is counted again."""
+    kept = clip_to_tokens(text, limit)
+
+    assert text.startswith(kept)
+    assert count_tokens(kept) <= max(limit, 0)
+
+
+@pytest.mark.parametrize("text", ["one two three four five six", "漢字かな" * 9, "a\ud800b\ud83d\ude00" * 9])
+def test_clipping_takes_no_more_than_it_must(text: str) -> None:
+    """With as many tokens as the text has, all of it stays; with one less, nearly all."""
+    tokens = count_tokens(text.replace("\ud83d\ude00", "\ud83d \ude00"))
+
+    assert clip_to_tokens(text, tokens + 9) == text
+    for limit in range(1, 9):
+        assert count_tokens(clip_to_tokens(text, limit)) >= limit - 2
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -256,6 +282,15 @@ def test_what_is_too_long_to_be_counted_never_counts_too_little(real: dict[str, 
     assert count_tokens(text) >= real_count(real[DEFAULT_ENCODING], text)
 
 
+@pytest.mark.usefixtures("short_runs")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs, st.integers(0, 60))
+def test_what_is_too_long_to_be_counted_is_clipped_to_what_fits(text: str, limit: int) -> None:
+    kept = clip_to_tokens(text, limit)
+    assert text.startswith(kept)
+    assert count_tokens(kept) <= limit
+
+
 def test_a_million_characters_without_a_space_are_not_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for text that no budget holds; what stands beside it is counted exactly."""
     truncate, asked = tokens._load_truncate(), []
@@ -268,6 +303,8 @@ def test_a_million_characters_without_a_space_are_not_counted_one_by_one(monkeyp
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_000_000))
     assert count_tokens(f"Before {noise}\nand after.") == 1 + 1_000_002 + count_tokens("and after.")
     assert sum(asked) < 100
+    assert len(clip_to_tokens(noise, 100)) < 1_000
+    assert sum(asked) < 200_000
     whole = "with spaces " * 100_000
     assert count_tokens(whole) == truncate(whole, sys.maxsize, DEFAULT_ENCODING)[1]
 

@@ -14,7 +14,7 @@ from recalled import pages
 from compactor.plan import plan_text
 from compactor.prompt.shorten import clip_text
 from compactor.prompt.shorten import cut_text as preview
-from compactor.tokens import count_tokens
+from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import Room, steps
 from memory import Memory, Recall
 from memory.references import MAX_GRAPHEME, beginning, ceil_boundary, floor_boundary
@@ -93,11 +93,12 @@ FAMILIES = FAMILY * 400
     [
         lambda n: preview(FAMILIES, n),
         lambda n: preview(FAMILIES, n, count_tokens),
+        lambda n: clip_to_tokens(FAMILIES, n),
         lambda n: clip_text(FAMILIES, 60 + n, "r1.p1", count_tokens).partition("\n[...")[0],
         lambda n: clip_text(FAMILIES, 60 + n, "r1.p1", count_tokens).rpartition("...]\n")[2],
         lambda n: str(plan_text("x" * n + 2 * FAMILIES)).partition(" [...]")[0].lstrip("x"),
     ],
-    ids=["preview", "preview in tokens", "head of a clip", "tail of a clip", "plan"],
+    ids=["preview", "preview in tokens", "clip_to_tokens", "head of a clip", "tail of a clip", "plan"],
 )
 def test_no_cut_tears_a_family(cut: Callable[[int], str]) -> None:
     """At none of 120 lengths."""
