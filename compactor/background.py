@@ -24,7 +24,7 @@ from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Deferral, Publication, budget_in, prices_in, publication_of
 from .cycle import Cycle, Strategy
-from .events import EventLog, ModelUnknown, Reverted, Skip
+from .events import EventLog, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
@@ -33,7 +33,7 @@ from .strategies import FACTORIES, compact_rounds
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
-from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, counter_for, encoding_for, window_of
+from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
 
 
@@ -237,10 +237,7 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
-        model = self.config.model
-        if self._runner.start() and model and (encoding_for(model) is None or window_of(model) is None):
-            encoding = encoding_for(model) or DEFAULT_ENCODING
-            self._events.emit(ModelUnknown(role=self.role, model=model, encoding=encoding))
+        self._runner.start()
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.

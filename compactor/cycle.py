@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from .events import (
     Discarded,
     Evaluated,
     Exhausted,
+    ModelUnknown,
     PlanFailed,
     Published,
     Reduced,
@@ -43,7 +44,7 @@ from .summarize import Run, Work
 from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
-from .tokens import TokenCounter, count_message
+from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, encoding_for, window_of
 from .triggers import Trigger, Verdict
 from .view import View, last_prompt_of
 
@@ -72,6 +73,8 @@ class Cycle:
     header_tokens: Callable[[], int] | None = None
     #: Returns the agent's plan as it stands; None: there is none.
     plan: Callable[[], object] | None = None
+    #: Whether the model was looked up.
+    _is_checked: bool = field(default=False, init=False)
 
     # What happens in a pass. *Due*: a compaction is deferred, and its policy says that it is to be shown.
     #
@@ -89,6 +92,8 @@ class Cycle:
         ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
         self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
+        if self.config.model and not self._is_checked:
+            self._check_model(self.config.model)
         prepared_at: int | None = None
         try:
             while True:
@@ -113,6 +118,13 @@ class Cycle:
         finally:
             if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
+
+    def _check_model(self, model: str) -> None:
+        """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""
+        self._is_checked = True
+        if encoding_for(model) is None or window_of(model) is None:
+            encoding = encoding_for(model) or DEFAULT_ENCODING
+            self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=encoding))
 
     def read_rounds(self) -> Rounds | HostRounds:
         """Return the rounds as they are now, as the role sees them."""

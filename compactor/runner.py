@@ -155,15 +155,15 @@ class Runner:
 
     # What the host calls: ``ContextCompactor`` documents it.
 
-    def start(self) -> bool:
-        """Begin to work; return whether it does now: while stopping, it begins when that is through."""
+    def start(self) -> None:
+        """Begin to work. While stopping, it begins when that is through."""
         enabled = self._config.enabled
         with self._lock:
             if self._state is State.STOPPING:
                 self._restart = True
-                return False
+                return
             if self._state not in (State.NEW, State.STOPPED):
-                return False
+                return
             self._state = State.IDLE if self._run is None else State.COMPACTING  # for compact_now
             self._pending = enabled
             run = self._claim()
@@ -171,7 +171,6 @@ class Runner:
             self._skip_reason, generation = Skip.DISABLED, self._cycle.journal.read().generation
             self._emit(Skipped(role=self.role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0))
         self._dispatch(run)
-        return True
 
     def stop(self, timeout: float | None) -> bool:
         until = math.inf if timeout is None else time.monotonic() + timeout

@@ -48,12 +48,14 @@ class Prices:
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
         """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarizes.
 
-        They come from the installed package ``genai-prices``, for short prompts; nothing is fetched. Raises
-        ``ConfigError`` if the package is not installed or does not know the model, or if the model's input is free.
+        They are those of short prompts, from the installed package ``genai-prices``; nothing is fetched. All spellings
+        of ``compactor.models.find_model`` will do. Raises ``ConfigError`` if the price is unknown, or input is free.
         """
-        require("model", model, str, "the name of a model, as its provider writes it")
-        read, cached, written, output = _look_up_dollars(model)
-        summarizer_read, _, _, summarizer_output = _look_up_dollars(summarizer if summarizer is not None else model)
+        summarizer = model if summarizer is None else summarizer
+        for name, given in (("model", model), ("summarizer", summarizer)):
+            require(name, given, str, "the name of a model, as its provider writes it")
+        read, cached, written, output = _find_dollars(model)
+        summarizer_read, _, _, summarizer_output = _find_dollars(summarizer)
         if not read:
             raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
         return cls(
@@ -71,30 +73,12 @@ class Prices:
         return copy_with(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 
-#: Number of tokens priced at once, few enough for the lowest price tier.
-_SAMPLE = 1_000
+def _find_dollars(model: str) -> tuple[float, float, float, float]:
+    from ..models import find_model
 
-
-def _look_up_dollars(model: str) -> tuple[float, float, float, float]:
-    """Return the dollars of a token of *model*: input, cached input, input written to the cache, and output."""
-    try:
-        from genai_prices import Usage, calc_price
-    except ImportError as exc:
-        raise ConfigError(
-            ("model", "prices by name need a package: pip install 'context-compactor[prices]', or give Prices(...)")
-        ) from exc
-
-    def price(**counts: int) -> float:
-        return float(calc_price(Usage(**counts), model_ref=model).total_price) / _SAMPLE
-
-    try:
-        return (
-            price(input_tokens=_SAMPLE),
-            price(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
-            price(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE),
-            price(output_tokens=_SAMPLE),
-        )
-    except LookupError as exc:
+    dollars = find_model(model).dollars
+    if dollars is None:
         raise ConfigError(
             ("model", f"nobody knows what {model!r} costs; name it as its provider does, or give Prices(...)")
-        ) from exc
+        )
+    return dollars

@@ -279,12 +279,14 @@ def test_the_history_keeps_the_newest_events() -> None:
     assert kinds(compactor.events) == ["skipped", "evaluated", "skipped"]
 
 
-def test_an_unknown_model_is_told_once_it_starts() -> None:
+def test_an_unknown_model_is_told_once_by_the_first_cycle() -> None:
     """The default encoding stands in."""
-    compactor, *_ = on_command(memory_of(1), ScriptedSummarizer(), CompactorConfig(model="nobody-knows-it"))
+    compactor, executor, _ = on_command(memory_of(1), ScriptedSummarizer(), CompactorConfig(model="nobody-knows-it"))
+    compactor.start()
     assert compactor.events == ()
-    compactor.start()
-    compactor.start()
+    executor.run_all()
+    compactor.notify_rounds_changed()
+    executor.run_all()
     (told,) = of_kind(compactor.events, ModelUnknown)
     assert told.facts() == {
         "role": ROLE, "generation": 0, "model": "nobody-knows-it", "encoding": "o200k_base",

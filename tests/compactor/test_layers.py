@@ -29,7 +29,7 @@ LAYERS = """
     compactor.summarize compactor.journal compactor.notes
     compactor.acceptance
     compactor.summarizers compactor.transcript
-    compactor.prompt compactor.host_rounds compactor.tokens compactor.plan
+    compactor.prompt compactor.host_rounds compactor.tokens compactor.models compactor.plan
     compactor.events compactor.timers compactor.errors compactor.config compactor._siblings compactor._interrupt
 
     prompts

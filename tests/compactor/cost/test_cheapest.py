@@ -344,7 +344,6 @@ def test_nonsense_is_refused(wrong: dict[str, Any], named: str) -> None:
 
 
 def test_prices_may_be_named_by_the_model() -> None:
-    pytest.importorskip("genai_prices", reason="genai-prices is not installed; pip install '.[prices]'")
     assert cost_optimal("gpt-4o").prices == Prices.of_model("gpt-4o")
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 
 import pytest
 
 from compactor import ConfigError, Prices
-
-KNOWN = importlib.util.find_spec("genai_prices") is not None
-needs_prices = pytest.mark.skipif(not KNOWN, reason="genai-prices is not installed; pip install '.[prices]'")
 
 
 @pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan, True, "0.1"])
@@ -49,7 +44,6 @@ def test_a_share_of_cold_calls_raises_the_price_of_cached_tokens() -> None:
         prices.with_cold(1.5)
 
 
-@needs_prices
 def test_prices_of_a_model_are_found_by_its_name() -> None:
     """Relative to its own input; a tenth for cached tokens, and more for writing them where its provider asks that."""
     prices = Prices.of_model("claude-sonnet-4-5")
@@ -62,7 +56,6 @@ def test_prices_of_a_model_are_found_by_its_name() -> None:
     assert (prices.summarizer_input, prices.summarizer_output) == (1, pytest.approx(5))
 
 
-@needs_prices
 def test_another_model_that_summarises_has_its_own_prices() -> None:
     """In the agent's tokens all the same: a cheap summarizer is worth asking more often."""
     prices = Prices.of_model("gpt-4o", summarizer="gpt-4o-mini")
@@ -71,13 +64,11 @@ def test_another_model_that_summarises_has_its_own_prices() -> None:
     assert prices.summarizer_output == pytest.approx(0.24)
 
 
-@needs_prices
 def test_a_model_without_a_price_for_cached_tokens_has_none_cached() -> None:
     """They cost what all others do."""
     assert Prices.of_model("gpt-4").cached_input == 1
 
 
-@needs_prices
 def test_a_model_that_nobody_knows_is_refused() -> None:
     """With the remedy; a typing error must not end up in free tokens."""
     with pytest.raises(ConfigError, match=r"'no-such-model' costs.*Prices\(\.\.\.\)"):
@@ -86,28 +77,9 @@ def test_a_model_that_nobody_knows_is_refused() -> None:
         Prices.of_model("gpt-4o", summarizer="no-such-model")
 
 
-def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra, since most who use prices have their own."""
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    with pytest.raises(ConfigError, match=r"context-compactor\[prices\]"):
-        Prices.of_model("gpt-4o")
-
-
-def test_a_model_that_reads_for_nothing_has_no_relative_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no 1 to compare to."""
-
-    class Package:
-        @staticmethod
-        def Usage(**counts: int) -> dict[str, int]:
-            return counts
-
-        @staticmethod
-        def calc_price(usage: dict[str, int], model_ref: str) -> object:
-            class Price:
-                total_price = 0 if usage.get("input_tokens") else 1
-
-            return Price
-
-    monkeypatch.setitem(sys.modules, "genai_prices", Package)
+def test_a_model_that_reads_for_nothing_has_no_relative_prices() -> None:
+    """There is no 1 to compare to; as a summarizer it is free."""
+    free = "meta-llama/llama-3.3-70b-instruct:free"
     with pytest.raises(ConfigError, match="reads for nothing"):
-        Prices.of_model("free")
+        Prices.of_model(free)
+    assert Prices.of_model("gpt-4o", summarizer=free).summarizer_input == 0

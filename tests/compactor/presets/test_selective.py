@@ -296,8 +296,10 @@ def test_windows_go_by_the_beginning_of_a_name(model: str, window: int) -> None:
 
 def test_a_model_that_nobody_knows_is_told() -> None:
     """The default window and tokenizer stand in, with an event that names the model."""
-    unknown, _, _ = on_command(conversation(1), model="nobody-knows")
-    known, _, _ = on_command(conversation(1), model="gpt-4o")
+    unknown, first, _ = on_command(conversation(1), model="nobody-knows")
+    known, second, _ = on_command(conversation(1), model="gpt-4o")
+    first.run_all()
+    second.run_all()
 
     assert [event.model for event in of_kind(unknown.events, ModelUnknown)] == ["nobody-knows"]
     assert not of_kind(known.events, ModelUnknown)
