@@ -19,6 +19,7 @@ from . import replay as replays
 from . import session_commands
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
 from .demo import play_live, play_plainly, print_summary
+from .evaluate import command as evaluate_command
 from .scenario import INCIDENT, SALES_FORECAST, Demo
 from .session_commands import AsJson, Store, option
 from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_line, screen
@@ -205,6 +206,7 @@ def chat(
         Chat(dialogue, memory, config, budget, chosen, answer, event_log(log)).run()
 
 
+app.add_typer(evaluate_command.app)
 app.add_typer(session_commands.app)
 
 

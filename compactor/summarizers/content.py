@@ -394,7 +394,7 @@ class Terms:
     @cached_property
     def words(self) -> frozenset[str]:
         """All words except generic ones; in scripts without spaces, pairs of characters."""
-        return frozenset(key for term in self.all for word in _TERM.findall(term) for key in _keys(word))
+        return frozenset(key for term in self.all for word in _TERM.findall(term) for key in comparison_keys(word))
 
     @cached_property
     def folded(self) -> str:
@@ -411,7 +411,7 @@ class Terms:
 
     def words_in(self, other: Terms) -> frozenset[str]:
         """Return the words that both texts write identically: a fast subset of all common words."""
-        return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in _keys(word))
+        return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in comparison_keys(word))
 
     def is_in_the_language_of(self, other: Terms) -> bool:
         """Return whether the two texts share a language; a guess by the most frequent words of *other*."""
@@ -426,7 +426,7 @@ def _fold_number(term: str) -> str:
     return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
 
 
-def _keys(word: str) -> list[str]:
+def comparison_keys(word: str) -> list[str]:
     """Return the keys under which *word* is compared; none if it is generic."""
     if word in _GENERIC:
         return []
@@ -446,7 +446,7 @@ def find_telling_terms(text: str) -> Iterator[str]:
 
 def is_telling(word: str) -> bool:
     """Return whether *word* is specific: summaries and error messages do not use it about anything at all."""
-    return bool(_keys(word.casefold()))
+    return bool(comparison_keys(word.casefold()))
 
 
 # Does a summary say something about its source? "Done." and an error page do not.

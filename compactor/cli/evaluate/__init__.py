@@ -1,0 +1,1 @@
+"""``compactor evaluate``: what survives in the summaries of a user's own transcripts."""

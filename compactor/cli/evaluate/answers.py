@@ -1,0 +1,239 @@
+"""A model's answers, each paid for once: asked for, counted, priced, and kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memory.errors import ContextError
+from memory.rounds import copy_with
+
+from ...config import ConfigError
+from ...cost.prices import Prices
+from ...events import Prepared, Rejected
+from ...summarize import digest_of
+from ...summarizers.base import RequestKind, Summarizer, SummarizerError, Summary, SummaryRequest
+from ...summarizers.extractive import ExtractiveSummarizer
+from ...tokens import TokenCounter, count_prompt
+from ..terminal import CannotRun
+
+#: Length of an answer that is estimated where a request names none, and of one that edits notes.
+_LENGTH, _EDITS = 1_000, 200
+
+
+class SpendReached(ContextError):
+    """The next call would cost more than may be spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per token."""
+
+    input: float
+    cached: float
+    output: float
+
+    @classmethod
+    def of_model(cls, model: str) -> Price | None:
+        """Return the price of *model*; None if it is unknown here."""
+        try:
+            prices = Prices.of_model(model)
+        except ConfigError:
+            return None
+        dollar = prices.per_token or 0.0
+        return cls(dollar, dollar * prices.cached_input, dollar * prices.output)
+
+    def of_usage(self, usage: Mapping[str, int]) -> float:
+        """Return the dollars that *usage* costs."""
+        cached = min(usage.get("cached_tokens", 0), usage.get("input_tokens", 0))
+        read = usage.get("input_tokens", 0) - cached
+        return read * self.input + cached * self.cached + usage.get("output_tokens", 0) * self.output
+
+
+class AnswerFile:
+    """Answers by a hash of their request, as lines of JSON in a file that only its owner can read.
+
+    Each line is written when its answer arrives, so an interrupted evaluation goes on where it ended. Lines that cannot
+    be read, such as one that was cut off, are ignored: their answers are asked for again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the answers at *path*, if there are any. Raises ``CannotRun`` if the file cannot be read."""
+        self.path = path
+        self._answers: dict[str, Mapping[str, Any]] = {}
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        except (OSError, ValueError) as error:
+            raise CannotRun(f"{path}: the paid answers cannot be read ({_reason(error)}); give --answers") from error
+        for line in lines:
+            answer = _read_answer(line)
+            if answer is not None:
+                self._answers[answer["key"]] = answer
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def find(self, key: str) -> Mapping[str, Any] | None:
+        """Return the answer to the request with the hash *key*; None if there is none."""
+        return self._answers.get(key)
+
+    def check(self) -> None:
+        """Raise ``CannotRun`` if answers cannot be written: nobody wants to learn that after paying for one."""
+        self._append("")
+
+    def add(self, key: str, answer: Summary, seconds: float) -> None:
+        line = {"key": key, "text": answer.text, "usage": answer.usage, "model": answer.model, "seconds": seconds}
+        self._answers[key] = line
+        self._append(json.dumps(line))
+
+    def _append(self, line: str) -> None:
+        try:
+            with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab+") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                torn = file.read(1) not in (b"", b"\n")  # the line of an interrupted process
+                file.write((("\n" if torn else "") + (f"{line}\n" if line else "")).encode())
+        except (OSError, ValueError) as error:
+            raise CannotRun(f"{self.path}: answers cannot be written ({_reason(error)}); give --answers") from error
+
+
+def _read_answer(line: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_answer = isinstance(value, dict) and isinstance(value.get("key"), str) and isinstance(value.get("text"), str)
+    return value if is_answer and isinstance(value.get("seconds"), (int, float)) else None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or "it is no usable path"
+
+
+@dataclass
+class Answers:
+    """Asks *model* and keeps account of its answers. A summarizer, for one compactor at a time.
+
+    A stored answer costs nothing again. Raises ``SpendReached`` before a call that could exceed *max_spend* dollars.
+    """
+
+    model: Summarizer
+    count: TokenCounter
+    price: Price | None = None
+    #: Names the endpoint and the model: the same request to another one has another answer.
+    asked: str = ""
+    file: AnswerFile | None = None
+    max_spend: float | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    #: The agent's last prompt is not known here; asking always in one form makes two runs comparable.
+    takes_continued = False
+
+    #: Why no more is asked, if the spend is reached.
+    stopped: str = ""
+    spent: float = 0.0
+    calls: int = 0
+    reused: int = 0
+    estimated: int = 0
+    seconds: float = 0.0
+    usage: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[RequestKind] = field(default_factory=Counter)
+    #: Checks that refused answers, by their names; those of answers that edit notes by themselves.
+    refused: Counter[str] = field(default_factory=Counter)
+    refused_edits: Counter[str] = field(default_factory=Counter)
+    restored: int = 0
+    #: Calls that gave no answer, or none that is a text.
+    failed: int = 0
+    _kind: RequestKind = "rounds"
+    _is_new: bool = True
+    _counted: set[str] = field(default_factory=set)
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        key = hashlib.sha256("\n".join((self.asked, request.kind, digest_of(request))).encode()).hexdigest()
+        stored = self.file.find(key) if self.file is not None else None
+        if stored is not None:
+            answer, seconds = Summary(stored["text"], stored.get("usage"), stored.get("model")), stored["seconds"]
+        else:
+            self._require_room(request)
+            began = self.clock()
+            answer = self._ask(request)
+            seconds = self.clock() - began
+        # A compaction that is tried again asks the same again; that counts once.
+        self._kind, self._is_new = request.kind, key not in self._counted
+        if self._is_new:
+            self._counted.add(key)
+            self.kinds[request.kind] += 1
+            self.reused += stored is not None
+            self.seconds += seconds
+            self._charge(self._usage_of(request, answer), paid_now=stored is None)
+        if stored is None and self.file is not None:
+            self.file.add(key, answer, seconds)
+        return answer
+
+    def _ask(self, request: SummaryRequest) -> Summary:
+        self.calls += 1
+        try:
+            answer = self.model(request)
+        except SummarizerError as error:
+            self.failed += 1
+            self._charge(getattr(error, "usage", None) or {}, paid_now=True)
+            raise
+        return answer if isinstance(answer, Summary) else Summary(answer)
+
+    def _charge(self, usage: Mapping[str, int], *, paid_now: bool) -> None:
+        self.usage.update(usage)
+        if paid_now and self.price is not None:
+            self.spent += self.price.of_usage(usage)
+
+    def watch(self, event: object) -> None:
+        """Take note of the compactor's *event* about the newest answer."""
+        if not self._is_new:
+            return
+        if isinstance(event, Rejected):
+            (self.refused_edits if self._kind == "changes" else self.refused)[event.check] += 1
+        elif isinstance(event, Prepared):
+            self.restored += event.restored
+
+    @property
+    def dollars(self) -> float | None:
+        """The cost of all answers, stored ones included; None if the price is unknown."""
+        return self.price.of_usage(self.usage) if self.price is not None else None
+
+    def _usage_of(self, request: SummaryRequest, answer: Summary) -> Mapping[str, int]:
+        usage = answer.usage
+        if usage and "input_tokens" in usage and "output_tokens" in usage:
+            return usage
+        self.estimated += 1
+        return {"input_tokens": self._count_request(request), "output_tokens": self.count(answer.text)}
+
+    def _require_room(self, request: SummaryRequest) -> None:
+        if self.max_spend is None or self.price is None:
+            return
+        answers = sum(self.kinds.values())
+        length = max(request.target_tokens or _LENGTH, self.usage["output_tokens"] // answers if answers else 0)
+        cost = self.price.of_usage({"input_tokens": self._count_request(request), "output_tokens": length})
+        if self.spent + cost > self.max_spend:
+            self.stopped = (
+                f"${self.spent:.4f} is spent and the next call costs about ${cost:.4f}: more than --max-spend"
+                f" {self.max_spend:g}"
+            )
+            raise SpendReached(self.stopped)
+
+    def _count_request(self, request: SummaryRequest) -> int:
+        return count_prompt(request.messages, self.count)
+
+
+def rehearse(request: SummaryRequest) -> Summary:
+    """Return an answer about as long as a model's, without a model: the estimate of what an evaluation costs."""
+    length = request.target_tokens or _LENGTH
+    if request.kind != "changes":
+        return ExtractiveSummarizer()(copy_with(request, target_tokens=length))
+    new = ExtractiveSummarizer()(copy_with(request, previous=None, target_tokens=min(_EDITS, length)))
+    edits = [{"section": "", "text": line} for line in new.text.splitlines() if line.strip()]
+    return copy_with(new, text=json.dumps({"add": edits, "replace": [], "remove": []}))

@@ -1,0 +1,295 @@
+"""The command ``evaluate``: its options, and what it prints and writes."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from memory.events import EventHook
+
+from ... import strategies
+from ...config import CompactorConfig, ConfigError
+from ...summarizers.extractive import ExtractiveSummarizer
+from ...tokens import counter_for
+from ..chat import find_endpoint
+from ..replay import Conversation, read_transcript
+from ..session_commands import option
+from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
+from .answers import AnswerFile, Answers, Price, rehearse
+from .page import make_page
+from .report import (
+    AFTER,
+    Account,
+    Measured,
+    Report,
+    check_limits,
+    describe_dollars,
+    find_failures,
+    measure,
+    print_comparison,
+    print_report,
+    read_earlier,
+    sum_method,
+)
+from .runner import Compaction, Runner, Source, cut_words, summarize_offline
+
+_OFFLINE = "offline"
+_ANSWERS = "answers.jsonl"
+#: A refused compaction must not make the compactor summarise offline: its model is what is evaluated.
+_NEVER = 1_000_000
+
+app = typer.Typer()
+
+
+@app.command(short_help="Measure what survives in summaries of your transcripts.")
+def evaluate(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Transcripts, as replay reads them.")],
+    model: Annotated[str, option("NAME", "Model to evaluate.  [default: the offline summarizer]")] = "",
+    base_url: Annotated[
+        str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
+    ] = "assistant",
+    strategy: Annotated[
+        Literal["compact_rounds", "compact_view", "compact_notes"] | None,
+        option("NAME", "compact_rounds, compact_view or compact_notes.  [default: a compactor's]"),
+    ] = None,
+    target: Annotated[int, typer.Option(min=32, metavar="TOKENS", help="Desired length of a summary.")] = 1_000,
+    compactions: Annotated[
+        int, typer.Option(min=1, max=100, metavar="N", help="Maximum compactions of a conversation.")
+    ] = max(AFTER),
+    to_json: Annotated[str | None, option("FILE", "Write the figures as JSON; - is standard output.", "--json")] = None,
+    to_html: Annotated[
+        str | None, option("FILE", "Write a page with the summaries beside their sources.", "--html")
+    ] = None,
+    compare: Annotated[str | None, option("FILE", "Compare with this earlier --json.")] = None,
+    fail_under: Annotated[
+        list[str] | None, option("NAME=PERCENT", "Exit with 1 if a figure is lower, as in retention=80.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and ask nobody.")] = False,
+    max_spend: Annotated[float | None, option("DOLLARS", "Stop before more is spent in this run.")] = None,
+    price: Annotated[
+        str | None, option("IN,OUT", "Dollars per million input and output tokens.  [default: the model's]")
+    ] = None,
+    answers: Annotated[
+        str | None, option("FILE", "Keep the paid answers here.  [default: beside --json or --html]")
+    ] = None,
+    log: Annotated[
+        Literal["json", "console"] | None,
+        typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
+    ] = None,
+) -> None:
+    """Measure what survives of your own transcripts in the summaries of a model, a prompt, or the offline summarizer.
+
+    Takes each conversation through a compactor, in up to --compactions parts of equal length, and looks for what was
+    said 1, 5 and 20 compactions ago: ids, numbers, paths, instructions, prohibitions, tool outcomes, newest values.
+    Beside that stand the offline summarizer, the first and the last words, all at the same length.
+
+    With --model, the transcripts go to the named endpoint and nowhere else; the key is read from OPENAI_API_KEY. Each
+    answer is kept in a file as it arrives, so an interrupted run goes on where it ended, and pays for nothing twice.
+
+    --fail-under takes retention, ids, numbers, paths, instructions, prohibitions, outcomes or newest, after the most
+    compactions or as in ids@5; grounded (names that somebody said); accepted (answers); format (edits of notes).
+    """
+    limits = check_limits(fail_under or ())
+    earlier = read_earlier(compare) if compare is not None else None
+    sources = _read_sources(files, compactions)
+    for path in (to_json, to_html, answers):
+        _check_output(path, files)
+    try:
+        config = CompactorConfig(
+            retain_recent=0,
+            prompt_template_path=prompt,
+            target_tokens=target,
+            model=model,
+            circuit_breaker_failures=_NEVER,
+        )
+    except ConfigError as error:
+        raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error
+    settings: dict[str, Any] = {
+        "model": model or _OFFLINE,
+        "endpoint": None,
+        "prompt": prompt,
+        "prompt_sha256": _digest(config.prompt.content.encode()),
+        "strategy": strategy or "default",
+        "target_tokens": target,
+        "compactions": compactions,
+    }
+    asked = _find_model(model, base_url, price, max_spend, dry_run=dry_run)
+    if asked is not None:
+        settings["endpoint"] = asked.asked.partition("\n")[0]
+        asked.max_spend = max_spend
+        asked.file = AnswerFile(_answers_path(answers, to_json, to_html))
+        if not dry_run:
+            asked.file.check()
+    hooks = event_log(log)
+    chosen = getattr(strategies, strategy) if strategy is not None else None
+    runner = Runner(config, chosen, asked or ExtractiveSummarizer(), (*hooks, *([asked.watch] if asked else [])))
+    if dry_run:
+        _print_cost(asked, runner, sources)
+        return
+    results = _run_all(runner, sources, asked, hooks)
+    report, measured = _make_report(settings, files, sources, results, runner, asked)
+    if to_html is not None:
+        _write(to_html, make_page(report, zip(sources, measured, strict=True)))
+    if to_json == "-":
+        typer.echo(report.to_json())
+    else:
+        if to_json is not None:
+            _write(to_json, f"{report.to_json()}\n")
+        print_report(report, screen())
+        if earlier is not None:
+            print_comparison(report, earlier, screen())
+    failures = find_failures(report, limits)
+    for failure in failures:
+        screen(sys.stderr).print(f"compactor: {one_line(failure)}", soft_wrap=True)
+    if failures or report.stopped:
+        raise typer.Exit(1)
+
+
+def _read_sources(files: Sequence[str], compactions: int) -> list[Source]:
+    def name(path: str, conversation: Conversation) -> str:
+        return one_line(f"{Path(path).name}: {conversation[0]}", 80)
+
+    read = ((path, one) for path in files for one in read_transcript(path))
+    sources = [Source.of(name(path, one), one, compactions) for path, one in read]
+    found = [source for source in sources if source.rounds]
+    if not found:
+        raise CannotRun("these transcripts hold no round; give some in which a user asks and an assistant answers")
+    return found
+
+
+def _find_model(
+    model: str, base_url: str | None, price: str | None, max_spend: float | None, *, dry_run: bool
+) -> Answers | None:
+    """Return the model that is asked, or with *dry_run* what stands in for it; None: none is."""
+    if not model:
+        for name, value in (("--base-url", base_url), ("--max-spend", max_spend), ("--price", price)):
+            if value is not None:
+                raise CannotRun(f"{name} is for a model; name one with --model, or leave {name} out")
+        return None
+    paid = _read_price(price) if price is not None else Price.of_model(model)
+    if max_spend is not None and paid is None:
+        raise CannotRun(
+            f"nobody here knows what {one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
+            " --price 0.25,2"
+        )
+    client, _, address = find_endpoint(model, base_url)
+    return Answers(rehearse if dry_run else client, counter_for(model), paid, f"{address}\n{model}")
+
+
+def _read_price(text: str) -> Price:
+    try:
+        read, written = (float(part) / 1_000_000 for part in text.split(","))
+    except ValueError:
+        read = written = -1.0
+    if not (0 <= read < 1 and 0 <= written < 1):
+        raise CannotRun(f"--price takes dollars per million input and output tokens, as in 0.25,2, not '{text}'")
+    return Price(read, read, written)
+
+
+def _answers_path(answers: str | None, *reports: str | None) -> Path:
+    beside = next((path for path in reports if path not in (None, "-")), None)
+    return Path(answers or (f"{beside}.{_ANSWERS}" if beside else f"evaluate.{_ANSWERS}"))
+
+
+def _check_output(path: str | None, files: Sequence[str]) -> None:
+    """Raise ``CannotRun`` if *path* is a transcript, or lies in no folder: better now than after paying for answers."""
+    if path in (None, "-"):
+        return
+    try:
+        folder, place = Path(path).parent.is_dir() and not Path(path).is_dir(), Path(path).resolve()
+        is_transcript = any(place == Path(one).resolve() for one in files if one != "-")
+    except (OSError, ValueError, RuntimeError):
+        folder = is_transcript = False
+    if not folder:
+        raise CannotRun(f"{path}: cannot be written; give a file in a folder that exists")
+    if is_transcript:
+        raise CannotRun(f"{path}: is a transcript, which would be overwritten; give another file")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CannotRun(f"{path}: cannot be written ({error.strerror}); the paid answers are kept") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]) -> None:
+    """Print what a run would cost, from one with a stand-in for the model."""
+    console = screen()
+    if asked is None:
+        console.print("No model is asked, so it costs nothing.")
+        return
+    for source in sources:
+        runner.run(source)
+    read, written = asked.usage["input_tokens"], asked.usage["output_tokens"]
+    console.print(f"{quantity(asked.calls, 'call')} to {one_line(asked.asked.partition(chr(10))[0])}")
+    console.print(
+        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.spent if asked.price else None)}"
+    )
+    if asked.reused:
+        console.print(f"{quantity(asked.reused, 'answer')} paid for already and not asked for again")
+    most = runner.config.summary_attempts
+    console.print(
+        f"Up to {most} times as much if answers are refused and asked for again; more if a model thinks first."
+    )
+
+
+def _run_all(
+    runner: Runner, sources: Sequence[Source], asked: Answers | None, hooks: Sequence[EventHook]
+) -> list[list[Compaction]]:
+    """Return the compactions of each of *sources*, with a progress bar on a terminal."""
+    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TextColumn("compactions"))
+    console = screen(sys.stderr)
+    disable = not can_redraw(console, hooks)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disable) as progress:
+        task = progress.add_task("", total=sum(len(source.ends) for source in sources))
+        step: Callable[[], None] = lambda: progress.advance(task)  # noqa: E731
+        return [runner.run(source, step) if not (asked and asked.stopped) else [] for source in sources]
+
+
+def _make_report(
+    settings: dict[str, Any],
+    files: Sequence[str],
+    sources: Sequence[Source],
+    results: Sequence[Sequence[Compaction]],
+    runner: Runner,
+    asked: Answers | None,
+) -> tuple[Report, list[list[Measured]]]:
+    """Return the figures of *results* and of the baselines, and for each source what its summaries keep."""
+    ways: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
+    if asked is not None:
+        ways[_OFFLINE] = partial(summarize_offline, runner=runner)
+    ways |= {"first words": partial(cut_words, last=False), "last words": partial(cut_words, last=True)}
+    pairs = list(zip(sources, results, strict=True))
+    measured = [measure(source, one, quotes=False) for source, one in pairs]
+    methods = [sum_method(settings["model"], list(chain.from_iterable(measured)), quotes=False)]
+    for name, way in ways.items():
+        quotes = name != _OFFLINE
+        found = (measure(source, way(source, one), quotes=quotes) for source, one in pairs)
+        methods.append(sum_method(name, list(chain.from_iterable(found)), quotes=quotes))
+    report = Report(
+        settings,
+        {path: _digest(Path(path).read_bytes()) for path in files if path != "-"},
+        len(sources),
+        sum(len(source.rounds) for source in sources),
+        sum(source.tokens for source in sources),
+        methods,
+        Account.of(asked) if asked is not None else None,
+        asked.stopped if asked is not None else "",
+    )
+    return report, measured

@@ -1,0 +1,122 @@
+"""The report as one HTML page: figures, and each summary beside what it was made from.
+
+All text is escaped, and the page allows no script, no picture and no address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from string import Template
+
+from ...events import visible
+from .report import AFTER, Measured, Report
+from .retention import KINDS
+from .runner import Source
+
+_PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>What survives</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem;
+  color: #222; background: #fff; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { border-bottom: 1px solid #ccc; padding: .2rem .8rem; text-align: right; vertical-align: top; }
+th:first-child, td:first-child { text-align: left; }
+summary { cursor: pointer; padding: .3rem 0; }
+.beside { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .8rem; }
+mark { background: #fbb; color: inherit; }
+.lost { color: #a00; }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818; }
+  .text { background: #262626; }
+  mark { background: #733; }
+  .lost { color: #f88; }
+}
+</style>
+</head>
+<body>
+$body
+</body>
+</html>
+""")
+
+
+def make_page(report: Report, results: Iterable[tuple[Source, Sequence[Measured]]]) -> str:
+    """Return the page of *report*, with the summaries of its first method."""
+    return _PAGE.substitute(body="\n".join((*_figures(report), *_summaries(results))))
+
+
+def _figures(report: Report) -> Iterator[str]:
+    yield "<h1>What survives</h1>"
+    settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items() if value not in (None, ""))
+    yield f"<p>{_text(settings)}</p>"
+    if report.stopped:
+        yield f'<p class="lost">Not everything was measured: {_text(report.stopped)}.</p>'
+    after = ", ".join(map(str, AFTER))
+    yield f"<p>Percent that survives after {after} compactions.</p>"
+    names = (f'<th colspan="{len(AFTER)}">{_text(method.name)}</th>' for method in report.methods)
+    yield f"<table><tr><th></th>{''.join(names)}</tr>"
+    for kind, label in KINDS.items():
+        found = [method.retention.get(kind, {}) for method in report.methods]
+        if any(found):
+            shares = (shares.get(one) for shares in found for one in AFTER)
+            yield _row(label, ("" if share is None else f"{share.percent:.0f}" for share in shares))
+    means = (method.mean(one) for method in report.methods for one in AFTER)
+    yield _row("mean of kinds", ("" if mean is None else f"{mean:.0f}" for mean in means))
+    yield "</table>"
+    if report.account is not None:
+        yield "<table>"
+        accepted = report.account.accepted
+        yield _row("answers accepted", [f"{accepted.part:,} of {accepted.of:,}"])
+        for check, count in report.account.refused.items():
+            yield _row(f"refused: {check}", [f"{count:,}"])
+        yield "</table>"
+
+
+def _summaries(results: Iterable[tuple[Source, Sequence[Measured]]]) -> Iterator[str]:
+    for source, measured in results:
+        yield f"<h2>{_text(source.name)}</h2>"
+        for number, one in enumerate(measured, 1):
+            lost = [(item, after) for item, after, stands in one.items if not stands]
+            title = f"Compaction {number}, rounds {one.start} to {one.compaction.end}"
+            counts = f"{len(one.items) - len(lost)} of {len(one.items)} stand"
+            made_up = f", {len(one.made_up)} made up" if one.made_up else ""
+            yield f"<details><summary>{title}: {counts}{made_up}</summary>"
+            yield '<div class="beside"><div><h3>Newly covered</h3>'
+            for place in range(one.start, one.compaction.end + 1):
+                yield f'<p>Round {place}</p><div class="text">{_text(source.texts[place - 1])}</div>'
+            yield "</div><div><h3>Summary</h3>"
+            yield f'<div class="text">{_mark(one.compaction.summary, one.made_up)}</div>'
+            if one.made_up:
+                yield f"<p>Nobody said: <mark>{'</mark> <mark>'.join(map(_text, one.made_up))}</mark></p>"
+            if lost:
+                yield "<h3>Lost</h3><table><tr><th>what</th><th>round</th><th>after</th><th>as it was said</th></tr>"
+                for item, after in lost:
+                    said = f"{item.name}: {item.text}" if item.name and item.name != item.text else item.text
+                    yield _row(KINDS[item.kind], (str(item.round), str(after), said), "lost")
+                yield "</table>"
+            yield "</div></div></details>"
+
+
+def _row(label: str, cells: Iterable[str], style: str = "") -> str:
+    tds = "".join(f"<td>{_text(cell)}</td>" for cell in (label, *cells))
+    return f'<tr class="{style}">{tds}</tr>' if style else f"<tr>{tds}</tr>"
+
+
+def _mark(text: str, names: Sequence[str]) -> str:
+    """Return *text* escaped, with *names* marked in it."""
+    name = names[0] if names else ""
+    if not name:
+        return _text(text)
+    return f"<mark>{_text(name)}</mark>".join(_mark(part, names[1:]) for part in text.split(name))
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

@@ -1,0 +1,337 @@
+"""The figures of an evaluation: as records, as JSON, as tables, and beside those of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from rich.box import SIMPLE
+from rich.console import Console
+
+from ...tokens import count_tokens
+from ..terminal import CannotRun, make_table, one_line, quantity
+from .answers import Answers
+from .retention import KINDS, Item, SummaryWords, find_made_up
+from .runner import Compaction, Source, texts_until
+
+#: Numbers of compactions after which it is looked for what was said.
+AFTER = (1, 5, 20)
+#: Figures beside retention, in percent: names that somebody said, answers that passed, edits of notes in their form.
+_OTHERS = ("grounded", "accepted", "format")
+NAMES = (
+    *(f"{name}{after}" for name in ("retention", *KINDS) for after in ("", *(f"@{one}" for one in AFTER))),
+    *_OTHERS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number of things, and of how many."""
+
+    part: int = 0
+    of: int = 0
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.part + other.part, self.of + other.of)
+
+    @property
+    def percent(self) -> float | None:
+        """None if there is nothing to measure."""
+        return round(100 * self.part / self.of, 1) if self.of else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One summary: what it keeps and loses of what it was asked for, and what it makes up."""
+
+    compaction: Compaction
+    #: The first round that the compaction before it did not cover.
+    start: int
+    #: What was said so many compactions ago, counting this one; whether it stands.
+    items: Sequence[tuple[Item, int, bool]]
+    #: Identifiers and numbers that no summary before it had: how many, and those that nobody said.
+    named: int
+    made_up: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to summarise, over all conversations."""
+
+    name: str
+    #: By kind, and by the number of compactions.
+    retention: Mapping[str, Mapping[int, Share]]
+    #: Identifiers and numbers that nobody said, of all; None: it only quotes.
+    made_up: Share | None
+    compactions: int
+    #: Mean length of a summary.
+    summary_tokens: float
+
+    def mean(self, after: int) -> float | None:
+        """Return the mean of all kinds' percentages: hundreds of numbers do not outweigh three prohibitions."""
+        found = [
+            percent for shares in self.retention.values() if (percent := shares.get(after, Share()).percent) is not None
+        ]
+        return round(fmean(found), 1) if found else None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a model did for the summaries, and what it took."""
+
+    answers: int
+    #: Names of the checks that refused answers, with their numbers.
+    refused: Mapping[str, int]
+    #: Calls that gave no answer, or none that is a text.
+    failed: int
+    #: Answers that edit notes and had the form of edits, of all that should.
+    format: Share
+    #: Prohibitions that the model lost, and that were put back.
+    restored: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    #: Answers without a usage report, whose tokens were counted here.
+    estimated: int
+    #: Of all answers, and of those that this run asked for; None: the price is unknown.
+    dollars: float | None
+    dollars_now: float | None
+    calls_now: int
+    seconds: float
+
+    @classmethod
+    def of(cls, answers: Answers) -> Account:
+        """Return the account of *answers*."""
+        edits, malformed = answers.kinds["changes"], answers.refused_edits["malformed"]
+        return cls(
+            answers=answers.kinds.total(),
+            refused=dict(sorted((answers.refused + answers.refused_edits).items())),
+            failed=answers.failed,
+            format=Share(edits - malformed, edits),
+            restored=answers.restored,
+            input_tokens=answers.usage["input_tokens"],
+            cached_tokens=answers.usage["cached_tokens"],
+            output_tokens=answers.usage["output_tokens"],
+            estimated=answers.estimated,
+            dollars=answers.dollars,
+            dollars_now=None if answers.price is None else answers.spent,
+            calls_now=answers.calls,
+            seconds=round(answers.seconds, 3),
+        )
+
+    @property
+    def accepted(self) -> Share:
+        return Share(self.answers - sum(self.refused.values()), self.answers)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of one run. It holds no text of a conversation. The first method is the one that is evaluated."""
+
+    settings: Mapping[str, Any]
+    #: SHA-256 of each file.
+    transcripts: Mapping[str, str]
+    conversations: int
+    rounds: int
+    tokens: int
+    methods: Sequence[Method]
+    account: Account | None = None
+    #: Why not everything was measured; empty: it was.
+    stopped: str = ""
+    #: Percentages by their ``NAMES``; None: there was nothing to measure.
+    figures: Mapping[str, float | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", dict(_list_figures(self.methods[0], self.account)))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+class Earlier(BaseModel):
+    """What is compared of an earlier report."""
+
+    settings: dict[str, Any]
+    transcripts: dict[str, str]
+    figures: dict[str, float | None]
+    account: dict[str, Any] | None = None
+
+
+def read_earlier(path: str) -> Earlier:
+    """Return the report in the file at *path*. Raises ``CannotRun`` if it is none."""
+    try:
+        return Earlier.model_validate_json(Path(path).read_bytes())
+    except (OSError, ValueError) as error:  # a ValidationError is one, and quotes the file
+        why = f"{error.error_count()} faults" if isinstance(error, ValidationError) else getattr(error, "strerror", "")
+        raise CannotRun(f"{path}: is no report of evaluate ({why or 'unreadable'}); give a file of --json") from None
+
+
+def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measured]:
+    """Return what each of *compactions* keeps of *source*. With *quotes* nothing can be made up."""
+    # For each item, the first compaction that covers it.
+    born = [next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items]
+    measured: list[Measured] = []
+    known: set[str] = set()
+    for number, compaction in enumerate(compactions):
+        words = SummaryWords(compaction.summary)
+        items = [
+            (item, number - first + 1, words.keeps(item))
+            for item, first in zip(source.items, born, strict=True)
+            if first is not None and number - first + 1 in AFTER and (item.until is None or item.until > compaction.end)
+        ]
+        named, made_up = 0, tuple[str, ...]()
+        if not quotes:
+            names, unknown = find_made_up(compaction.summary, texts_until(source, compaction.end))
+            named = len(names - known)
+            made_up = tuple(one for one in unknown if one not in known)
+            known |= names
+        start = measured[-1].compaction.end + 1 if measured else 1
+        measured.append(Measured(compaction, start, items, named, made_up))
+    return measured
+
+
+def sum_method(name: str, summaries: Sequence[Measured], *, quotes: bool) -> Method:
+    """Return the figures of a method from all of its *summaries*."""
+    kept: defaultdict[str, defaultdict[int, Share]] = defaultdict(lambda: defaultdict(Share))
+    for summary in summaries:
+        for item, after, stands in summary.items:
+            kept[item.kind][after] += Share(int(stands), 1)
+    made_up = Share(sum(len(one.made_up) for one in summaries), sum(one.named for one in summaries))
+    lengths = [count_tokens(one.compaction.summary) for one in summaries]
+    retention = {kind: dict(sorted(kept[kind].items())) for kind in KINDS if kind in kept}
+    return Method(name, retention, None if quotes else made_up, len(summaries), fmean(lengths) if lengths else 0.0)
+
+
+def _list_figures(method: Method, account: Account | None) -> Iterator[tuple[str, float | None]]:
+    for name in ("retention", *KINDS):
+        shares = method.retention.get(name, {})
+        found = {
+            after: method.mean(after) if name == "retention" else shares.get(after, Share()).percent for after in AFTER
+        }
+        yield name, next((value for value in reversed(found.values()) if value is not None), None)
+        for after, value in found.items():
+            yield f"{name}@{after}", value
+    made_up = method.made_up.percent if method.made_up is not None else None
+    yield "grounded", None if made_up is None else round(100 - made_up, 1)
+    yield "accepted", account.accepted.percent if account is not None else None
+    yield "format", account.format.percent if account is not None else None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print what survives, by kind and method, and what the model did."""
+    first = report.methods[0]
+    size = f"{quantity(report.conversations, 'conversation')}, {quantity(report.rounds, 'round')}"
+    title = f"{size}, {quantity(report.tokens, 'token')}; {quantity(first.compactions, 'compaction')}"
+    rows: list[tuple[object, ...]] = [
+        (
+            label,
+            _cells(first.retention[kind].get(after, Share()).of for after in AFTER),
+            *(
+                _cells(one.retention.get(kind, {}).get(after, Share()).percent for after in AFTER)
+                for one in report.methods
+            ),
+        )
+        for kind, label in KINDS.items()
+        if kind in first.retention
+    ]
+    rows.append(("mean of kinds", "", *(_cells(map(one.mean, AFTER)) for one in report.methods)))
+    rows.append(("made up", "", *(_percent(one.made_up.percent if one.made_up else None) for one in report.methods)))
+    rows.append(("summary tokens", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
+    columns = ("", "asked for", *(one_line(one.name, 24) for one in report.methods))
+    style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1)}
+    console.print(f"{title}.\nPercent of what was said that stands after {_list_after()} compactions:", soft_wrap=True)
+    console.print(make_table(columns, rows, **style))
+    if report.account is not None:
+        console.print(make_table(("", ""), list(_account_rows(report.account)), show_header=False, **style))
+    if report.stopped:
+        console.print(f"Not everything was measured: {report.stopped}.", soft_wrap=True)
+
+
+def print_comparison(report: Report, earlier: Earlier, console: Console) -> None:
+    """Print the figures of *report* beside those of an *earlier* one, and what else is different."""
+    rows = [
+        (name, _percent(before), _percent(now), "-" if before is None or now is None else f"{now - before:+.1f}")
+        for name, now in report.figures.items()
+        if "@" not in name or name.startswith("retention")
+        if (before := earlier.figures.get(name)) is not None or now is not None
+    ]
+    if report.account is not None and earlier.account is not None:
+        for name in ("answers", "input_tokens", "output_tokens", "dollars", "seconds"):
+            before, now = earlier.account.get(name), getattr(report.account, name)
+            if isinstance(before, (int, float)) and now is not None:
+                rows.append((name, f"{before:,.6g}", f"{now:,.6g}", f"{now - before:+,.6g}"))
+    console.print(make_table(("figure", "before", "now", "difference"), rows))
+    for name in sorted({*earlier.settings, *report.settings}):
+        before, now = earlier.settings.get(name), report.settings.get(name)
+        if before != now:
+            console.print(one_line(f"{name}: {before} before, {now} now", 200), soft_wrap=True)
+    if sorted(earlier.transcripts.values()) != sorted(report.transcripts.values()):
+        console.print("The transcripts are not the same: these figures cannot be compared.", soft_wrap=True)
+
+
+def _account_rows(account: Account) -> Iterator[tuple[str, object]]:
+    yield "answers", account.answers
+    yield "answers refused", sum(account.refused.values())
+    for check, count in account.refused.items():
+        yield f"  {check}", count
+    yield "calls without an answer", account.failed
+    if account.format.of:
+        yield "edits of notes with the right form", f"{account.format.part:,} of {account.format.of:,}"
+    yield "prohibitions lost and put back", account.restored
+    about = " (in part counted here)" if account.estimated else ""
+    yield f"input tokens{about}", account.input_tokens
+    yield "input tokens from the cache", account.cached_tokens
+    yield f"output tokens{about}", account.output_tokens
+    yield "cost of all answers", describe_dollars(account.dollars)
+    yield f"paid now, for {quantity(account.calls_now, 'call')}", describe_dollars(account.dollars_now)
+    yield "seconds waited for answers", f"{account.seconds:,.1f}"
+
+
+def describe_dollars(dollars: float | None) -> str:
+    return "price unknown" if dollars is None else f"${dollars:,.4f}"
+
+
+def _list_after() -> str:
+    return f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
+
+
+def _cells(values: Any) -> str:
+    return " ".join(f"{'-' if value is None else f'{value:.0f}':>3}" for value in values)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def check_limits(limits: Sequence[str]) -> dict[str, float]:
+    """Return the figures and minima in ``NAME=PERCENT`` texts. Raises ``CannotRun`` for anything else."""
+    found: dict[str, float] = {}
+    for text in limits:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise CannotRun(f"--fail-under takes NAME=PERCENT, as in retention=80, not '{text}'") from None
+        if name not in NAMES or not 0 <= found[name] <= 100:
+            known = ", ".join(("retention", *KINDS, *_OTHERS))
+            raise CannotRun(f"--fail-under has {known}, each up to 100, perhaps with @1, @5 or @20; not '{text}'")
+    return found
+
+
+def find_failures(report: Report, limits: Mapping[str, float]) -> list[str]:
+    """Return a line for each of *limits* that the figures of *report* are below."""
+    failures = [
+        f"{name} is {value:g}, below {least:g}"
+        for name, least in limits.items()
+        if (value := report.figures[name]) is not None and value < least
+    ]
+    return [*failures, *([f"not everything was measured: {report.stopped}"] if report.stopped and limits else [])]

@@ -1,0 +1,291 @@
+"""What a conversation says that a summary should keep, and whether a summary keeps it: words are compared with words.
+
+Identifiers and numbers count where people and the agent say them: a tool's result may hold thousands, and which of them
+matter shows in what is said of them. A result itself counts by its outcome.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from memory.rounds import Round, copy_with
+
+from ...acceptance.prohibitions import letters_of, read_user_words
+from ...summarizers.actions import find_actions
+from ...summarizers.content import (
+    UNSPACED_LETTERS,
+    Assignment,
+    Terms,
+    assignment,
+    comparison_keys,
+    content,
+    find_identifiers,
+    find_unknown,
+)
+from ...summarizers.cues import instruction_strength, is_prohibition
+from ...summarizers.results import read_json
+from ...summarizers.sentences import sentences
+
+#: Kinds of what is said, with their names for people.
+KINDS = {
+    "ids": "ids",
+    "numbers": "numbers",
+    "paths": "paths",
+    "instructions": "instructions",
+    "prohibitions": "prohibitions",
+    "outcomes": "tool outcomes",
+    "newest": "newest values",
+}
+
+#: Words of a summary among which everything that belongs to one thing must stand.
+WINDOW = 40
+#: Share of the words of an instruction, of an outcome, and of a value's subject, that must stand there.
+OF_INSTRUCTION, OF_OUTCOME, OF_SUBJECT = 1 / 2, 1 / 3, 1 / 2
+#: Likewise of the words beside a number, and the most words that must stand.
+OF_NUMBER, MAX_BESIDE = 1 / 3, 4
+#: Maximum characters of a sentence.
+_MAX_SENTENCE = 400
+#: Weight of a name; identifiers and numbers weigh more, plain words less.
+_NAME_WEIGHT = 0.6
+
+_TOKEN = re.compile(rf"\d+(?:[.:]\d+)*|[{UNSPACED_LETTERS}]+|[^\W\d_{UNSPACED_LETTERS}]+")
+_FENCED = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
+_PATH = re.compile(r"[/\\]|\.[A-Za-z]{1,5}\Z")
+#: A mark before an item of a list, and a reference to a place in the log.
+_NO_NUMBER = re.compile(r"^\s*\d+[.)] |\br\d+(?:\.p\d+)?\b", re.MULTILINE)
+
+#: Words of which a number must stand within one stretch of a summary.
+Group = tuple[frozenset[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that was said."""
+
+    #: One of ``KINDS``.
+    kind: str
+    #: As it was said.
+    text: str
+    #: Number of the round that says it, from 1.
+    round: int
+    #: Things of one kind in one round with the same key are one thing.
+    key: str
+    #: An identifier that must stand anywhere; empty: none.
+    name: str = ""
+    groups: tuple[Group, ...] = ()
+    #: Number of the round that says something newer instead; None: none does.
+    until: int | None = None
+
+
+class Said(NamedTuple):
+    """A sentence of the user or of the agent."""
+
+    round: int
+    text: str
+    by_user: bool
+
+
+class SummaryWords:
+    """The words of a summary, searchable for items."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, keys in enumerate(_words_in(text)):
+            for key in keys:
+                self._places[key].append(place)
+
+    @cached_property
+    def _letters(self) -> str:
+        return letters_of(self.text)
+
+    @cached_property
+    def _forbidden(self) -> list[frozenset[str]]:
+        """The words of each sentence that forbids something."""
+        return [_keys_in(one) for one in sentences(self.text, _MAX_SENTENCE) if is_prohibition(one)]
+
+    def keeps(self, item: Item) -> bool:
+        """Return whether *item* stands here."""
+        if item.name:
+            return not find_unknown((item.name,), (self.text,))
+        if item.kind in ("instructions", "prohibitions") and letters_of(item.text) in self._letters:
+            return True
+        if item.kind == "prohibitions":  # its words without a "not" would say the opposite
+            ((words, least),) = item.groups
+            return any(len(words & forbidden) >= least for forbidden in self._forbidden)
+        return self._has_together(item.groups)
+
+    def _has_together(self, groups: Sequence[Group]) -> bool:
+        """Return whether a stretch of ``WINDOW`` words has enough words of each group."""
+        if any(sum(word in self._places for word in words) < least for words, least in groups):
+            return False
+        # A stretch with enough words still has them if it begins with the first of these.
+        starts = sorted({place for words, _ in groups for word in words for place in self._places.get(word, ())})
+        return any(all(self._count(words, start) >= least for words, least in groups) for start in starts)
+
+    def _count(self, words: Iterable[str], start: int) -> int:
+        return sum(self._is_within(self._places.get(word, ()), start) for word in words)
+
+    @staticmethod
+    def _is_within(places: Sequence[int], start: int) -> bool:
+        at = bisect_left(places, start)
+        return at < len(places) and places[at] < start + WINDOW
+
+
+def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
+    """Return what *rounds*, of the agent *role*, say that a summary should keep; each thing once a round."""
+    said = [one for round_ in rounds for one in _read_sentences(round_, role)]
+    newer, newest = _find_newer(said)
+    items: dict[tuple[str, int, str], Item] = {}
+    for place, one in enumerate(said):
+        for item in (*_items_in(one, newer.get(place)), *newest.get(place, ())):
+            items.setdefault((item.kind, item.round, item.key), item)
+    for round_ in rounds:
+        for item in (*_names_in_calls(round_, role), *_outcomes_in(round_)):
+            items.setdefault((item.kind, item.round, item.key), item)
+    return list(items.values())
+
+
+def find_made_up(summary: str, sources: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the identifiers and numbers of *summary*, and those that none of *sources* contains.
+
+    A sum or a difference that the summary states is among them, if nobody said it.
+    """
+    said, sources = Terms(_NO_NUMBER.sub(" ", summary)), tuple(sources)
+    names, read = find_identifiers(said.text), [Terms(text).folded for text in sources]
+    numbers = [
+        number
+        for number in sorted(said.numbers)
+        if not any(re.search(rf"(?<!\d){re.escape(number)}(?!\d)", text) for text in read)  # also in 150ms
+    ]
+    return said.numbers.union(names), (*find_unknown(names, sources), *numbers)
+
+
+def source_of(round_: Round) -> str:
+    """Return everything that was said in *round_*."""
+    texts = [round_.user_query]
+    for post in round_.post_list:
+        texts += [post.message, *(one.content for one in post.attachment_list)]
+        texts += [f"{call.name} {call.arguments}" for call in post.tool_calls]
+    return "\n".join(dict.fromkeys(filter(None, texts)))  # the first post usually repeats the query
+
+
+def _read_sentences(round_: Round, role: str) -> Iterator[Said]:
+    texts = [(text, True) for text in dict.fromkeys(read_user_words([round_]))]
+    texts += [(_FENCED.sub("", post.message), False) for post in round_.post_list if post.send_from == role]
+    for text, by_user in texts:
+        for sentence in sentences(text, _MAX_SENTENCE):
+            yield Said(round_.number, sentence, by_user)
+
+
+def _items_in(said: Said, until: int | None) -> Iterator[Item]:
+    """Yield what one sentence says; *until* is the round that says something newer."""
+    terms, words = Terms(said.text), _keys_in(said.text)
+    for name in find_identifiers(said.text):
+        kind = "paths" if _PATH.search(name) else "ids"
+        yield Item(kind, said.text, said.round, name.casefold(), name, until=until)
+    for number in sorted(terms.numbers):
+        if number.startswith("0"):  # a part of a date or a time
+            continue
+        beside = words - {number}
+        groups = ((frozenset({number}), 1), (beside, min(MAX_BESIDE, _share(OF_NUMBER, beside))))
+        yield Item("numbers", f"{number}: {said.text}", said.round, number, groups=groups, until=until)
+    if said.by_user and words:
+        numbers = frozenset(word for word in words if word[0].isdigit())
+        half = (words, _share(OF_INSTRUCTION, words))
+        if is_prohibition(said.text):
+            yield Item("prohibitions", said.text, said.round, said.text, groups=(half,), until=until)
+        elif instruction_strength(said.text):
+            groups = (half, (numbers, len(numbers)))
+            yield Item("instructions", said.text, said.round, said.text, groups=groups, until=until)
+
+
+def _names_in_calls(round_: Round, role: str) -> Iterator[Item]:
+    for post in round_.post_list:
+        for call in post.tool_calls if post.send_from == role else ():
+            fields = read_json(call.arguments)
+            texts = [call.arguments] if fields is None else [value for _, value in fields]
+            for name in find_identifiers("\n".join(texts)):
+                kind = "paths" if _PATH.search(name) else "ids"
+                yield Item(kind, name, round_.number, name.casefold(), name)
+
+
+def _outcomes_in(round_: Round) -> Iterator[Item]:
+    for action in find_actions([round_]):
+        words = _keys_in(action.outcome)
+        about = _keys_in(" ".join((action.name, *action.arguments)))
+        words = words - about or words
+        if words and about:
+            groups = ((about, 1), (words, _share(OF_OUTCOME, words)))
+            yield Item("outcomes", action.line, round_.number, action.line, groups=groups)
+
+
+def _find_newer(said: Sequence[Said]) -> tuple[dict[int, int], dict[int, list[Item]]]:
+    """Return for each place in *said* the round that replaces its value, and the newest values that replace another.
+
+    A value is replaced by one of the same subject in a later round that says that it changes, or says nearly the same.
+    """
+    newer: dict[int, int] = {}
+    newest: dict[int, list[Item]] = defaultdict(list)
+    known: defaultdict[frozenset[str], list[tuple[int, Assignment]]] = defaultdict(list)
+    for place, one in enumerate(said):
+        told = assignment(one.text)
+        value = _value_in(one.text, told)
+        if told is None or not value or one.text.startswith("#"):  # a heading assigns nothing
+            continue
+        before = [
+            (earlier, other)
+            for earlier, other in known[told.subject]
+            if earlier not in newer
+            and said[earlier].round < one.round
+            and _value_in(said[earlier].text, other) != value
+            and said[earlier].by_user == one.by_user
+            and (told.change or _is_alike(other, told))
+        ]
+        newer |= {earlier: one.round for earlier, _ in before}
+        if before:
+            subject = frozenset(key for word in told.subject for key in _keys_in(word)) - value
+            groups = ((value, len(value)), (subject, _share(OF_SUBJECT, subject)))
+            newest[place].append(Item("newest", one.text, one.round, one.text, groups=groups))
+        known[told.subject].append((place, told))
+    for place, items in newest.items():
+        if place in newer:
+            newest[place] = [copy_with(one, until=newer[place]) for one in items]
+    return newer, newest
+
+
+def _value_in(text: str, told: Assignment | None) -> frozenset[str]:
+    """Return the words of the value that *text* assigns: numbers and names first, else plain words."""
+    if told is None:
+        return frozenset()
+    terms = content(text).terms
+    exact = [term for term, weight in terms.items() if weight >= _NAME_WEIGHT and term not in told.subject]
+    return frozenset(key for term in exact or told.words for key in _keys_in(term))
+
+
+def _is_alike(one: Assignment, other: Assignment) -> bool:
+    """Return whether both say the same of their subject, apart from numbers and names."""
+    both = one.words | other.words
+    return bool(both) and 3 * len(one.words & other.words) >= 2 * len(both)
+
+
+def _share(share: float, words: frozenset[str]) -> int:
+    return max(1, round(share * len(words))) if words else 0
+
+
+def _keys_in(text: str) -> frozenset[str]:
+    """Return the words of *text* by which texts are compared, without words that any text has."""
+    return frozenset(key for term in Terms(text).all for keys in _words_in(term) for key in keys)
+
+
+def _words_in(text: str) -> Iterator[Sequence[str]]:
+    """Yield the keys of each word of *text*, in order; none for a word that says nothing."""
+    for match in _TOKEN.finditer(Terms(text).folded):
+        word = match[0]
+        yield ([word] if len(word) > 1 else ()) if word[0].isdigit() else comparison_keys(word)

@@ -1,0 +1,200 @@
+"""Takes transcripts through a Memory and a compactor, many compactions each, and keeps every summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memory import CompactedMessage, Memory
+from memory.events import EventHook
+from memory.messages import ASSISTANT
+from memory.rounds import Round, cached_property, copy_with
+
+from ...background import ContextCompactor
+from ...config import CompactorConfig
+from ...cycle import Strategy
+from ...errors import CompactionFailed, SummaryRejected
+from ...summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
+from ...summarizers.extractive import ExtractiveSummarizer
+from ...timers import DaemonExecutor
+from ...tokens import clip_to_tokens, count_tokens
+from ..replay import Conversation
+from ..terminal import CannotRun, name_options
+from .answers import SpendReached
+from .retention import Item, find_items, source_of
+
+#: Minimum tokens that a compaction covers: of less, no summary can be shorter.
+MIN_BATCH = 200
+#: Attempts at a compaction whose endpoint fails, and the seconds of the first wait and of the longest one.
+ATTEMPTS, _FIRST_WAIT, _LONGEST_WAIT = 3, 1.0, 60.0
+#: Seconds of one wait. Waits are short so that an interrupt ends them on every platform.
+_WAIT = 0.5
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A summary, and the last round that it covers."""
+
+    end: int
+    summary: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A conversation: its rounds, what is to be kept of them, and where compactions end."""
+
+    name: str
+    conversation: Conversation
+    rounds: Sequence[Round]
+    #: For each message, the number of rounds there are after it.
+    reached: Sequence[int]
+    system: str
+    ends: Sequence[int]
+
+    @classmethod
+    def of(cls, name: str, conversation: Conversation, compactions: int) -> Source:
+        """Return *conversation* cut into at most so many parts of about equal length."""
+        memory, reached = Memory(), []
+        for message in conversation[1]:
+            memory.append(message)
+            reached.append(len(memory.conversation.rounds))
+        rounds = tuple(memory.get_role_rounds(ASSISTANT)[0])
+        system = "\n".join(post.message for post in memory.header)
+        return cls(name, conversation, rounds, reached, system, _find_ends(rounds, compactions))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What was said in each round."""
+        return [source_of(round_) for round_ in self.rounds]
+
+    @cached_property
+    def tokens(self) -> int:
+        return sum(map(count_tokens, self.texts))
+
+    @cached_property
+    def items(self) -> list[Item]:
+        return find_items(self.rounds, ASSISTANT)
+
+
+def _find_ends(rounds: Sequence[Round], compactions: int) -> list[int]:
+    """Return the last round of each of at most so many parts of about equal length."""
+    sizes = [count_tokens(source_of(round_)) for round_ in rounds]
+    parts = max(1, min(compactions, sum(sizes) // MIN_BATCH))
+    share, ends, taken = sum(sizes) / parts, list[int](), 0
+    for number, size in enumerate(sizes, 1):
+        taken += size
+        if number == len(sizes) or taken >= share * (len(ends) + 1):
+            ends.append(number)
+    return ends
+
+
+class EndpointFailed(CannotRun):
+    """The endpoint gave no answer, several times in a row."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Compacts sources with one summarizer and one configuration."""
+
+    config: CompactorConfig
+    strategy: Strategy | None
+    summarizer: Summarizer
+    hooks: Sequence[EventHook] = ()
+    wait: Callable[[float], None] = time.sleep
+
+    def run(self, source: Source, step: Callable[[], None] = lambda: None) -> list[Compaction]:
+        """Return the compactions of *source*, oldest first. *step* is called after each part.
+
+        A compaction whose answers are refused is left out, and the next one covers its rounds as well. Ends early if
+        the spend is reached. Raises ``EndpointFailed``.
+        """
+        memory = Memory()
+        options = {} if self.strategy is None else {"strategies": (self.strategy,)}
+        compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, **options)  # type: ignore[arg-type]
+        for hook in self.hooks:
+            compactor.on_event(hook)
+        sent, messages, executor = 0, source.conversation[1], DaemonExecutor(1)
+        try:
+            for end in source.ends:
+                while sent < len(messages) and source.reached[sent] <= end:
+                    memory.append(messages[sent])
+                    sent += 1
+                memory.finish_round(memory.conversation.rounds[-1])
+                if not self._compact(compactor, executor):
+                    break
+                step()
+        finally:
+            executor.shutdown(wait=False)
+            compactor.stop(0)
+        published = (one.compaction for one in compactor.history() if one.happened == "published")
+        return [Compaction(one.last_round, one.summary) for one in published if one is not None]
+
+    def _compact(self, compactor: ContextCompactor, executor: DaemonExecutor) -> bool:
+        """Return False if the spend is reached."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _compact_now(compactor, executor)
+                return True
+            except CompactionFailed as failed:
+                cause: BaseException = failed.__cause__ or failed
+                if isinstance(cause, SpendReached):
+                    return False
+                if isinstance(cause, SummaryRejected):
+                    return True
+                if isinstance(cause, CannotRun):
+                    raise cause from None
+                if attempt == ATTEMPTS:
+                    reason = name_options(str(cause)) if isinstance(cause, SummarizerError) else type(cause).__name__
+                    raise EndpointFailed(f"no answer in {ATTEMPTS} attempts: {reason}") from None
+                asked = getattr(cause, "retry_after", None) or _FIRST_WAIT * 2.0 ** (attempt - 1)
+                self.wait(min(asked, _LONGEST_WAIT))
+        return True
+
+
+def _compact_now(compactor: ContextCompactor, executor: DaemonExecutor) -> CompactedMessage | None:
+    future = executor.submit(compactor.compact_now)
+    while True:
+        try:
+            return future.result(_WAIT)
+        except TimeoutError:
+            if future.done():
+                raise
+
+
+# --- what needs no model ----------------------------------------------------------------------------------------------
+
+
+def summarize_offline(source: Source, like: Sequence[Compaction], runner: Runner) -> list[Compaction]:
+    """Return what the offline summarizer makes of *source*, each summary about as long as the one of *like* there."""
+    lengths = {one.end: count_tokens(one.summary) for one in like}
+
+    def summarize(request: SummaryRequest) -> Summary:
+        length = next((length for end, length in lengths.items() if end >= request.end_index), None)
+        return ExtractiveSummarizer()(copy_with(request, target_tokens=length or request.target_tokens))
+
+    summarize.deterministic, summarize.takes_changes, summarize.takes_continued = True, False, False  # type: ignore[attr-defined]
+    ends = [one.end for one in like]
+    return copy_with(runner, summarizer=summarize, strategy=None, hooks=()).run(copy_with(source, ends=ends))
+
+
+def cut_words(source: Source, like: Sequence[Compaction], *, last: bool) -> list[Compaction]:
+    """Return the first words of *source*, or with *last* the last ones: as many tokens as each of *like* has."""
+    return [Compaction(one.end, _cut(source.texts[: one.end], count_tokens(one.summary), last=last)) for one in like]
+
+
+def _cut(texts: Sequence[str], tokens: int, *, last: bool) -> str:
+    if not last:
+        return clip_to_tokens("\n".join(texts), tokens)
+    words = "\n".join(texts).split(" ")
+    low, high = 0, len(words)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if count_tokens(" ".join(words[middle:])) <= tokens else (middle + 1, high)
+    return " ".join(words[low:])
+
+
+def texts_until(source: Source, end: int) -> Iterator[str]:
+    """Yield everything that a summary of the first *end* rounds may be made from."""
+    yield source.system
+    yield from source.texts[:end]
