@@ -33,6 +33,7 @@ HELP = """\
 /quit     end the chat; so do Ctrl-D and Ctrl-C"""
 
 Answer = Callable[[Messages], Generator[str, None, None]]
+OPENAI = "https://api.openai.com/v1"
 #: Seconds without a piece of the answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
 #: A stream wraps each word in about a hundred bytes.
@@ -63,7 +64,7 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, A
         timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
         return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
 
-    parts = urlsplit(url or "https://api.openai.com/v1")
+    parts = urlsplit(url or OPENAI)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return summarizer, partial(stream_answer, client, model), address
 

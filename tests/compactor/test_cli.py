@@ -17,7 +17,7 @@ from command_line import dialogue, refusal, run, write_lines
 from compactor import ContextError
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("demo", "replay", "chat")
+COMMANDS = ("demo", "replay", "chat", "evaluate")
 ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert", "diff")
 
 

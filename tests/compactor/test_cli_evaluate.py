@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import re
@@ -206,6 +207,14 @@ def test_a_dry_run_asks_nobody_and_says_the_calls(file: Path, server: ModelServe
     assert "$" in dry.out
 
 
+def test_a_dry_run_needs_no_key(file: Path) -> None:
+    done = run("evaluate", file, "--model", "gpt-5-mini", "--dry-run")
+    assert done.code == 0
+    assert re.search(
+        r"calls to https://api\.openai\.com/v1\nabout [\d,]+ input and [\d,]+ output tokens: \$0\.\d+", done.out
+    )
+
+
 def test_a_dry_run_leaves_out_what_is_paid(file: Path, server: ModelServer) -> None:
     evaluate(file, server)
     done = evaluate(file, server, "--dry-run")
@@ -279,6 +288,19 @@ def test_a_torn_line_of_answers_is_asked_for_again(file: Path, server: ModelServ
 def test_nobody_else_reads_the_answers(file: Path, server: ModelServer) -> None:
     evaluate(file, server)
     assert os.stat("report.json.answers.jsonl").st_mode & 0o077 == 0
+
+
+def test_an_interrupt_is_a_line_and_loses_nothing(file: Path, server: ModelServer) -> None:
+    """Ctrl-C while an answer is waited for."""
+
+    def interrupt(exchange: Exchange) -> None:
+        _thread.interrupt_main()
+        exchange.pause(30)  # until the server closes
+
+    server.answers(stock_list, stock_list, interrupt)
+    done = evaluate(file, server)
+    assert (done.code, done.err) == (130, "compactor: interrupted\n")
+    assert len(Path("report.json.answers.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
 # -- in CI ---------------------------------------------------------------------------------------------------------------

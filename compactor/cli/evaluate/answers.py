@@ -126,8 +126,9 @@ class Answers:
     model: Summarizer
     count: TokenCounter
     price: Price | None = None
-    #: Names the endpoint and the model: the same request to another one has another answer.
-    asked: str = ""
+    #: The same request to another endpoint, or to another model there, has another answer.
+    endpoint: str = ""
+    name: str = ""
     file: AnswerFile | None = None
     max_spend: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -155,7 +156,9 @@ class Answers:
     _counted: set[str] = field(default_factory=set)
 
     def __call__(self, request: SummaryRequest) -> Summary:
-        key = hashlib.sha256("\n".join((self.asked, request.kind, digest_of(request))).encode()).hexdigest()
+        key = hashlib.sha256(
+            "\n".join((self.endpoint, self.name, request.kind, digest_of(request))).encode()
+        ).hexdigest()
         stored = self.file.find(key) if self.file is not None else None
         if stored is not None:
             answer, seconds = Summary(stored["text"], stored.get("usage"), stored.get("model")), stored["seconds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from ... import strategies
 from ...config import CompactorConfig, ConfigError
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import counter_for
-from ..chat import find_endpoint
+from ..chat import OPENAI, find_endpoint
 from ..replay import Conversation, read_transcript
 from ..session_commands import option
 from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
@@ -126,7 +127,7 @@ def evaluate(
     }
     asked = _find_model(model, base_url, price, max_spend, dry_run=dry_run)
     if asked is not None:
-        settings["endpoint"] = asked.asked.partition("\n")[0]
+        settings["endpoint"] = asked.endpoint
         asked.max_spend = max_spend
         asked.file = AnswerFile(_answers_path(answers, to_json, to_html))
         if not dry_run:
@@ -183,8 +184,11 @@ def _find_model(
             f"nobody here knows what {one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
             " --price 0.25,2"
         )
+    count = counter_for(model)
+    if dry_run and not (base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY")):
+        return Answers(rehearse, count, paid, OPENAI, model)  # what it costs is known without a key
     client, _, address = find_endpoint(model, base_url)
-    return Answers(rehearse if dry_run else client, counter_for(model), paid, f"{address}\n{model}")
+    return Answers(rehearse if dry_run else client, count, paid, address, model)
 
 
 def _read_price(text: str) -> Price:
@@ -237,7 +241,7 @@ def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]
     for source in sources:
         runner.run(source)
     read, written = asked.usage["input_tokens"], asked.usage["output_tokens"]
-    console.print(f"{quantity(asked.calls, 'call')} to {one_line(asked.asked.partition(chr(10))[0])}")
+    console.print(f"{quantity(asked.calls, 'call')} to {one_line(asked.endpoint)}")
     console.print(
         f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.spent if asked.price else None)}"
     )

@@ -5,6 +5,7 @@ All text is escaped, and the page allows no script, no picture and no address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from string import Template
@@ -112,10 +113,11 @@ def _row(label: str, cells: Iterable[str], style: str = "") -> str:
 
 def _mark(text: str, names: Sequence[str]) -> str:
     """Return *text* escaped, with *names* marked in it."""
-    name = names[0] if names else ""
-    if not name:
+    if not names:
         return _text(text)
-    return f"<mark>{_text(name)}</mark>".join(_mark(part, names[1:]) for part in text.split(name))
+    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    parts = re.split(rf"(?<!\w)({longest_first})(?!\w)", text, flags=re.IGNORECASE)
+    return "".join(f"<mark>{_text(part)}</mark>" if place % 2 else _text(part) for place, part in enumerate(parts))
 
 
 def _text(text: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from memory.rounds import Round, copy_with
@@ -49,6 +49,8 @@ WINDOW = 40
 OF_INSTRUCTION, OF_OUTCOME, OF_SUBJECT = 1 / 2, 1 / 3, 1 / 2
 #: Likewise of the words beside a number, and the most words that must stand.
 OF_NUMBER, MAX_BESIDE = 1 / 3, 4
+#: Maximum earlier values of one subject that a newer one is compared with.
+MAX_EARLIER = 8
 #: Maximum characters of a sentence.
 _MAX_SENTENCE = 400
 #: Weight of a name; identifiers and numbers weigh more, plain words less.
@@ -233,7 +235,7 @@ def _find_newer(said: Sequence[Said]) -> tuple[dict[int, int], dict[int, list[It
     """
     newer: dict[int, int] = {}
     newest: dict[int, list[Item]] = defaultdict(list)
-    known: defaultdict[frozenset[str], list[tuple[int, Assignment]]] = defaultdict(list)
+    known: defaultdict[frozenset[str], deque[tuple[int, Assignment]]] = defaultdict(partial(deque, maxlen=MAX_EARLIER))
     for place, one in enumerate(said):
         told = assignment(one.text)
         value = _value_in(one.text, told)

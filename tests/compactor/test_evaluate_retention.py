@@ -1,0 +1,148 @@
+"""What a summary should keep of a conversation, and what counts as kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_items, find_made_up, source_of
+from memory import Memory
+
+
+def items_of(*said: str | dict[str, Any]) -> list[Item]:
+    """Return what is to be kept of a conversation in which the user says these texts, each answered with "Fine."."""
+    memory = Memory()
+    for one in said:
+        if isinstance(one, str):
+            memory.append({"role": "user", "content": one})
+            memory.append({"role": "assistant", "content": "Fine."})
+        else:
+            memory.append(one)
+    return find_items(memory.get_role_rounds("assistant")[0], "assistant")
+
+
+def call(name: str, result: str, **arguments: object) -> list[dict[str, Any]]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return [
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c", "content": result},
+    ]
+
+
+def kept(items: Sequence[Item], kind: str, summary: str) -> list[bool]:
+    words = SummaryWords(summary)
+    return [words.keeps(item) for item in items if item.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "keeps", "loses"),
+    [
+        ("ids", "My booking is RES-48213.", "Booking res 48213 is open.", "A booking is open."),
+        ("paths", "The log is in /var/log/app.txt now.", "See /var/log/app.txt.", "See /var/log/other.txt."),
+        ("numbers", "We ordered 12,000 bolts.", "12000 bolts were ordered.", "The hall has 12000 seats."),
+        ("numbers", "We ordered 12,000 bolts.", "Bolts: 12.000, ordered.", "Bolts were ordered."),
+        ("instructions", "Always answer in French.", "The user wants French answers, always.", "They talk of France."),
+        ("instructions", "Always round to 15 minutes.", "Always round to 15 minutes!", "Always round to 30 minutes."),
+        (
+            "prohibitions",
+            "Never delete the backup tables.",
+            "Do not delete backup tables.",
+            "Delete the backup tables.",
+        ),
+    ],
+)
+def test_what_the_user_says_is_kept_in_other_words(kind: str, said: str, keeps: str, loses: str) -> None:
+    """A value counts as kept beside words that it belongs to; a prohibition, in a sentence that forbids."""
+    items = items_of(said)
+    assert kept(items, kind, keeps) == [True]
+    assert kept(items, kind, loses) == [False]
+
+
+def test_values_without_what_they_are_keep_no_numbers() -> None:
+    """A list of numbers answers no question."""
+    items = items_of("We ordered 125 bolts for the bridge.", "The pier needs 340 rivets.")
+    assert kept(items, "numbers", "125, 340") == [False, False]
+    far = "word " * 60
+    assert kept(items, "numbers", f"125 {far} bolts bridge rivets pier {far} 340") == [False, False]
+
+
+def test_a_tools_outcome_is_kept_with_its_call() -> None:
+    """What came of it, beside what was asked; a failure as a failure."""
+    found = items_of(*call("count_stock", '{"pieces": 592, "hall": "north"}', item="bolts"))
+    assert kept(found, "outcomes", "Stock of bolts: 592 pieces in the north hall.") == [True]
+    assert kept(found, "outcomes", "The stock was counted.") == [False]
+    failed = items_of(*call("read_file", "PermissionError: access denied to the ledger", path="ledger.csv"))
+    assert kept(failed, "outcomes", "Reading ledger.csv failed: PermissionError, access denied.") == [True]
+    assert kept(failed, "outcomes", "ledger.csv was read.") == [False]
+
+
+def test_results_alone_ask_for_no_ids() -> None:
+    """A table of a thousand ids is not to be kept; one that the agent speaks of is."""
+    table = "\n".join(f"AB-{number:05}" for number in range(1_000))
+    (*found,) = items_of(*call("list_parts", table), {"role": "assistant", "content": "AB-00017 is the one."})
+    assert [item.name for item in found if item.kind == "ids"] == ["AB-00017"]
+
+
+def test_the_newest_value_replaces_the_older_one() -> None:
+    """Nobody is asked for a value any more once another holds."""
+    found = items_of("The budget is 500 euros.", "Fine so far.", "The budget is now 700 euros.")
+    (newest,) = [item for item in found if item.kind == "newest"]
+    assert (newest.round, newest.until) == (3, None)
+    old, new = [item for item in found if item.kind == "numbers"]
+    assert (old.round, old.until, new.until) == (1, 3, None)
+    assert kept(found, "newest", "Budget: 700 euros.") == [True]
+    assert kept(found, "newest", "Budget: 500 euros.") == [False]
+
+
+def test_a_second_change_replaces_the_first() -> None:
+    found = items_of("The gate is B12.", "The gate is now C40.", "The gate is now D77.")
+    assert [(item.round, item.until) for item in found if item.kind == "newest"] == [(2, 3), (3, None)]
+
+
+_SENTENCES = st.lists(
+    st.sampled_from(
+        [
+            "My booking is RES-48213 for 14 people.",
+            "Never call me before 10:30.",
+            "Always send receipts to /srv/mail/in.txt.",
+            "The price rose to 1,299 dollars.",
+            "Weather is nice.",
+            "Please don't book a seat in row 13.",
+            "我们的订单号是 AB12345，数量 250。",
+            "Bitte immer auf Deutsch antworten.",
+            "The deadline is now May 14.",
+        ]
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(_SENTENCES, _SENTENCES)
+def test_the_text_itself_keeps_everything_and_makes_nothing_up(first: list[str], second: list[str]) -> None:
+    """Whatever is lost by the measure alone would be blamed on a summary."""
+    memory = Memory()
+    for said in (first, second):
+        memory.append({"role": "user", "content": " ".join(said)})
+        memory.append({"role": "assistant", "content": f"Noted: {said[0]}"})
+    rounds = memory.get_role_rounds("assistant")[0]
+    whole = "\n".join(map(source_of, rounds))
+    words, nothing = SummaryWords(whole), SummaryWords("")
+    for item in find_items(rounds, "assistant"):
+        assert item.kind in KINDS
+        assert words.keeps(item)
+        assert not nothing.keeps(item)
+    assert find_made_up(whole, [whole])[1] == ()
+
+
+def test_names_and_numbers_that_nobody_said_are_made_up() -> None:
+    source = "Order RES-48213 took 150ms on 2024-05-11T02:58:29, for $1,299."
+    names, unknown = find_made_up("1. RES-48213 took 150 ms for 1299 (r12.p3), says QX-99172; 37 times.", [source])
+    assert unknown == ("QX-99172", "37")
+    assert {"RES-48213", "QX-99172", "150", "37"} <= names
