@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from command_line import Done, dialogue, refusal, run, write_lines
+from fenced import ROOT, blocks
 from model_server import Exchange, ModelServer, completion, ok, status
 
 from compactor.cli.evaluate import command
+from compactor.cli.evaluate.retention import KINDS
 
 ROUNDS = 24
 #: What the conversation counts; each is an identifier.
@@ -364,6 +366,29 @@ def test_summaries_stand_beside_their_sources(file: Path) -> None:
         assert f"Round {number}<" in page
         assert f"How many of {ABOUT}-{number} are in hall" in page
     assert "Compaction 1, rounds 1 to" in page
+
+
+# -- the page of the documentation ---------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_the_page_run(file: Path, server: ModelServer) -> None:
+    """In order, as a reader types them."""
+    file.rename("transcript.jsonl")
+    commands = [line for block in blocks("docs/evaluate.md", "console") for line in block.text.splitlines()]
+    assert len(commands) == 5
+    for line in commands:
+        sign, name, *words = line.split()
+        assert (sign, name) == ("$", "compactor")
+        done = run(*words, OPENAI_API_KEY=KEY, OPENAI_BASE_URL=server.base_url)
+        assert (done.code, done.err) == (0, ""), line
+
+
+def test_the_page_names_every_option_and_figure() -> None:
+    page = (ROOT / "docs/evaluate.md").read_text(encoding="utf-8")
+    options = re.findall(r"^  (--[a-z-]+) ", run("evaluate", "--help").out, re.MULTILINE)
+    assert len(options) > 10
+    for name in ({*options} - {"--log-events"}) | {*KINDS} | {"retention", "grounded", "accepted", "format"}:
+        assert f"`{name}`" in page or f"{name} " in page, name
 
 
 # -- it refuses in one line ----------------------------------------------------------------------------------------------
