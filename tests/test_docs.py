@@ -205,7 +205,7 @@ FOREIGN = {
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
-    "evaluate": {"dry", "spend", "user_id"},
+    "evaluate": {"dry", "fail", "spend", "user_id"},
     "serving": {"ThreadPoolExecutor"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},

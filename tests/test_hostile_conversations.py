@@ -17,6 +17,7 @@ from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
 from compactor.acceptance.prohibitions import UserWords, instructions_in, read_user_words, restore_sentences
+from compactor.cli.evaluate.retention import SummaryWords, find_items, find_made_up
 from compactor.cli.replay import read_transcript
 from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
@@ -300,6 +301,14 @@ def search_files(folder: Path, text: str) -> None:
     files.delete()
 
 
+def evaluate(make: Callable[[str], Round], text: str) -> None:
+    """Find what *text* says, and look for some of it in a summary that it could be."""
+    items, words = find_items([make(text)], "assistant"), SummaryWords(text[:4_000])
+    for item in items[:: max(1, len(items) // 20)]:
+        words.keeps(item)
+    find_made_up(text[:4_000], [text])
+
+
 def compress(text: str) -> None:
     """Have *text* stand for others, as a summarizer's answer."""
     memory = MemoryWithCompress(max_token=20, compress_func=lambda _: [{"role": "user", "content": "short"}])
@@ -361,6 +370,7 @@ LONGER: dict[str, Read] = {
     "a summary by notes": take_notes,
     "quotes in a summary": attribute,
     "a clipped message": clip,
+    **{f"what to keep of a {place}": partial(evaluate, make) for place, make in ROUNDS.items()},
     "recall": recall,
     "a prompt": compose_small,
     "compressed memory": compress,

@@ -411,7 +411,9 @@ class Terms:
 
     def words_in(self, other: Terms) -> frozenset[str]:
         """Return the words that both texts write identically: a fast subset of all common words."""
-        return self.words & frozenset(key for word in self._counts.keys() & other._counts.keys() for key in comparison_keys(word))
+        return self.words & frozenset(
+            key for word in self._counts.keys() & other._counts.keys() for key in comparison_keys(word)
+        )
 
     def is_in_the_language_of(self, other: Terms) -> bool:
         """Return whether the two texts share a language; a guess by the most frequent words of *other*."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_items, find_made_up, source_of
+from compactor.cli.evaluate.runner import MIN_BATCH, Source
 from memory import Memory
 
 
@@ -103,6 +104,21 @@ def test_the_newest_value_replaces_the_older_one() -> None:
 def test_a_second_change_replaces_the_first() -> None:
     found = items_of("The gate is B12.", "The gate is now C40.", "The gate is now D77.")
     assert [(item.round, item.until) for item in found if item.kind == "newest"] == [(2, 3), (3, None)]
+
+
+@given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 20))
+def test_parts_cover_every_round_once(sizes: list[int], compactions: int) -> None:
+    """At most so many, in order, and none without a round; a huge round is a part and not several."""
+    messages = [
+        {"role": role, "content": text}
+        for size in sizes
+        for role, text in (("user", "word " * size), ("assistant", "Fine."))
+    ]
+    source = Source.of("x", ("1", messages), compactions)
+    assert len(source.rounds) == len(sizes) == source.ends[-1]
+    assert list(source.ends) == sorted(set(source.ends))
+    assert len(source.ends) <= compactions
+    assert len(source.ends) <= max(1, source.tokens // MIN_BATCH)
 
 
 _SENTENCES = st.lists(

@@ -81,11 +81,13 @@ def _find_ends(rounds: Sequence[Round], compactions: int) -> list[int]:
     """Return the last round of each of at most so many parts of about equal length."""
     sizes = [count_tokens(source_of(round_)) for round_ in rounds]
     parts = max(1, min(compactions, sum(sizes) // MIN_BATCH))
-    share, ends, taken = sum(sizes) / parts, list[int](), 0
+    ends, left, taken = list[int](), sum(sizes), 0
     for number, size in enumerate(sizes, 1):
         taken += size
-        if number == len(sizes) or taken >= share * (len(ends) + 1):
+        # What is left is shared anew after each part: a huge round takes from all that follow, not from the next.
+        if number == len(sizes) or (len(ends) < parts - 1 and taken * (parts - len(ends)) >= left):
             ends.append(number)
+            left, taken = left - taken, 0
     return ends
 
 
