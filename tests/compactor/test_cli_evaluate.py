@@ -202,8 +202,9 @@ def test_a_dry_run_asks_nobody_and_says_the_calls(file: Path, server: ModelServe
     """As many calls as the run then makes, where no answer is refused."""
     dry = evaluate(file, server, "--dry-run")
     assert (dry.code, server.requests) == (0, [])
-    assert not Path("report.json").exists()
+    assert [path.name for path in Path().iterdir()] == [file.name]
     evaluate(file, server)
+    assert server.requests
     assert dry.out.startswith(f"{len(server.requests)} calls to {server.base_url}")
     assert "about" in dry.out
     assert "$" in dry.out
@@ -405,6 +406,8 @@ def test_the_page_names_every_option_and_figure() -> None:
         (("--json", "nowhere/report.json"), "folder"),
         (("--json", "chat.jsonl"), "overwritten"),
         (("--html", "."), "folder"),
+        (("--html", "both", "--json", "both"), "overwritten"),
+        (("--model", "m", "--max-spend", "nan"), "--max-spend"),
         (("--compare", "chat.jsonl"), "no report"),
         (("--compare", "nothing.json"), "no report"),
         (("--prompt", "nothing.yaml"), "nothing.yaml"),

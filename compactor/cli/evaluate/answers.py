@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -64,9 +65,12 @@ class AnswerFile:
     be read, such as one that was cut off, are ignored: their answers are asked for again.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the answers at *path*, if there are any. Raises ``CannotRun`` if the file cannot be read."""
-        self.path = path
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Read the answers at *path*, if there are any; with *read_only*, none are added.
+
+        Raises ``CannotRun`` if the file cannot be read or written: nobody wants to learn that after paying for one.
+        """
+        self.path, self._read_only = path, read_only
         self._answers: dict[str, Mapping[str, Any]] = {}
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
@@ -76,19 +80,17 @@ class AnswerFile:
             answer = _read_answer(line)
             if answer is not None:
                 self._answers[answer["key"]] = answer
-
-    def __len__(self) -> int:
-        return len(self._answers)
+        if not read_only:
+            self._append("")
 
     def find(self, key: str) -> Mapping[str, Any] | None:
         """Return the answer to the request with the hash *key*; None if there is none."""
         return self._answers.get(key)
 
-    def check(self) -> None:
-        """Raise ``CannotRun`` if answers cannot be written: nobody wants to learn that after paying for one."""
-        self._append("")
-
     def add(self, key: str, answer: Summary, seconds: float) -> None:
+        """Add an answer to the request with the hash *key*. Raises ``CannotRun`` if the file cannot be written."""
+        if self._read_only:
+            return
         line = {"key": key, "text": answer.text, "usage": answer.usage, "model": answer.model, "seconds": seconds}
         self._answers[key] = line
         self._append(json.dumps(line))
@@ -108,8 +110,11 @@ def _read_answer(line: str) -> Mapping[str, Any] | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_answer = isinstance(value, dict) and isinstance(value.get("key"), str) and isinstance(value.get("text"), str)
-    return value if is_answer and isinstance(value.get("seconds"), (int, float)) else None
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("key", "text")):
+        return None
+    seconds, model = value.get("seconds"), value.get("model")
+    is_time = isinstance(seconds, (int, float)) and 0 <= seconds < math.inf
+    return value if is_time and (model is None or isinstance(model, str)) else None
 
 
 def _reason(error: Exception) -> str:

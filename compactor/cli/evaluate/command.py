@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +42,7 @@ from .report import (
     read_earlier,
     sum_method,
 )
-from .runner import Compaction, Runner, Source, cut_words, summarize_offline
+from .runner import Compaction, Runner, Source, cut_text, summarize_offline
 
 _OFFLINE = "offline"
 _ANSWERS = "answers.jsonl"
@@ -103,9 +105,8 @@ def evaluate(
     """
     limits = check_limits(fail_under or ())
     earlier = read_earlier(compare) if compare is not None else None
-    sources = _read_sources(files, compactions)
-    for path in (to_json, to_html, answers):
-        _check_output(path, files)
+    sources, transcripts = _read_sources(files, compactions)
+    _check_outputs([path for path in (to_json, to_html, answers) if path not in (None, "-")], files)
     try:
         config = CompactorConfig(
             retain_recent=0,
@@ -120,7 +121,7 @@ def evaluate(
         "model": model or _OFFLINE,
         "endpoint": None,
         "prompt": prompt,
-        "prompt_sha256": _digest(config.prompt.content.encode()),
+        "prompt_sha256": _digest(config.prompt.content),
         "strategy": strategy or "default",
         "target_tokens": target,
         "compactions": compactions,
@@ -129,9 +130,7 @@ def evaluate(
     if asked is not None:
         settings["endpoint"] = asked.endpoint
         asked.max_spend = max_spend
-        asked.file = AnswerFile(_answers_path(answers, to_json, to_html))
-        if not dry_run:
-            asked.file.check()
+        asked.file = AnswerFile(_answers_path(answers, to_json, to_html), read_only=dry_run)
     hooks = event_log(log)
     chosen = getattr(strategies, strategy) if strategy is not None else None
     runner = Runner(config, chosen, asked or ExtractiveSummarizer(), (*hooks, *([asked.watch] if asked else [])))
@@ -139,7 +138,7 @@ def evaluate(
         _print_cost(asked, runner, sources)
         return
     results = _run_all(runner, sources, asked, hooks)
-    report, measured = _make_report(settings, files, sources, results, runner, asked)
+    report, measured = _make_report(settings, transcripts, sources, results, runner, asked)
     if to_html is not None:
         _write(to_html, make_page(report, zip(sources, measured, strict=True)))
     if to_json == "-":
@@ -157,22 +156,26 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _read_sources(files: Sequence[str], compactions: int) -> list[Source]:
+def _read_sources(files: Sequence[str], compactions: int) -> tuple[list[Source], dict[str, str]]:
+    """Return the conversations in *files*, and the SHA-256 of the messages in each file."""
+
     def name(path: str, conversation: Conversation) -> str:
         return one_line(f"{Path(path).name}: {conversation[0]}", 80)
 
-    read = ((path, one) for path in files for one in read_transcript(path))
-    sources = [Source.of(name(path, one), one, compactions) for path, one in read]
+    read = {path: read_transcript(path) for path in files}
+    sources = [Source.of(name(path, one), one, compactions) for path, many in read.items() for one in many]
     found = [source for source in sources if source.rounds]
     if not found:
         raise CannotRun("these transcripts hold no round; give some in which a user asks and an assistant answers")
-    return found
+    return found, {path: _digest(json.dumps(many, sort_keys=True)) for path, many in read.items()}
 
 
 def _find_model(
     model: str, base_url: str | None, price: str | None, max_spend: float | None, *, dry_run: bool
 ) -> Answers | None:
     """Return the model that is asked, or with *dry_run* what stands in for it; None: none is."""
+    if max_spend is not None and not 0 <= max_spend < math.inf:
+        raise CannotRun("--max-spend takes dollars, from 0 on")
     if not model:
         for name, value in (("--base-url", base_url), ("--max-spend", max_spend), ("--price", price)):
             if value is not None:
@@ -206,19 +209,21 @@ def _answers_path(answers: str | None, *reports: str | None) -> Path:
     return Path(answers or (f"{beside}.{_ANSWERS}" if beside else f"evaluate.{_ANSWERS}"))
 
 
-def _check_output(path: str | None, files: Sequence[str]) -> None:
-    """Raise ``CannotRun`` if *path* is a transcript, or lies in no folder: better now than after paying for answers."""
-    if path in (None, "-"):
-        return
-    try:
-        folder, place = Path(path).parent.is_dir() and not Path(path).is_dir(), Path(path).resolve()
-        is_transcript = any(place == Path(one).resolve() for one in files if one != "-")
-    except (OSError, ValueError, RuntimeError):
-        folder = is_transcript = False
-    if not folder:
-        raise CannotRun(f"{path}: cannot be written; give a file in a folder that exists")
-    if is_transcript:
-        raise CannotRun(f"{path}: is a transcript, which would be overwritten; give another file")
+def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
+    """Raise ``CannotRun`` if one of *paths* lies in no folder, is a transcript, or is named twice: better now than
+    after paying for answers."""
+    taken = {os.path.realpath(one) for one in files if one != "-"}
+    for path in paths:
+        try:
+            can_be = Path(path).parent.is_dir() and not Path(path).is_dir()
+            place = os.path.realpath(path)
+        except (OSError, ValueError):
+            can_be = False
+        if not can_be:
+            raise CannotRun(f"{path}: cannot be written; give a file in a folder that exists")
+        if place in taken:
+            raise CannotRun(f"{path}: is a transcript or another report, which would be overwritten; give another file")
+        taken.add(place)
 
 
 def _write(path: str, text: str) -> None:
@@ -228,8 +233,8 @@ def _write(path: str, text: str) -> None:
         raise CannotRun(f"{path}: cannot be written ({error.strerror}); the paid answers are kept") from error
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]) -> None:
@@ -268,7 +273,7 @@ def _run_all(
 
 def _make_report(
     settings: dict[str, Any],
-    files: Sequence[str],
+    transcripts: dict[str, str],
     sources: Sequence[Source],
     results: Sequence[Sequence[Compaction]],
     runner: Runner,
@@ -278,7 +283,7 @@ def _make_report(
     ways: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
     if asked is not None:
         ways[_OFFLINE] = partial(summarize_offline, runner=runner)
-    ways |= {"first words": partial(cut_words, last=False), "last words": partial(cut_words, last=True)}
+    ways |= {"first words": partial(cut_text, last=False), "last words": partial(cut_text, last=True)}
     pairs = list(zip(sources, results, strict=True))
     measured = [measure(source, one, quotes=False) for source, one in pairs]
     methods = [sum_method(settings["model"], list(chain.from_iterable(measured)), quotes=False)]
@@ -288,7 +293,7 @@ def _make_report(
         methods.append(sum_method(name, list(chain.from_iterable(found)), quotes=quotes))
     report = Report(
         settings,
-        {path: _digest(Path(path).read_bytes()) for path in files if path != "-"},
+        transcripts,
         len(sources),
         sum(len(source.rounds) for source in sources),
         sum(source.tokens for source in sources),

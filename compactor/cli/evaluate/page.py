@@ -11,7 +11,7 @@ from html import escape
 from string import Template
 
 from ...events import visible
-from .report import AFTER, Measured, Report
+from .report import AFTER, Measured, Report, list_account
 from .retention import KINDS
 from .runner import Source
 
@@ -74,10 +74,8 @@ def _figures(report: Report) -> Iterator[str]:
     yield "</table>"
     if report.account is not None:
         yield "<table>"
-        accepted = report.account.accepted
-        yield _row("answers accepted", [f"{accepted.part:,} of {accepted.of:,}"])
-        for check, count in report.account.refused.items():
-            yield _row(f"refused: {check}", [f"{count:,}"])
+        for label, value in list_account(report.account):
+            yield _row(label, [f"{value:,}" if isinstance(value, int) else str(value)])
         yield "</table>"
 
 

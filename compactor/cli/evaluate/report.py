@@ -135,7 +135,7 @@ class Report:
     """The figures of one run. It holds no text of a conversation. The first method is the one that is evaluated."""
 
     settings: Mapping[str, Any]
-    #: SHA-256 of each file.
+    #: SHA-256 of the messages in each file.
     transcripts: Mapping[str, str]
     conversations: int
     rounds: int
@@ -251,7 +251,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(f"{title}.\nPercent of what was said that stands after {_list_after()} compactions:", soft_wrap=True)
     console.print(make_table(columns, rows, **style))
     if report.account is not None:
-        console.print(make_table(("", ""), list(_account_rows(report.account)), show_header=False, **style))
+        console.print(make_table(("", ""), list(list_account(report.account)), show_header=False, **style))
     if report.stopped:
         console.print(f"Not everything was measured: {report.stopped}.", soft_wrap=True)
 
@@ -278,7 +278,8 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
         console.print("The transcripts are not the same: these figures cannot be compared.", soft_wrap=True)
 
 
-def _account_rows(account: Account) -> Iterator[tuple[str, object]]:
+def list_account(account: Account) -> Iterator[tuple[str, object]]:
+    """Yield what a model did, and what that took, as rows of a table."""
     yield "answers", account.answers
     yield "answers refused", sum(account.refused.values())
     for check, count in account.refused.items():

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from memory.rounds import Round, copy_with
 
-from ...acceptance.prohibitions import letters_of, read_user_words
+from ...acceptance.prohibitions import read_user_words
 from ...summarizers.actions import find_actions
 from ...summarizers.content import (
     UNSPACED_LETTERS,
@@ -30,7 +30,7 @@ from ...summarizers.content import (
 )
 from ...summarizers.cues import instruction_strength, is_prohibition
 from ...summarizers.results import read_json
-from ...summarizers.sentences import sentences
+from ...summarizers.sentences import letters_of, sentences
 
 #: Kinds of what is said, with their names for people.
 KINDS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from ...errors import CompactionFailed, SummaryRejected
 from ...summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...timers import DaemonExecutor
-from ...tokens import clip_to_tokens, count_tokens
+from ...tokens import count_tokens
 from ..replay import Conversation
 from ..terminal import CannotRun, name_options
 from .answers import SpendReached
@@ -28,6 +29,8 @@ from .retention import Item, find_items, source_of
 MIN_BATCH = 200
 #: Attempts at a compaction whose endpoint fails, and the seconds of the first wait and of the longest one.
 ATTEMPTS, _FIRST_WAIT, _LONGEST_WAIT = 3, 1.0, 60.0
+#: Mean characters of a token that no text exceeds.
+_MAX_TOKEN = 40
 #: Seconds of one wait. Waits are short so that an interrupt ends them on every platform.
 _WAIT = 0.5
 
@@ -180,20 +183,18 @@ def summarize_offline(source: Source, like: Sequence[Compaction], runner: Runner
     return copy_with(runner, summarizer=summarize, strategy=None, hooks=()).run(copy_with(source, ends=ends))
 
 
-def cut_words(source: Source, like: Sequence[Compaction], *, last: bool) -> list[Compaction]:
-    """Return the first words of *source*, or with *last* the last ones: as many tokens as each of *like* has."""
-    return [Compaction(one.end, _cut(source.texts[: one.end], count_tokens(one.summary), last=last)) for one in like]
+def cut_text(source: Source, like: Sequence[Compaction], *, last: bool) -> list[Compaction]:
+    """Return the beginning of *source*, or with *last* its end: as many tokens as each of *like* has."""
 
+    def cut(end: int, tokens: int) -> str:
+        text = "\n".join(source.texts[:end])
+        longest = range(min(len(text), _MAX_TOKEN * tokens) + 1)
+        fitting = (
+            bisect_right(longest, tokens, key=lambda n: count_tokens(text[len(text) - n :] if last else text[:n])) - 1
+        )
+        return text[len(text) - fitting :] if last else text[:fitting]
 
-def _cut(texts: Sequence[str], tokens: int, *, last: bool) -> str:
-    if not last:
-        return clip_to_tokens("\n".join(texts), tokens)
-    words = "\n".join(texts).split(" ")
-    low, high = 0, len(words)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if count_tokens(" ".join(words[middle:])) <= tokens else (middle + 1, high)
-    return " ".join(words[low:])
+    return [Compaction(one.end, cut(one.end, count_tokens(one.summary))) for one in like]
 
 
 def texts_until(source: Source, end: int) -> Iterator[str]:
