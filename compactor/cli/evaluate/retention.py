@@ -166,7 +166,14 @@ def find_made_up(summary: str, sources: Iterable[str]) -> tuple[frozenset[str], 
         for number in sorted(said.numbers)
         if not any(re.search(rf"(?<!\d){re.escape(number)}(?!\d)", text) for text in read)  # also in 150ms
     ]
-    return said.numbers.union(names), (*find_unknown(names, sources), *numbers)
+    unknown = (*find_unknown(names, sources), *numbers)
+    return said.numbers.union(names), tuple(name for name in unknown if not _is_beginning(name, summary, sources))
+
+
+def _is_beginning(name: str, summary: str, sources: Iterable[str]) -> bool:
+    """Return whether *summary* marks *name* as cut off, and a source has a longer one."""
+    is_cut = re.search(rf"{re.escape(name)}\s?(?:…|\.\.\.)", summary) is not None
+    return is_cut and any(name.casefold() in text.casefold() for text in sources)
 
 
 def source_of(round_: Round) -> str:
