@@ -91,7 +91,7 @@ class Cycle:
         more. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
         ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
-        self.ledger.count("")  # loads the tokenizer, half a second that the first prompt need not take then
+        self.ledger.count("")  # loads the tokenizer, so that the first prompt need not
         if self.config.model and not self._is_checked:
             self._check_model(self.config.model)
         prepared_at: int | None = None

@@ -59,7 +59,7 @@ HEAVY = (
     "typer",
     "rich",
     "tiktoken",
-    "toktok",
+    "splintr",
     "structlog",
     "asyncio",
     "httpx",

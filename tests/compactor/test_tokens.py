@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import splintr
 import tiktoken
 import tiktoken_ext.openai_public
-import toktok
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from splintr import Tokenizer
 
 from compactor import tokens
 from compactor.tokens import (
@@ -45,7 +47,7 @@ PUBLISHED = {
 
 def ranks_of(encoding: str) -> dict[bytes, int]:
     """Return the ranks that the installed package counts with."""
-    decode = toktok._encoding(encoding).decode_bytes
+    decode = Tokenizer.from_pretrained(encoding).decode_bytes
     return {bytes(decode([rank])): rank for rank in range(PUBLISHED[encoding][0])}
 
 
@@ -136,9 +138,14 @@ def test_halves_of_characters_count_as_in_tiktoken(real: dict[str, tiktoken.Enco
     assert count_tokens(text) == real_count(real["o200k_base"], text)
 
 
-def test_special_tokens_are_text() -> None:
-    """A user who writes one gets no control over the count."""
-    assert count_tokens("<|endoftext|>") > 1
+@pytest.mark.parametrize("encoding", PUBLISHED)
+def test_special_tokens_are_text(real: dict[str, tiktoken.Encoding], encoding: str) -> None:
+    """A user who writes one gets no control over the count: neither OpenAI's nor those that the tokenizer adds."""
+    special = Tokenizer.from_pretrained(encoding).special_tokens()
+
+    assert {"<|endoftext|>", "<|user|>"} <= special.keys()
+    for token in special:
+        assert count_tokens(token, encoding) == real_count(real[encoding], token) > 1
 
 
 # -- clipping ---------------------------------------------------------------------------------------------------------
@@ -291,22 +298,43 @@ def test_what_is_too_long_to_be_counted_is_clipped_to_what_fits(text: str, limit
     assert count_tokens(kept) <= limit
 
 
-def test_a_million_characters_without_a_space_are_not_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_million_characters_without_a_space_are_not_counted_one_by_one() -> None:
     """Nobody waits for text that no budget holds; what stands beside it is counted exactly."""
-    truncate, asked = tokens._load_truncate(), []
-
-    def counted(text: str, limit: int, encoding: str) -> tuple[str, int]:
-        asked.append(len(text))
-        return truncate(text, limit, encoding)
-
-    monkeypatch.setattr(tokens, "_load_truncate", lambda: counted)
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_000_000))
     assert count_tokens(f"Before {noise}\nand after.") == 1 + 1_000_002 + count_tokens("and after.")
-    assert sum(asked) < 100
     assert len(clip_to_tokens(noise, 100)) < 1_000
-    assert sum(asked) < 200_000
-    whole = "with spaces " * 100_000
-    assert count_tokens(whole) == truncate(whole, sys.maxsize, DEFAULT_ENCODING)[1]
+    assert count_tokens("with spaces " * 100_000) == 200_001
+
+
+def test_an_encoding_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads need it first: the others wait for the one that loads it."""
+    real_load, loaded, counted = Tokenizer.from_pretrained, [], []
+    second_load, start = threading.Event(), threading.Barrier(8)
+
+    def load(name: str) -> object:
+        if loaded:
+            second_load.set()
+        loaded.append(name)
+        second_load.wait(0.2)  # time enough for another thread to begin, if it could
+        return real_load(name)
+
+    def count() -> None:
+        start.wait()
+        counted.append(count_tokens("hello world"))
+
+    monkeypatch.setattr(tokens, "_encodings", tokens._Encodings())
+    monkeypatch.setattr(splintr, "Tokenizer", SimpleNamespace(from_pretrained=load))
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (loaded, counted) == ([DEFAULT_ENCODING], [2] * 8)
+
+
+def test_an_unknown_encoding_is_named() -> None:
+    with pytest.raises(KeyError, match=r"p50k_base.*o200k_base, cl100k_base"):
+        count_tokens("text", "p50k_base")
 
 
 def test_threads_count_alike() -> None:
