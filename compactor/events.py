@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TextIO
 
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
+from memory.patterns import compile_later
 from memory.rounds import copy_with
 
 from .timers import SYSTEM_CLOCK, Clock
@@ -501,7 +502,7 @@ class ModelUnknown(CompactionEvent):
 
 # Characters that a terminal acts on instead of showing them, except line ends and tabs: C0 and C1 controls, line and
 # paragraph separators, bidirectional controls, lone surrogates.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = compile_later("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from memory.overlays import Note
+from memory.patterns import compile_later
 from memory.rounds import Round
 
 from .acceptance.prohibitions import HEADING
@@ -20,11 +21,11 @@ from .tokens import replace_surrogates
 Span = tuple[int, int]
 
 _INDENT = "  "
-_BULLET = re.compile(r"(?:[-*+•]|(\d+)[.)])[ \t]+(?=\S)", re.ASCII)
+_BULLET = compile_later(r"(?:[-*+•]|(\d+)[.)])[ \t]+(?=\S)", re.ASCII)
 #: Indentation of a continuation line; models vary.
-_INDENTED = re.compile(r" {2}|\s")
+_INDENTED = compile_later(r" {2}|\s")
 _FENCES = ("```", "~~~")
-_HEADINGS_IN_PROMPT = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
+_HEADINGS_IN_PROMPT = compile_later(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
 def normalize_text(text: str) -> str:

@@ -8,13 +8,13 @@ tiktoken. splintr counts instead of tiktoken because it needs no download, loads
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from memory.hooks import renew_after_fork
+from memory.patterns import compile_later
 from memory.references import floor_boundary
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PROMPT_TOKENS = 3
 IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 #: Maximum characters without white space that are counted exactly, in about 10 ms.
 MAX_EXACT_RUN = 100_000
-_RUN = re.compile(r"\s?\S+[\r\n]*")
+_RUN = compile_later(r"\s?\S+[\r\n]*")
 
 
 @runtime_checkable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, Field
 
 from .errors import NewerVersion, StoreDamaged
 from .overlays import CompactedMessage, Reduction, UsageCounts
+from .patterns import compile_later
 from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, new_id, run_dump, utc_now
 
 __all__ = [
@@ -398,7 +398,7 @@ class Entry:
 
 
 #: The two halves of a character beyond the basic plane, apart, as they come of joining text that was cut between them.
-_HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_HALVES = compile_later("[\ud800-\udbff][\udc00-\udfff]")
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 

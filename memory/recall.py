@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import require, require_role
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
+from .patterns import compile_later
 from .references import QUOTED, Passage, passage_behind, range_reference
 from .rounds import FrozenMapping
 from .search import RECALL_TOOLS, words_of
@@ -30,7 +31,7 @@ MAX_NUMBER = 10**12
 #: By name: the JSON type, whether the parameter is required, and its description.
 Parameters = Mapping[str, tuple[str, bool, str]]
 
-_WHOLE = re.compile(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
+_WHOLE = compile_later(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
 
 
 class Refused(Exception):

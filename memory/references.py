@@ -10,23 +10,31 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
-import regex
-
 from .errors import UnknownReference
 from .messages import from_post, from_round, repeats_query, text_with_calls
+from .patterns import compile_later
 from .rounds import USER, Post, Round, copy_with
 
 #: Longer sequences of code points are no readable character: they may be cut anywhere.
 MAX_GRAPHEME = 64
-_CLUSTER = regex.compile(r"[\ud800-\udbff][\udc00-\udfff]\p{M}*(?:\u200d[\ud800-\udbff][\udc00-\udfff]\p{M}*)*|\X")
 _FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 #: A longer run of flag letters may be cut anywhere.
 MAX_FLAG_LETTERS = 4_096
 #: Every code point below is a character of its own, except in CR LF.
 _FIRST_MARK = "\u0300"
+
+
+@cache
+def _find_characters() -> Any:
+    """Return the function that finds the characters of a text, as a reader sees them."""
+    import regex
+
+    pattern = r"[\ud800-\udbff][\udc00-\udfff]\p{M}*(?:\u200d[\ud800-\udbff][\udc00-\udfff]\p{M}*)*|\X"
+    return regex.compile(pattern).finditer
 
 
 def floor_boundary(text: str, place: int) -> int:
@@ -61,7 +69,7 @@ def _around(text: str, place: int) -> tuple[int, int]:
         run = text[max(start - MAX_FLAG_LETTERS, 0) : start]
         start -= (len(run) - len(run.rstrip(_FLAG_LETTERS))) % 2
     # A copy: for flags the expression itself would look at the whole text before.
-    for match in _CLUSTER.finditer(text[start : place + MAX_GRAPHEME + 1]):
+    for match in _find_characters()(text[start : place + MAX_GRAPHEME + 1]):
         first, last = start + match.start(), start + match.end()
         if last > place:
             if last - first > MAX_GRAPHEME or first == place:
@@ -71,7 +79,7 @@ def _around(text: str, place: int) -> tuple[int, int]:
     return (place - 1, place + 1) if torn else (place, place)
 
 
-_SHAPE = re.compile(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
+_SHAPE = compile_later(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +223,7 @@ def label_of(name: str) -> str:
 QUOTED = "> "
 REST = "…"
 #: Everything that a reader may take for the end of a line.
-_LINE_END = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_LINE_END = compile_later("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def fold(text: str) -> str:

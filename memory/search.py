@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import log
@@ -13,6 +12,7 @@ from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreRead
 from .log.redaction import without
 from .log.round_store import PURGED
 from .messages import repeats_query, text_of, text_with_calls
+from .patterns import compile_later
 from .references import beginning, floor_boundary, fold, label_of, place_reference
 from .rounds import USER, Post, Round, copy_with
 from .stores.base import FoundText, Store, StoredText, storable
@@ -34,7 +34,7 @@ BATCH = 25
 MAX_ROUNDS = 2_000
 
 #: Scripts without spaces between words, and Korean, which inflects its words at their ends.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+_UNSPACED = compile_later(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 _PUNCTUATION = " .,;:!?\"'`()[]{}<>。、，！？「」『』（）"
 #: The sender of a post without sender and receiver: two empty names would mean that everybody sees it.
 _NOBODY = "\0"

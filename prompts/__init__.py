@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from memory.arguments import require
 from memory.errors import ContextError
+from memory.patterns import compile_later
+
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = [
     "ABOVE",
@@ -76,9 +78,9 @@ MAX_SIZE = 256 * 1024
 #: Problems that one error names.
 MAX_PROBLEMS = 10
 
-_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
-_CLOSING_TAG = re.compile(r"</[^<>]*>")
-_FORMAT_PARTS = re.compile(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
+_TAG = compile_later(rf"<(?=\s*(?:/\s*)?(?:{'|'.join(TAGS)})(?![\w.:-]))", re.IGNORECASE)
+_CLOSING_TAG = compile_later(r"</[^<>]*>")
+_FORMAT_PARTS = compile_later(r"\{\{(?:" + "|".join(PLACEHOLDERS) + r")\}\}|\{\{|\}\}|\{[^{}]*\}|[{}]")
 _FORMAT_NAMES = {"{PREVIOUS_SUMMARY}": "{previous_summary}", "{content}": "{content}", "{{": "{", "}}": "}"}
 _KEYS = ("version", "content")
 
@@ -281,6 +283,8 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(raw: bytes, name: str) -> PromptTemplate:
+    import yaml
+
     fields = _parse_fields(raw, name)
     node = fields.get("version")
     try:
@@ -337,6 +341,8 @@ def _parse_fields(raw: bytes, name: str) -> dict[str, yaml.Node]:
 
     Nodes instead of ``safe_load``'s objects: aliases, merge keys and odd scalars then cost nothing and raise nothing.
     """
+    import yaml
+
     if len(raw) > MAX_SIZE:
         raise PromptError(f"prompt {name}: is over {MAX_SIZE // 1024} KB; a prompt is a page of text")
     try:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from memory.patterns import compile_later
 from memory.rounds import copy_with
 from prompts import TAGS
 
@@ -217,9 +218,9 @@ def is_too_little(rejected: SummaryRejected, *, deterministic: bool) -> bool:
 #: Words in a row that count as copied; a shorter match may be a common phrase.
 RUN = 6
 _NAMES = "|".join(TAGS)
-_TAG = re.compile(rf"</?(?:{_NAMES})\b[^<>]*>", re.IGNORECASE)
+_TAG = compile_later(rf"</?(?:{_NAMES})\b[^<>]*>", re.IGNORECASE)
 # In scripts without spaces, each character is a word.
-_COPIED_WORD = re.compile(rf"[{UNSPACED_LETTERS}]|[^\W_{UNSPACED_LETTERS}]+")
+_COPIED_WORD = compile_later(rf"[{UNSPACED_LETTERS}]|[^\W_{UNSPACED_LETTERS}]+")
 #: Separates two posts; no text contains it.
 _POST = "\0"
 
@@ -283,15 +284,15 @@ def is_copied(text: str, source: str) -> bool:
 
 
 # Tags of the request. Ours have these attributes; the transcript escapes such tags in the text of a conversation.
-_HEAD = re.compile(
+_HEAD = compile_later(
     r'[<‹](?:round number|(?:message|attachment|tool_call|tool_result|summary) (?:from|id|name|type|to|at))="',
     re.IGNORECASE,
 )
 #: Other texts use tags without attributes too. These match at the start of a line and close there or later.
-_OPENING = re.compile(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)
-_CLOSING = re.compile(rf"[<‹]/({_NAMES})[>›]", re.IGNORECASE)
-_CLOSING_LINE = re.compile(rf"^[ \t]{{0,20}}[<‹]/(?:{_NAMES})[>›][ \t]{{0,20}}$", re.IGNORECASE | re.MULTILINE)
-_CODE = re.compile(r"(?<!\A)^[ \t]{0,3}(```|~~~).*?(?:^[ \t]{0,3}\1|\Z)|`[^`\n]{1,300}`", re.MULTILINE | re.DOTALL)
+_OPENING = compile_later(rf"^[ \t]{{0,20}}[<‹]({_NAMES})[>›](?P<alone>[ \t]{{0,20}}$)?", re.IGNORECASE | re.MULTILINE)
+_CLOSING = compile_later(rf"[<‹]/({_NAMES})[>›]", re.IGNORECASE)
+_CLOSING_LINE = compile_later(rf"^[ \t]{{0,20}}[<‹]/(?:{_NAMES})[>›][ \t]{{0,20}}$", re.IGNORECASE | re.MULTILINE)
+_CODE = compile_later(r"(?<!\A)^[ \t]{0,3}(```|~~~).*?(?:^[ \t]{0,3}\1|\Z)|`[^`\n]{1,300}`", re.MULTILINE | re.DOTALL)
 
 
 def has_markup(text: str) -> bool:
@@ -321,9 +322,9 @@ _GOES_ON_WORDS = """
     und oder der die das ein eine mit von zu et ou le la les une de des avec y o el los las una con del il lo di che
 """
 _GOES_ON = frozenset(_GOES_ON_WORDS.split())
-_WORD = re.compile(r"[^\W_]+")
-_MARK = re.compile(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
-_CLAUSE_END = re.compile(r"[.;!?] ")
+_WORD = compile_later(r"[^\W_]+")
+_MARK = compile_later(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
+_CLAUSE_END = compile_later(r"[.;!?] ")
 #: Minimum words of a sentence.
 _MIN_SENTENCE = 6
 
@@ -387,7 +388,7 @@ def _is_piece(word: str, text: str, source: str) -> bool:
 # The first person: agents repeat "I called ..." to their users.
 
 # Every quote is bounded and cannot contain its own opening mark: unclosed marks must not cost quadratic time.
-_OTHER_SPEAKERS = re.compile(
+_OTHER_SPEAKERS = compile_later(
     r'"[^"\n]{0,2000}"|“[^“”\n]{0,2000}”|„[^„“”\n]{0,2000}[“”]|«[^«»\n]{0,2000}»|「[^「」\n]{0,2000}」'
     r"|```.{0,20000}?```|`[^`\n]{0,2000}`|(?:→|->|=>)[^\n]{0,4000}",
     re.DOTALL,
@@ -403,7 +404,7 @@ _CLAUSE = (
 )
 _BY_ME = r"\b(?:was|were|been|being|is|are) (?:\w{1,40} ){1,3}by (?:me|us)\b(?![/-])"
 _BEGINNING, _PASSIVE = ((pattern.replace(" ", r"\ ")) for pattern in (_LEAD + _CLAUSE, _BY_ME))
-_FIRST_PERSON = re.compile(
+_FIRST_PERSON = compile_later(
     rf"""(?:^|[.!?;…]\s|[。！？；]) [\s>*_#()\d.•–-]{{0,20}}+
       (?: {_BEGINNING}
           (?: (?:i|we) (?: ['’](?:ve|d|ll|m|re)\b | \ (?!/|-)[a-z] )

@@ -14,6 +14,7 @@ from functools import cache, partial
 from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
+from memory.patterns import compile_later
 from memory.references import beginning
 from memory.rounds import USER, Round, cached_property, copy_with
 
@@ -35,9 +36,9 @@ HEADING = Section.INSTRUCTIONS.value
 _ATTRIBUTING = {letters_of(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)}
 
 #: Code and quoted lines of another person's message: the user only shows them.
-_SHOWN = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
+_SHOWN = compile_later(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
 # A sentence that continues on the next line.
-_WRAPPED = re.compile(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
+_WRAPPED = compile_later(r"(?<=[^\s.!?:;。！？])[ \t]*\r?\n(?=[ \t]*[a-z(])")
 
 
 def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Round]) -> tuple[str, ...]:
@@ -168,7 +169,7 @@ _MIN_LETTERS, _MIN_OTHERS = 12, 4
 #: Maximum quotes of one summary to search for in all of the user's words.
 MAX_QUOTES = 1_000
 # No quote contains its own opening mark, so unclosed marks do not cost quadratic time.
-_QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
+_QUOTED = compile_later(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
 
 
 @dataclass

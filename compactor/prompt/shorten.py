@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from memory.arguments import whole_number
 from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, SYSTEM, replace_text, result_of_text, text_of
 from memory.overlays import Reduction
+from memory.patterns import compile_later
 from memory.references import ceil_boundary, floor_boundary, post_reference, posts_reference, range_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 
@@ -413,7 +413,7 @@ _FORMS = (
     rf"\.\.\. [\d,]{{1,20}} of {_CHARACTERS} left out; {_RELOAD} \.\.\.",
     r"Left out here to save space, and kept in full: .{1,400}\(reload .{1,60}\)\.",
 )
-_MARK = re.compile(rf"\[(?:{'|'.join(_FORMS)})\]")
+_MARK = compile_later(rf"\[(?:{'|'.join(_FORMS)})\]")
 
 
 def strip_round(round_: Round) -> Round:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from memory.overlays import Note
+from memory.patterns import compile_later
 from memory.rounds import copy_with, freeze_mapping
 
 from ..errors import SummaryRejected
@@ -45,18 +46,18 @@ SCHEMA: Mapping[str, Any] = freeze_mapping(
     )
 )
 
-_FENCE = re.compile(r"```[\w-]*[ \t]*")
-_NOTHING = re.compile(
+_FENCE = compile_later(r"```[\w-]*[ \t]*")
+_NOTHING = compile_later(
     r"\W*(?:none|nothing|no changes?)(?: (?:to (?:add|note|change)|needed|necessary))?\W*", re.IGNORECASE
 )
 _MARK = r"(?:[-*+•][ \t]+)?"
 _WHICH = r"(?:note[ \t]+)?[#\[]?(\d{1,6})\]?"
 # Possessive quantifiers prevent backtracking over spaces.
-_ADD = re.compile(rf"{_MARK}add\b[ \t]*+(?:\[([^\]]*+)\])?[ \t]*+:[ \t]*+(.*)", re.IGNORECASE)
-_REPLACE = re.compile(rf"{_MARK}replace[ \t]+{_WHICH}[ \t]*(?:with[ \t]*:?|:)[ \t]*(.*)", re.IGNORECASE | re.ASCII)
-_REMOVE = re.compile(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[ \t]*\.?", re.IGNORECASE | re.ASCII)
-_DIGITS = re.compile(r"\d+", re.ASCII)
-_NUMBER_TEXT = re.compile(rf"\s*{_WHICH}\s*", re.IGNORECASE | re.ASCII)
+_ADD = compile_later(rf"{_MARK}add\b[ \t]*+(?:\[([^\]]*+)\])?[ \t]*+:[ \t]*+(.*)", re.IGNORECASE)
+_REPLACE = compile_later(rf"{_MARK}replace[ \t]+{_WHICH}[ \t]*(?:with[ \t]*:?|:)[ \t]*(.*)", re.IGNORECASE | re.ASCII)
+_REMOVE = compile_later(rf"{_MARK}remove[ \t]+({_WHICH}(?:[ \t]*,[ \t]*{_WHICH})*)[ \t]*\.?", re.IGNORECASE | re.ASCII)
+_DIGITS = compile_later(r"\d+", re.ASCII)
+_NUMBER_TEXT = compile_later(rf"\s*{_WHICH}\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_edits(answer: str) -> tuple[NoteEdit, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from memory.messages import split_results
+from memory.patterns import compile_later
 from memory.rounds import USER, Round, ToolCall, cached_property, copy_with
 
 from ..tokens import TokenCounter
@@ -57,10 +58,10 @@ _MAX_TRIES = 60
 #: Failures count most, unless the same call also succeeded; then changes.
 _FAILED_WEIGHT, _CHANGE_WEIGHT = 5.0, 3.0
 
-_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^\W\d_A-Za-z]+")
-_COMMAND = re.compile(r"sudo |cd \S{1,200} && ", re.IGNORECASE)
-_WRITES = re.compile(r"(?<![-=<>&\d])>{1,2} ?[\w./~$-]")
-_DIGITS = re.compile(r"\d+")
+_NAME_WORD = compile_later(r"[A-Z]?[a-z]+|[A-Z]+|[^\W\d_A-Za-z]+")
+_COMMAND = compile_later(r"sudo |cd \S{1,200} && ", re.IGNORECASE)
+_WRITES = compile_later(r"(?<![-=<>&\d])>{1,2} ?[\w./~$-]")
+_DIGITS = compile_later(r"\d+")
 
 
 @dataclass(frozen=True)

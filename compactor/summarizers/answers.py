@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from memory.arguments import takes
+from memory.patterns import compile_later
 
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .cues import load_pattern
@@ -22,8 +23,8 @@ _MAX_CLOSING = 200
 #: Maximum characters of remarks below a summary.
 _MAX_REMARKS = 400
 
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-_LEADING = re.compile(r"\A\W+")
+_SENTENCE = compile_later(r"(?<=[.!?])\s+|\n+")
+_LEADING = compile_later(r"\A\W+")
 _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)+"
 _REMARK = r"\W{0,10}(?:%s)"
 
@@ -70,35 +71,37 @@ def is_remark(text: str) -> bool:
 # A tag's attributes, bounded: an unclosed tag is scanned once.
 _WITH = r"(?:[\s/][^<>]{0,200})?"
 _NAMES = "(think|thinking|reasoning)"
-_LEADING_THOUGHT = re.compile(rf"\s*<{_NAMES}{_WITH}>", re.IGNORECASE)
-_LEADING_END = re.compile(rf"\s*</{_NAMES}>", re.IGNORECASE)
-_THOUGHT = re.compile(f"<{_NAMES}{_WITH}>", re.IGNORECASE)
+_LEADING_THOUGHT = compile_later(rf"\s*<{_NAMES}{_WITH}>", re.IGNORECASE)
+_LEADING_END = compile_later(rf"\s*</{_NAMES}>", re.IGNORECASE)
+_THOUGHT = compile_later(f"<{_NAMES}{_WITH}>", re.IGNORECASE)
 # Alone on its line, or before an empty line.
-_LOOSE_END = re.compile(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
+_LOOSE_END = compile_later(rf"^[ \t]*</{_NAMES}>[ \t]*$|</{_NAMES}>[ \t]*\n[ \t]*\n", re.IGNORECASE | re.MULTILINE)
 #: Other names of thoughts. Summaries may have sections of these names, so the closing tag must end its line.
 _DRAFTS = "(analysis|scratchpad|reflection|draft|thoughts?)"
-_LEADING_DRAFT = re.compile(rf"\s*<{_DRAFTS}{_WITH}>", re.IGNORECASE)
+_LEADING_DRAFT = compile_later(rf"\s*<{_DRAFTS}{_WITH}>", re.IGNORECASE)
 _BEHIND = r"[ \t]{0,20}(?=\n|<summary\b)"
 
 #: The tags of a summary, and code, inside which tags are only mentioned.
-_TOKEN = re.compile(
+_TOKEN = compile_later(
     rf"""(?P<fence>^[ \t]{{0,3}}(?:`{{3,10}}|~{{3,10}})[^\n`<]{{0,80}}$) | `[^`\n]{{1,300}}`
       | (?P<opens><summary{_WITH}>) | (?P<closes></[ ]?summary[ ]?>)""",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
-_FENCE_BEFORE = re.compile(r"(?:```|~~~)[^\n`<]{0,80}\s{1,10}\Z")
-_CLOSES = re.compile(r"</ ?summary ?>", re.IGNORECASE)
-_SUMMARY_NEXT = re.compile(r"\s{0,20}<summary\b", re.IGNORECASE)
+_FENCE_BEFORE = compile_later(r"(?:```|~~~)[^\n`<]{0,80}\s{1,10}\Z")
+_CLOSES = compile_later(r"</ ?summary ?>", re.IGNORECASE)
+_SUMMARY_NEXT = compile_later(r"\s{0,20}<summary\b", re.IGNORECASE)
 #: The text right before a wrapping tag: an introduction ending in a colon, or closing tags.
-_INTRODUCES = re.compile(rf"(?:[:：][*_]{{0,4}}|</(?:{_NAMES}|{_DRAFTS})>)\s{{0,20}}\Z", re.IGNORECASE)
-_FOLDED = re.compile(r"<details[^<>]{0,200}>\s{0,20}\Z", re.IGNORECASE)
+_INTRODUCES = compile_later(rf"(?:[:：][*_]{{0,4}}|</(?:{_NAMES}|{_DRAFTS})>)\s{{0,20}}\Z", re.IGNORECASE)
+_FOLDED = compile_later(r"<details[^<>]{0,200}>\s{0,20}\Z", re.IGNORECASE)
 #: Maximum characters of an introduction.
 _MAX_INTRODUCTION = 300
 
-_FENCED = re.compile(r"(```|~~~)(?:markdown|md|text|txt|plain|plaintext)?[ \t]{0,20}\n", re.IGNORECASE)
-_NAMED = re.compile(rf"<((?!previous_)[a-z]{{1,30}}[_-]summary|answer|output|response|result){_WITH}>", re.IGNORECASE)
-_OBJECT = re.compile(r'\{\s*"summary"\s*:')
-_LANGUAGE = re.compile(r"[\w-]*")
+_FENCED = compile_later(r"(```|~~~)(?:markdown|md|text|txt|plain|plaintext)?[ \t]{0,20}\n", re.IGNORECASE)
+_NAMED = compile_later(
+    rf"<((?!previous_)[a-z]{{1,30}}[_-]summary|answer|output|response|result){_WITH}>", re.IGNORECASE
+)
+_OBJECT = compile_later(r'\{\s*"summary"\s*:')
+_LANGUAGE = compile_later(r"[\w-]*")
 #: Maximum layers of wrapping to remove.
 _MAX_LAYERS = 8
 
@@ -278,7 +281,7 @@ def strip_fence(text: str) -> str:
 
 
 #: Beginning of a tool call that a server left in the text; each model family has its own form.
-_CALL_BEGINS = re.compile(
+_CALL_BEGINS = compile_later(
     r"\s*(?:<(?:\w+:)?(?:tool_call|function_calls?)>|<function=|<invoke |<\|(?:python_tag|tool_call)"
     r"|\[TOOL_CALLS\]|<｜tool|functions\.\w+\()"
 )
@@ -286,7 +289,7 @@ _CALL_BEGINS = re.compile(
 _CALL_KEYS = {"id", "type", "name", "tool", "tool_name", "function", "action"} | {
     *("arguments", "parameters", "args", "input", "tool_input", "action_input")
 }
-_CALL_ENDS = re.compile(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$")
+_CALL_ENDS = compile_later(r"</(?:\w+:)?(?:tool_call|function_calls?|function)>\s*$")
 
 
 class NoSummary(SummarizerError):

@@ -7,38 +7,51 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
 from typing import Any, Literal
 
-import yaml
-
+from memory.patterns import compile_later
 from memory.rounds import cached_property
 
 #: Han and Kana: scripts without spaces. Pairs of characters stand in for words.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 #: All scripts without spaces: also Thai, Lao, Burmese and Khmer.
 UNSPACED_LETTERS = CJK + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-CJK_CHAR = re.compile(f"[{CJK}]")
+CJK_CHAR = compile_later(f"[{CJK}]")
 
 _BREAK = r"\s\"'`()<>{}\[\],;!?|=→“”‘’«»…\u3000-\u3004\u3008-\u3020、。！？：；，（）"
 # Consumes one character at a time without backtracking: linear on any input.
-_CHUNK = re.compile(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
+_CHUNK = compile_later(rf"[{CJK}]+|(?:[^{_BREAK}{CJK}]|(?<=\d),(?=\d)|(?<=\w)['’](?=\w))+")
 #: Characters that may follow a one-word value, such as "done" in "state: done".
 _VALUE_END = frozenset(["", ",", ";", ")", "."])
 _SENTENCE_END = frozenset(".!?:。！？")
 
 
-def load_yaml(package: str, name: str) -> Mapping[str, Any]:
-    """Return the tables in a YAML file of *package*."""
-    text = files(package).joinpath(name).read_text(encoding="utf-8")
+@cache
+def load_table(name: str) -> Mapping[str, Any]:
+    """Return what a YAML file of this package holds."""
+    from importlib.resources import files
+
+    import yaml
+
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
     tables: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (safe too)
     return tables
 
 
-_WORDS = {name: frozenset(words.split()) for name, words in load_yaml(__package__, "words.yaml").items()}
-_STOP, _CALENDAR, _GENERIC, _NO_ANSWER = (_WORDS[name] for name in ("stop", "calendar", "generic", "no_answer"))
-_FILL = _STOP | _WORDS["fill"]
-_FAULT_FIELDS, _ERROR_FIELDS = _WORDS["fault_fields"], _WORDS["fault_fields"] | _WORDS["error_fields"]
+class _WordLists:
+    """The lists in ``words.yaml``, each made when it is first asked for."""
+
+    def __getattr__(self, name: str) -> frozenset[str]:
+        lists = load_table("words.yaml")
+        if name not in lists:
+            raise AttributeError(name)
+        words = frozenset(lists[name].split())
+        setattr(self, name, words)
+        return words
+
+
+_WORDS = _WordLists()
 #: Weights of terms, by kind.
 _CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
@@ -75,7 +88,7 @@ def content(text: str, *, starts: bool = True) -> Content:
         if weight == _CJK:
             terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
         else:
-            if valued and (weight == _WORD or (low in _STOP and text[end : end + 1] in _VALUE_END)):
+            if valued and (weight == _WORD or (low in _WORDS.stop and text[end : end + 1] in _VALUE_END)):
                 weight = _VALUE
             elif weight == _WORD and not starts and chunk[0].isupper():
                 weight = _NAME
@@ -89,9 +102,9 @@ def content(text: str, *, starts: bool = True) -> Content:
 
 def _weigh(chunk: str, low: str) -> float:
     """Return the weight of *chunk* by its form: identifiers most, then amounts, dates and numbers, names, words."""
-    if low in _STOP:
+    if low in _WORDS.stop:
         return 0.0
-    if low in _CALENDAR:
+    if low in _WORDS.calendar:
         return _NAME
     if chunk.isalpha() and (chunk == low or chunk[1:] == low[1:]):
         if chunk[0] > "\u2e7f" and CJK_CHAR.match(chunk):
@@ -119,9 +132,9 @@ def _weigh(chunk: str, low: str) -> float:
     return 0.9 if chunk[1:] != low[1:] and not chunk.istitle() else _WORD
 
 
-_COMMENT = re.compile(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
-_CODE_SIGN = re.compile(r"[{}()\[\];=<>|&\\$_]")
-_CODE_FORM = re.compile(r"[={};]|\w\(|\)\.|->|</|/>")
+_COMMENT = compile_later(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
+_CODE_SIGN = compile_later(r"[{}()\[\];=<>|&\\$_]")
+_CODE_FORM = compile_later(r"[={};]|\w\(|\)\.|->|</|/>")
 
 
 def is_code(line: str) -> bool:
@@ -144,26 +157,26 @@ class Assignment:
     change: bool
 
 
-_IS = re.compile(
+_IS = compile_later(
     r" (?:is|are|was|were|will be)(?: now| currently)?(?= )|(?<=\S) ?(?:[:=：](?=\s)|(?<=\w)=|：)|(?<=[^\s:])是|は"
 )
-_CHANGE_TO = re.compile(
+_CHANGE_TO = compile_later(
     r"\b(?:change|set|raise|lower|increase|decrease|reduce|move|switch|update|push|bump|extend|shift|correct|make|rename)"
     r"(?:d|ed|s)? (?P<what>.{1,60}?) (?:to|by|as) (?=\S)",
     re.IGNORECASE,
 )
-_CHANGED = re.compile(
+_CHANGED = compile_later(
     r"\b(?:now|actually|instead|no longer|changed?|moved|updated?|correction|sorry|new|raised?|lowered?|increased?|"
     r"reduced?|extended?|postponed|switch(?:ed)?|rather|not anymore|any more|rescheduled|turns out)\b"
     r"|改成|改为|现在|变成",
     re.IGNORECASE,
 )
 _WHOSE = frozenset({"his", "her", "their", "your"})
-_VERB = re.compile(r" [a-z]|是|は")
-_FIELD = re.compile(r"(?:^|[(,] ?)([\w.-]{1,40}): ([^,()]{1,60})")
-_ID_KEY = re.compile(r"id|.*(?:_id|name|number)")
-_QUOTED = re.compile(r'[^":]{1,40}: "(.*)"$', re.DOTALL)
-_NO_NAME = re.compile(r"[-\d.,:/%$€£ T]+")
+_VERB = compile_later(r" [a-z]|是|は")
+_FIELD = compile_later(r"(?:^|[(,] ?)([\w.-]{1,40}): ([^,()]{1,60})")
+_ID_KEY = compile_later(r"id|.*(?:_id|name|number)")
+_QUOTED = compile_later(r'[^":]{1,40}: "(.*)"$', re.DOTALL)
+_NO_NAME = compile_later(r"[-\d.,:/%$€£ T]+")
 
 
 def assignment(text: str) -> Assignment | None:
@@ -181,9 +194,9 @@ def assignment(text: str) -> Assignment | None:
     subject: set[str] = set()
     value, stated = "", False
     for match in [*_CHANGE_TO.finditer(body), *_IS.finditer(body, 0, 120)][:4]:
-        is_change = match.re is _CHANGE_TO
+        is_change = "what" in match.re.groupindex
         head = (match["what"] if is_change else body[: match.start()]).lower()
-        subject = {word for word in content(head).terms if word not in _FILL} | _WHOSE.intersection(head.split())
+        subject = {word for word in content(head).terms if not _is_fill(word)} | _WHOSE.intersection(head.split())
         value, stated = body[match.end() :], is_change or not _VERB.match(match[0])
         if subject:
             break
@@ -192,8 +205,12 @@ def assignment(text: str) -> Assignment | None:
     is_telling_value = stated or change or any(weight > _WORD for weight in said.values())
     if not 1 <= len(subject) <= 6 or not value.strip() or not is_telling_value:
         return None
-    words = () if stated else (term for term, weight in said.items() if weight == _WORD and term not in _FILL)
+    words = () if stated else (term for term, weight in said.items() if weight == _WORD and not _is_fill(term))
     return Assignment(frozenset(subject.union(_find_ids(label))), frozenset(words), change)
+
+
+def _is_fill(word: str) -> bool:
+    return word in _WORDS.stop or word in _WORDS.fill
 
 
 def _find_ids(text: str) -> list[str]:
@@ -207,9 +224,9 @@ MAX_IDENTIFIERS = 500
 #: Length limits in characters: a longer chunk is a blob, a shorter one names nothing.
 _LONGEST, _SHORTEST = 200, 4
 
-_URL = re.compile(r"(?:(?:https?|ftp|file|wss?)://|\bwww\.)[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
-_IDENTIFIER_CHUNK = re.compile(rf"[^\s\"'`´“”‘’„«»<>(){{}}\[\]|,;:=*…→←–—、。，：；（）「」『』！？{CJK}]+")
-_THOUSANDS = re.compile(r"[,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
+_URL = compile_later(r"(?:(?:https?|ftp|file|wss?)://|\bwww\.)[^\s<>\"'`“”|{}\\^*]+", re.IGNORECASE)
+_IDENTIFIER_CHUNK = compile_later(rf"[^\s\"'`´“”‘’„«»<>(){{}}\[\]|,;:=*…→←–—、。，：；（）「」『』！？{CJK}]+")
+_THOUSANDS = compile_later(r"[,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
 
 _MONEY = "$€£¥₹₩₽฿"
 _AROUND = ".-+#&?!_~%" + _MONEY
@@ -217,16 +234,16 @@ _CURRENCY = (
     r"(?:usd|eur|gbp|chf|jpy|cny|inr|cad|aud|us-?dollars?|dollars?|euros?|pounds?|yen|yuan|francs?|cents?|bucks)\b"
 )
 #: Behind a number, and before one: it is an amount, a percentage, or the end of a longer number.
-_UNIT_BEHIND = re.compile(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
-_UNIT_BEFORE = re.compile(
+_UNIT_BEHIND = compile_later(rf"\s?[{_MONEY}%]|\s?{_CURRENCY}|\s?percent", re.IGNORECASE)
+_UNIT_BEFORE = compile_later(
     rf"(?:[{_MONEY}]|\b{_CURRENCY})\s?\Z"
     r"|(?:(?:ending|ends)(?: in| with)?:? ?|last (?:four|4)(?: digits)?:? ?|[*•x….]{2,} ?)\Z",
     re.IGNORECASE,
 )
-_REFERENCE = re.compile(r"r\d+(?:\.p\d+)?(?:-(?:r\d+(?:\.p\d+)?|p?\d+))?|p\d+")
+_REFERENCE = compile_later(r"r\d+(?:\.p\d+)?(?:-(?:r\d+(?:\.p\d+)?|p?\d+))?|p\d+")
 _YEAR = r"(?:19|20)\d\d"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]{0,6}"
-_DATE = re.compile(
+_DATE = compile_later(
     rf"""{_YEAR}s? | {_YEAR}[-/.](?:{_YEAR}|\d\d?|q\d)(?:[-/.]\d\d?)?(?:t[\d.:+-]*z?)?
       | \d\d?[-/.]\d\d?(?:[-/.]\d{{2,4}})?
       | {_YEAR}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:t\d{{2,6}}z?)? | (?:[a-z]{{2,9}}-)?{_YEAR}
@@ -234,22 +251,22 @@ _DATE = re.compile(
     re.VERBOSE,
 )
 # 1st, 10k, 24h, 300USD, 1920x1080; Q3, A4, v2; item1, Python3.
-_QUANTITY = re.compile(r"[\d.]+(?:st|nd|rd|th|[a-z]{1,3}|min|sec|hrs|days?|hours?)|\d+x\d+|[a-z]{1,2}\d\d?|[a-z]+\d")
-_VERSION = re.compile(r"v?\d+(?:\.\d+){2,}(?:[-.]?[a-z]+\.?\d*)?")
-_EMAIL = re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+")
-_FILE = re.compile(
+_QUANTITY = compile_later(r"[\d.]+(?:st|nd|rd|th|[a-z]{1,3}|min|sec|hrs|days?|hours?)|\d+x\d+|[a-z]{1,2}\d\d?|[a-z]+\d")
+_VERSION = compile_later(r"v?\d+(?:\.\d+){2,}(?:[-.]?[a-z]+\.?\d*)?")
+_EMAIL = compile_later(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+")
+_FILE = compile_later(
     r"[\w.-]*\w\.(?:py|pyi|ipynb|rs|go|java|kt|c|h|cc|cpp|hpp|cs|rb|php|ts|tsx|jsx|sh|sql|html?|css|json|jsonl|ya?ml|toml"
     r"|ini|cfg|conf|env|lock|log|txt|md|rst|csv|tsv|xml|xlsx?|docx?|pptx?|pdf|png|jpe?g|gif|svg|zip|tar|gz|tgz|db|sqlite"
     r"|parquet|pem|key|bak|exe|dll|so|bin)"
 )
-_SEPARATORS = re.compile(r"[-.#+&@~%/\\]+")
-_SLASHES = re.compile(r"[/\\]+")
-_RUN = re.compile(r"[^\W\d_]+|\d+")
-_THREE_DIGITS = re.compile(r"\d{1,3}(?=(?:\d{3})*\Z)")
-_HASH = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
+_SEPARATORS = compile_later(r"[-.#+&@~%/\\]+")
+_SLASHES = compile_later(r"[/\\]+")
+_RUN = compile_later(r"[^\W\d_]+|\d+")
+_THREE_DIGITS = compile_later(r"\d{1,3}(?=(?:\d{3})*\Z)")
+_HASH = compile_later(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}")
 # Scripts without spaces write a number right beside a word. An escaped line break (JSON inside JSON) ends in a letter.
-_STARTS = re.compile(r"(?<![0-9A-Za-z])|(?<=\\[nrt])")
-_STOPS = re.compile(r"(?![0-9A-Za-z])")
+_STARTS = compile_later(r"(?<![0-9A-Za-z])|(?<=\\[nrt])")
+_STOPS = compile_later(r"(?![0-9A-Za-z])")
 
 
 def find_identifiers(text: str) -> tuple[str, ...]:
@@ -366,11 +383,11 @@ def _has_name(text: str, name: str) -> bool:
 # Comparable terms: the one measure of how much a summary keeps of another text.
 
 #: Runs of scripts without spaces, compared by pairs of characters.
-UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]+")
-_TERM = re.compile(r"[^\W\d_]+")
-_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
-_DIGIT_GROUPS = re.compile(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
-_CENTS = re.compile(r"(?<=\d)[.,]0{1,2}(?!\d)")
+UNSPACED = compile_later(f"[{UNSPACED_LETTERS}]+")
+_TERM = compile_later(r"[^\W\d_]+")
+_NUMBER = compile_later(r"\d+(?:[.:]\d+)*")
+_DIGIT_GROUPS = compile_later(r"(?<=\d)[,.'’\u00a0\u202f](?=\d{3}(?!\d))")
+_CENTS = compile_later(r"(?<=\d)[.,]0{1,2}(?!\d)")
 #: Words with this many equal first letters count as one word: inflections differ at the end.
 _STEM = 5
 
@@ -430,7 +447,7 @@ def _fold_number(term: str) -> str:
 
 def comparison_keys(word: str) -> list[str]:
     """Return the keys under which *word* is compared; none if it is generic."""
-    if word in _GENERIC:
+    if word in _WORDS.generic:
         return []
     if not word.isascii() and UNSPACED.search(word):
         return [run[at : at + 2] for run in UNSPACED.findall(word) for at in range(max(1, len(run) - 1))]
@@ -456,13 +473,13 @@ def is_telling(word: str) -> bool:
 #: This many common terms are no coincidence.
 _ENOUGH = 5
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
-_PAGE = re.compile(
+_PAGE = compile_later(
     r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
         <(?:\w{1,20}:)?(?:error|fault)
       | traceback\ \(most\ recent | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d(?:\ [A-Za-z-]{1,20}){0,5}[.!]?\s{0,40}\Z )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_ERROR = re.compile(
+_ERROR = compile_later(
     r"""\s{0,40}(?: <!doctype | <\?xml | <html | <head | <body | traceback\ \(most
       | (?:\w{1,40}[. ]){0,4}\w{0,40}(?:error|exception|failure)\b | (?:error|code|status)\W{1,3}\d
       | (?:http(?:/[\d.]{1,4})?\ )?[45]\d\d\b | rate\ limit | upstream\b | too\ many\ requests
@@ -471,8 +488,8 @@ _ERROR = re.compile(
       | (?:the\ )?(?:request|server|service|model|engine|api)\ (?:was|is|had|has|failed|could|timed|does)\b )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_FENCED = re.compile(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
-_LETTERS = re.compile(r"\w+")
+_FENCED = compile_later(r"\s{0,40}(?:```|~~~)\w{0,20}[ \t]*\n")
+_LETTERS = compile_later(r"\w+")
 
 
 def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
@@ -487,7 +504,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
-        is_placeholder = _NO_ANSWER.issuperset(_LETTERS.findall(said.text.casefold()))
+        is_placeholder = _WORDS.no_answer.issuperset(_LETTERS.findall(said.text.casefold()))
         return is_placeholder or (bool(error) and not known)
     own = said.words | said.numbers
     shared = own & words.union(*(source.numbers for source in sources))
@@ -563,6 +580,6 @@ def find_error(text: str) -> Literal["page", "message", ""]:
         except (ValueError, RecursionError):
             value = {}
         keys = {str(key).casefold() for key in value}
-        if keys and keys <= _ERROR_FIELDS:
-            return "message" if keys.isdisjoint(_FAULT_FIELDS) else "page"
+        if keys and keys <= _WORDS.fault_fields | _WORDS.error_fields:
+            return "message" if keys.isdisjoint(_WORDS.fault_fields) else "page"
     return "message" if _ERROR.match(text) else ""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from operator import call
-from typing import Any
 
-from .content import is_code, load_yaml
+from memory.patterns import compile_later
+
+from .content import is_code, load_table
 
 #: Kind of a phrase that only looks like a cue: it is never reported, but suppresses shorter phrases that it overlaps.
 EXCEPT = "except"
@@ -29,9 +30,9 @@ MAX_CACHED_WORDS = 50_000
 _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
 _ANY_KIND, _ONLY_FORBIDS = frozenset((_FORBIDS, _RULES, _WISHES)), frozenset((_FORBIDS,))
 
-_POLITE = re.compile(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
+_POLITE = compile_later(r"(?:and |so |also )?(?:please|can|could|would|will) (?:you|we)\b", re.IGNORECASE)
 #: A statement in code. One sign after its keyword is enough, because a rule in an error message is no instruction.
-_STATEMENT = re.compile(
+_STATEMENT = compile_later(
     r"\s*(?:\$ |>>>|(?:def|class|import|from|return|const|let|var|function|async|elif|else|try|raise|throw|except"
     r"|public|private|export|select|insert|update|create|curl|pip|npm|git|sudo)\b(?=.*[(){};=:])|.*;\s*\Z)",
     re.IGNORECASE,
@@ -40,12 +41,6 @@ _STATEMENT = re.compile(
 
 #: Splitting a text into sentences may cut a longer word.
 _LONGEST_WORD = 80
-
-
-@cache
-def load_table(name: str) -> Mapping[str, Any]:
-    """Return the phrases in a YAML file of this package."""
-    return load_yaml(__package__, name)
 
 
 @cache
@@ -102,8 +97,8 @@ _SIGNS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u096
 #: Characters that end a clause.
 _BREAKS = ',;:()"«»„“”—–…!?.،؛؟，、；：。！？「」『』（）।·•*'
 # Text before an apostrophe is a separate word, as in l'avion and I'd.
-_WORD = re.compile(rf"[{_UNSPACED},]|(?:(?![{_UNSPACED}])[\w{_SIGNS}])+'?")
-_ASCII_WORD = re.compile(r"\w+'?|,")
+_WORD = compile_later(rf"[{_UNSPACED},]|(?:(?![{_UNSPACED}])[\w{_SIGNS}])+'?")
+_ASCII_WORD = compile_later(r"\w+'?|,")
 #: Spelling variants mapped to one character, and removed marks between letters that are not letters.
 _SAME = str.maketrans(
     {

@@ -30,7 +30,6 @@ choose about the same lines as a single one.
 from __future__ import annotations
 
 import heapq
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from itertools import chain
 
 from memory.arguments import whole_number
 from memory.messages import repeats_query
+from memory.patterns import compile_later
 
 from ..prompt.shorten import strip_round
 from ..tokens import TokenCounter, count_tokens
@@ -79,8 +79,8 @@ _ENDING = f"\n\n{END}"
 #: Short replacement for a heading that does not fit.
 _SHORT = "Said: "
 
-_PIECE = re.compile(rf"[{CJK}]|[^\s{CJK}]+|\s+")
-_LABEL = re.compile(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
+_PIECE = compile_later(rf"[{CJK}]|[^\s{CJK}]+|\s+")
+_LABEL = compile_later(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
 #: No space follows these.
 _WIDE_STOPS = frozenset("，；、。！？")
 

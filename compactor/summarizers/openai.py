@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memory.arguments import number, require, whole_number
+from memory.patterns import compile_later
 from memory.rounds import copy_with
 
 from ..tokens import replace_surrogates
@@ -31,7 +32,7 @@ from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit
 
 _OPENAI = "https://api.openai.com/v1"
 _NO_KEY_NEEDED = "not-needed"  # the client insists on a key; servers on one's own machine do not
-_REASONING = re.compile(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
+_REASONING = compile_later(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 _NOT_EXTRA = {
     "messages": "they are the request's",

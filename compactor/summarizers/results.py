@@ -8,13 +8,16 @@ import unicodedata
 from collections.abc import Iterator, Set
 from functools import cache
 
-from .cues import load_pattern, load_table
+from memory.patterns import compile_later
+
+from .content import load_table
+from .cues import load_pattern
 
 MORE = "…"
 #: Outcomes of a call without a result yet, and of an empty result.
 OPEN, EMPTY = "(no result)", "(empty)"
 #: Marks before an action's outcome: a result's own are no marks.
-_ANY_MARKS = re.compile(r"(?:failed: |last failed: |last: )+")
+_ANY_MARKS = compile_later(r"(?:failed: |last failed: |last: )+")
 #: Bytes of an outcome, and of a result's beginning: enough to show its kind.
 _OUTCOME, _OPENING = 120, 40
 #: Characters to search for errors at a result's beginning and end, and characters of one line.
@@ -147,17 +150,18 @@ def _read_text(result: str, arguments: str, seen: set[str], later: Set[str]) -> 
 
 
 #: A file's line as tools print it: after its number, or after path and number.
-_QUOTED = re.compile(r"\d{1,7} ?[:|│]|[^\s:]{1,200}[:-]\d{1,7}[:-]")
-_MARKUP = re.compile(rf"[<{{}}\[\]()#|\-=]|{_QUOTED.pattern}")
+_LINE_NUMBER = r"\d{1,7} ?[:|│]|[^\s:]{1,200}[:-]\d{1,7}[:-]"
+_QUOTED = compile_later(_LINE_NUMBER)
+_MARKUP = compile_later(rf"[<{{}}\[\]()#|\-=]|{_LINE_NUMBER}")
 #: An error name followed by its description.
-_CAUSE = re.compile(r"(?:error|exception)(?:\(s\)|s)? ?: ?\S", re.IGNORECASE)
-_SHOUTED = re.compile(r"\b(?:ERROR|FATAL|FAILED|FAILURE|CRITICAL)\b")
-_SAYS_NONE = re.compile(
+_CAUSE = compile_later(r"(?:error|exception)(?:\(s\)|s)? ?: ?\S", re.IGNORECASE)
+_SHOUTED = compile_later(r"\b(?:ERROR|FATAL|FAILED|FAILURE|CRITICAL)\b")
+_SAYS_NONE = compile_later(
     r"\b(?:no|0|zero|without(?: any)?) (?:\w{1,20} )?(?:errors?|failures?|failed|exceptions?)\b", re.IGNORECASE
 )
-_LETTERS = re.compile(r"\w+")
+_LETTERS = compile_later(r"\w+")
 #: A line of code, after its number in the file.
-_CODE = re.compile(
+_CODE = compile_later(
     r"[0-9 :|│→\-+>]*+(?:(?:except|raise|throw|catch|return|def|class|if|for|while|print|import|from|log|logger"
     r"|assert)\b|[}{#]|//|/\*|\* )"
 )
@@ -208,9 +212,9 @@ def _is_failure_field(key: str, value: str) -> bool:
     return not low and load_pattern("tools.yaml", "failure in any line").search(value[:200]) is not None
 
 
-_TOKEN = re.compile(r"[^\s\"'`()<>{}\[\],;|=]+")
+_TOKEN = compile_later(r"[^\s\"'`()<>{}\[\],;|=]+")
 #: Field names, function names and amounts: no ids.
-_WORDS_JOINED = re.compile(r"[^\W\d]+|\d+(?:[a-z]{1,2}|-\d+)")
+_WORDS_JOINED = compile_later(r"[^\W\d]+|\d+(?:[a-z]{1,2}|-\d+)")
 
 
 def find_identifiers(text: str) -> set[str]:
@@ -254,8 +258,8 @@ def flatten(text: str) -> str:
 
 
 # Control sequences: a terminal or browser acts on them, nobody reads them.
-_CONTROL = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = compile_later(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
+_SURROGATE = compile_later("[\ud800-\udfff]")
 
 
 def shorten_words(text: str) -> str:
@@ -300,9 +304,9 @@ LINE = 160
 _INLINE = 72
 _MAX_DEPTH = 64
 
-_OPEN_BRACKET = re.compile(r"[{\[]\s{0,80}(?=[{\[\"'])")
+_OPEN_BRACKET = compile_later(r"[{\[]\s{0,80}(?=[{\[\"'])")
 # Possessive quantifiers never backtrack, so hostile text costs one pass.
-_JSON_TOKEN = re.compile(
+_JSON_TOKEN = compile_later(
     r"""\s++|(?P<text>"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))|(?P<mark>[{}\[\],:])"""
     r"""|(?P<bare>[^\s"'{}\[\],:][^{}\[\],\n]*+)""",
     re.DOTALL,

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from memory.patterns import compile_later
 from memory.references import beginning
 
 from .content import CJK_CHAR
@@ -18,19 +19,19 @@ _CLAUSE = 40
 #: Maximum characters of a word; anything longer is data.
 MAX_WORD = 160
 
-LIST_MARK = re.compile(r"^(?:[-*+•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
+LIST_MARK = compile_later(r"^(?:[-*+•–]|\(?\d{1,3}[.)])\s{1,8}(?=\S)")
 #: Maximum characters of a heading that has no Markdown marks.
 MAX_HEADING = 80
-_HEADING = re.compile(r"#{1,6}[ \t]+.+|\*\*[^*]+\*\*:?")
+_HEADING = compile_later(r"#{1,6}[ \t]+.+|\*\*[^*]+\*\*:?")
 # The pattern starts with all possible end characters, so the search skips other text quickly.
-_END = re.compile(
+_END = compile_later(
     r"[.!?…。！？；](?:(?<=[.!?…])[.!?…]{0,3}[\"'”’)\]*]{0,3} (?=\S)|(?<=[。！？；])[。！？；]{0,3}[」』”）]{0,2})"
 )
-_ABBREVIATION = re.compile(
+_ABBREVIATION = compile_later(
     r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|etc|approx|fig|inc|ltd|jr|sr|prof|nr|ca|bzw|z\.b|e\.g|i\.e|u\.s|(?<!['’])\w)|^\(?\d{1,3})\.$",
     re.IGNORECASE,
 )
-_CLAUSE_MARK = re.compile(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
+_CLAUSE_MARK = compile_later(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
 
 

@@ -11,13 +11,14 @@ from functools import cache, partial
 from itertools import chain
 
 from memory.messages import repeats_query, split_results
+from memory.patterns import compile_later
 from memory.references import beginning
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
 
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
-from .content import CJK, UNSPACED, is_code
-from .cues import instruction_strength, is_prohibition, load_table
+from .content import CJK, UNSPACED, is_code, load_table
+from .cues import instruction_strength, is_prohibition
 from .results import field_lines, flatten, structures
 from .sentences import LIST_MARK, MAX_WORD, clauses, lines_in, sentences, split_line, strip_list_mark, wrap
 
@@ -111,21 +112,21 @@ _RULE = 280
 #: Minimum characters left of a shortened clause; otherwise it stays whole.
 _MIN_REST = 12
 #: List marks of this module and of notes.
-_ITEM_MARK = re.compile(r"(?:-|\d+\.) ")
+_ITEM_MARK = compile_later(r"(?:-|\d+\.) ")
 #: Headings without the colon, because notes format them differently.
 _HEADINGS = {section.removesuffix(":"): section for section in Section}
 #: Beginnings of a summary's own lines; a tool's result must not pass for one of them.
 _OWN_WORDS = tuple(words.strip().casefold() for words in (*Section, USER_SAYS))
 _FENCE = "```"
 #: Three words in a row in a code block are a message or a comment.
-_WORDED = re.compile(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
+_WORDED = compile_later(r"(?:[^\W\d_]{2,30} ){2}[^\W\d_]{2}")
 #: Headings are dropped: alone they say nothing.
-_HEADING = re.compile(r"^ {0,3}(?:#{1,6} |\*\*[^*\n]{1,100}\*\*[ :]{0,3}$)[^\n]{0,200}", re.MULTILINE)
-_BOLD = re.compile(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
+_HEADING = compile_later(r"^ {0,3}(?:#{1,6} |\*\*[^*\n]{1,100}\*\*[ :]{0,3}$)[^\n]{0,200}", re.MULTILINE)
+_BOLD = compile_later(r"(?<![\w*])\*\*(?=\S)([^*\n]{1,200})(?<=\S)\*\*(?![\w*])")
 _CODE_KINDS = frozenset(("thought", "code", "python", "reply", "sql", "verification", "reason", "status"))
-_PLAIN_WORD = re.compile(rf"[{CJK}]{{2}}|\b[^\W\d_]{{3,40}}\b")
+_PLAIN_WORD = compile_later(rf"[{CJK}]{{2}}|\b[^\W\d_]{{3,40}}\b")
 # Code that strips thoughts from answers would drop all text before a closing tag.
-_THOUGHT_TAG = re.compile(r"<(/?(?:think|thinking|reasoning|summary))>", re.IGNORECASE)
+_THOUGHT_TAG = compile_later(r"<(/?(?:think|thinking|reasoning|summary))>", re.IGNORECASE)
 
 
 def from_summary(summary: str) -> Iterator[Statement]:

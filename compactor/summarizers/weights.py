@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from memory.patterns import compile_later
 from memory.rounds import copy_with
 
 from ..tokens import TokenCounter
@@ -39,8 +40,8 @@ _REPORTED, _EXACT = 16.0, 0.9
 _RULE, _COURTESY, _KEPT, _OLDEST = 1.6, 0.4, 1.6, 0.7
 #: Minimum factor for agents that say much more than the user.
 _MIN_TALK = 0.1
-_WORDS = re.compile(r"\w+")
-_POLITE = re.compile(
+_WORDS = compile_later(r"\w+")
+_POLITE = compile_later(
     r"\b(?:let me know|feel free|(?:i am|i['’]m) here|happy to (?:help|assist)|welcome|have a (?:great|nice|good)"
     r"|anything else|(?:can|may|could) i (?:help|assist)|i can (?:help|assist)|thank you|thanks|sorry|i understand)\b",
     re.IGNORECASE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import require
 from ..entries import Entry, RoundOpened, kinds_of
+from ..patterns import compile_later
 
 
 class Extent(NamedTuple):
@@ -242,7 +242,7 @@ def adapt_store(store: object) -> Store:
 codecs.lookup("unicode_escape")
 
 #: Characters that PostgreSQL (NUL) or UTF-8 (lone surrogates) cannot hold.
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_UNSTORABLE = compile_later("[\0\ud800-\udfff]")
 
 
 def escape(name: str) -> str:

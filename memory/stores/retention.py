@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from ..entries import EventRecorded, kinds_of
 from ..errors import NewerVersion, StoreDamaged, StoreError
+from ..patterns import compile_later
 from ..rounds import utc_now
 from .base import Store, adapt_store
 
@@ -17,7 +18,7 @@ from .base import Store, adapt_store
 FILES_KEPT = "files.kept"
 _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
 #: Our files: a name, the hash of the content and an extension; and their temporary files.
-_OURS = re.compile(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
+_OURS = compile_later(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
 def list_expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:

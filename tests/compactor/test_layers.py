@@ -41,7 +41,7 @@ LAYERS = """
     memory.log memory.visibility memory.usage memory.references
     memory.stores
     memory.entries memory.overlays memory.messages
-    memory.events memory.hooks memory.rounds memory.arguments memory.errors
+    memory.events memory.hooks memory.rounds memory.arguments memory.patterns memory.errors
 """
 ORDER = LAYERS.split()
 #: Imports for types alone, of a record that holds or makes one of a module before it.
@@ -66,6 +66,8 @@ HEAVY = (
     "sqlalchemy",
     "sqlite3",
     "genai_prices",
+    "yaml",
+    "regex",
 )
 
 
@@ -153,7 +155,7 @@ def test_the_walk_sees_what_there_is() -> None:
 
 @pytest.mark.parametrize(
     ("package", "others"),
-    [("memory", ("prompts", "compactor", "yaml")), ("prompts", ("compactor",)), ("compactor", ("compactor.cli",))],
+    [("memory", ("prompts", "compactor")), ("prompts", ("compactor",)), ("compactor", ("compactor.cli",))],
 )
 def test_importing_a_package_imports_only_what_it_needs(package: str, others: tuple[str, ...]) -> None:
     """In a process of its own; what is slow to import waits until it is used."""
