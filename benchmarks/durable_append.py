@@ -4,9 +4,10 @@
     python -m benchmarks.durable_append --postgres                 # and a PostgreSQL server of its own, fsync on
     python -m benchmarks.durable_append --store postgresql+psycopg://user@host/database   # that database alone
 
-Three things in turns, so that whatever else the machine does falls on all of them alike: `Memory.add_post`, the store's
-`append` alone, and the driver's own insert and commit into one table with the same primary key, which holds as many
-rows of the same bodies. Prints a table in Markdown; ratios are those of medians and of 99th percentiles.
+Four things in turns, so that whatever else the machine does falls on all of them alike: `Memory.append` of a user's
+message, which ends a round and opens one; `Memory.add_post`; the store's `append` alone; and the driver's own insert
+and commit into one table with the same primary key, which holds as many rows of the same bodies. Prints a table in
+Markdown; ratios are those of medians and of 99th percentiles, CPU is that of the process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
@@ -30,9 +32,11 @@ from memory.entries import Entry, PostAdded
 
 #: In characters. The first are what people write, the second what tools answer.
 SIZES = (300, 4_000)
-#: Of the store: one that a Memory writes to, and one for what the store does alone.
-SESSIONS = BY_MEMORY, ALONE = "durable-append-memory", "durable-append-alone"
+#: Of the store: two that a Memory writes to, and one for what the store does alone.
+SESSIONS = BY_MEMORY, BY_USER, ALONE = "durable-append-memory", "durable-append-user", "durable-append-alone"
 TABLE = "CREATE TABLE bare (session BIGINT, number BIGINT, body TEXT NOT NULL, PRIMARY KEY (session, number))"
+
+BARE = "bare insert"
 
 #: Inserts a body under a number and commits.
 Insert = Callable[[int, str], object]
@@ -40,11 +44,16 @@ Insert = Callable[[int, str], object]
 
 @dataclass
 class Times:
-    """The seconds that each act took."""
+    """The seconds that an act took each time, and those of the processor."""
 
-    memory: list[float] = field(default_factory=list)
-    store: list[float] = field(default_factory=list)
-    bare: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def take(self, act: Callable[[], object]) -> None:
+        began, cpu = time.perf_counter(), time.process_time()
+        act()
+        self.cpu.append(time.process_time() - cpu)
+        self.wall.append(time.perf_counter() - began)
 
 
 @contextmanager
@@ -86,53 +95,48 @@ def bodies_of(log: Sequence[Entry]) -> Iterator[tuple[int, str]]:
     return ((number, entry.body) for number, entry in enumerate(log, 1))
 
 
-def measured(store: Store, insert: Insert, log: Sequence[Entry], times: int, sizes: Iterable[int]) -> Iterator[Times]:
+def measured(
+    store: Store, insert: Insert, log: Sequence[Entry], times: int, sizes: Iterable[int]
+) -> Iterator[dict[str, Times]]:
     """Give for each size in characters what so many appends of posts of that size took, each beside the others.
 
-    Two sessions of the store hold *log* before, one for a Memory and one for what the store does alone; and the table
+    Three sessions of the store hold *log* before, two for a Memory and one for what the store does alone; and the table
     holds its bodies.
     """
-    keep(store, BY_MEMORY, log)
+    for session in (BY_MEMORY, BY_USER):
+        keep(store, session, log)
     end = keep(store, ALONE, log)
-    memory, other = Memory(BY_MEMORY, store=store), Memory(ALONE, store=store)
+    memory, user, other = (Memory(session, store=store) for session in SESSIONS)
     round_, open_ = memory.create_round("How is it going?"), other.create_round("How is it going?")
     place = count(1)
     for size in sizes:
-        rng, result = random.Random(size), Times()
-
-        def through_memory(post: Post, _entry: Entry, _number: int) -> None:
-            memory.add_post(round_, send_from=post.send_from, send_to=post.send_to, message=post.message)
-
-        def through_store(_post: Post, entry: Entry, number: int) -> None:
-            store.append(ALONE, [entry], end + number)
-
-        def through_nothing(_post: Post, entry: Entry, number: int) -> None:
-            insert(len(log) + number, entry.body)
-
-        acts: list[tuple[list[float], Callable[[Post, Entry, int], None]]] = [
-            (result.memory, through_memory),
-            (result.store, through_store),
-            (result.bare, through_nothing),
-        ]
+        rng = random.Random(size)
+        found = {name: Times() for name in (BARE, "`store.append`", "`add_post`", "`append`, a user's message")}
         for number in islice(place, times):
             post = Post(send_from="tool", send_to=ROLE, message=text(rng, size // 4)[:size], number=number)
             entry = Entry.of(PostAdded(round_id=open_.id, post=post), round=open_.number)
             assert entry.body  # made now, so that it is not in what the store takes
-            rng.shuffle(acts)  # who comes after a long wait for the disk may be faster
-            for taken, act in acts:
-                began = time.perf_counter()
-                act(post, entry, number)
-                taken.append(time.perf_counter() - began)
-        yield result
+            user.append({"role": "assistant", "content": "And then?"})
+            acts: list[Callable[[], object]] = [
+                partial(insert, len(log) + number, entry.body),
+                partial(store.append, ALONE, [entry], end + number),
+                partial(memory.add_post, round_, send_from="tool", send_to=ROLE, message=post.message),
+                partial(user.append, {"role": "user", "content": post.message}),
+            ]
+            in_turn = list(zip(found.values(), acts, strict=True))
+            rng.shuffle(in_turn)  # who comes after a long wait for the disk may be faster
+            for taken, act in in_turn:
+                taken.take(act)
+        yield found
 
 
-def rows(name: str, size: int, times: Times) -> Iterator[str]:
-    bare = percentiles(times.bare)
-    for what, taken in (("bare insert", times.bare), ("`store.append`", times.store), ("`add_post`", times.memory)):
-        median, p99 = percentiles(taken)
+def rows(name: str, size: int, found: dict[str, Times]) -> Iterator[str]:
+    bare = percentiles(found[BARE].wall)
+    for what, taken in found.items():
+        median, p99 = percentiles(taken.wall)
         yield (
             f"| {name} | {size:,} | {what} | {median * 1_000:.2f} | {p99 * 1_000:.1f}"
-            f" | {median / bare[0]:.2f} | {p99 / bare[1]:.2f} |"
+            f" | {median / bare[0]:.2f} | {p99 / bare[1]:.2f} | {statistics.median(taken.cpu) * 1_000:.2f} |"
         )
 
 
@@ -149,15 +153,15 @@ def table(given: argparse.Namespace, folder: Path) -> Iterator[str]:
             opened(f"sqlite:///{folder / synchronous}.db?synchronous={synchronous}") as store,
             bare_sqlite(folder / f"{synchronous}-bare.db", synchronous, log) as insert,
         ):
-            for size, times in zip(given.sizes, measured(store, insert, log, given.times, given.sizes), strict=True):
-                yield from rows(f"SQLite, {synchronous}", size, times)
+            for size, found in zip(given.sizes, measured(store, insert, log, given.times, given.sizes), strict=True):
+                yield from rows(f"SQLite, {synchronous}", size, found)
     with ExitStack() as stack:
         url = given.store or (stack.enter_context(server()).url() if given.postgres else None)
         if url is not None:
             store = stack.enter_context(opened(url))
             insert = stack.enter_context(bare_postgres(url, log))
-            for size, times in zip(given.sizes, measured(store, insert, log, given.times, given.sizes), strict=True):
-                yield from rows("PostgreSQL", size, times)
+            for size, found in zip(given.sizes, measured(store, insert, log, given.times, given.sizes), strict=True):
+                yield from rows("PostgreSQL", size, found)
             for session in SESSIONS:
                 store.purge(session)
 
@@ -172,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="where SQLite's files are; a temporary folder if not given")
     given = parser.parse_args(arguments)
     print(f"A post added to a session of {given.rounds:,} rounds, {given.times:,} times; milliseconds.\n")
-    print("| | characters | | median | p99 | medians' ratio | p99s' ratio |\n|---|--:|---|--:|--:|--:|--:|")
+    print("| | characters | | median | p99 | medians' ratio | p99s' ratio | CPU, median |")
+    print("|---|--:|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for row in table(given, Path(folder)):
             print(row, flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -22,19 +22,18 @@ Result = TypeVar("Result")
 
 #: Maximum entries and approximate maximum characters of a page, which is read at once.
 PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
+#: Maximum entries that are appended without a transaction around them. SQLite's time for it grows with their square.
+MAX_APPENDED = 20
 
 _ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
-# One statement, so that an append of one entry takes one round trip. It inserts only if the log ends just before, with
-# the entry that the writer knows. The primary key refuses one of two concurrent inserts.
-_APPEND = text(
-    """INSERT INTO compactor_entries (session, number, id, kind, round, round_key, version, created_at, body)
-    SELECT s.id, :number, :id, :kind, :round, :round_key, :version, :created_at, :body FROM compactor_sessions s
-    WHERE s.key = :key
+# One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
+# with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
+_APPEND = """INSERT INTO compactor_entries (session, {columns})
+    SELECT s.id, v.* FROM compactor_sessions s, (VALUES {rows}) v WHERE s.key = :key
     AND (SELECT coalesce(max(e.number), 0) FROM compactor_entries e WHERE e.session = s.id) = :before
     AND (:follows = '' OR :follows = (
         SELECT e.id FROM compactor_entries e WHERE e.session = s.id AND e.number = :before
     ))"""
-)
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
@@ -76,7 +75,7 @@ _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name 
 _PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
-
+_COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")
 _INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
 _entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 
@@ -138,20 +137,21 @@ class SqlStore(Store):
         def add(connection: Connection) -> None:
             if after == 0:
                 connection.execute(_ADD_SESSION, {"key": key, "name": escape(session)})
-            first = entries[0]
-            end = {"key": key, "before": after, "follows": escape(first.follows)}
-            if not self._dialect.insert(connection, _APPEND, _row(after + 1, first) | end):
+            page, start = entries[:MAX_APPENDED], 0
+            where = {"key": key, "before": after, "follows": escape(entries[0].follows)}
+            for place, entry in enumerate(page):
+                where |= {f"{name}{place}": value for name, value in _row(after + place + 1, entry).items()}
+            if not self._dialect.insert(connection, _append_of(len(page)), where):
                 raise Conflict("the log does not end there")
-            number = find_session(connection, key) if len(entries) > 1 else None
-            start, size = 1, 100
-            while start < len(entries):  # page by page: there may be very many entries; the first reserved their place
-                page = entries[start : start + size]
+            number = find_session(connection, key) if len(page) < len(entries) else None
+            # The rest page by page: there may be very many entries. The first page reserved their place.
+            while (start := start + len(page)) < len(entries):
+                page = entries[start : start + _page_size_after(page)]
                 rows = [_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)]
                 if self._dialect.in_file:
                     connection.execute(insert(_entries), rows)
                 else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
                     connection.execute(insert(_entries).values(rows))
-                start, size = start + len(page), _page_size_after(page)
 
         def read_ids_and_end(connection: Connection) -> tuple[Sequence[str], int]:
             where = {"key": key, "after": after, "limit": len(entries)}
@@ -160,7 +160,8 @@ class SqlStore(Store):
         if entries:
             try:
                 # A repetition after a broken connection conflicts if the first attempt was stored; see below.
-                (self._connections.change if after == 0 or len(entries) > 1 else self._connections.write)(add)
+                alone = after > 0 and len(entries) <= MAX_APPENDED
+                (self._connections.write if alone else self._connections.change)(add)
                 return after + len(entries)
             except Conflict:
                 pass
@@ -346,6 +347,13 @@ class SqlStore(Store):
         begin = True
         while self._connections.write(partial(merge_texts, begin=begin)):
             begin = False
+
+
+@cache
+def _append_of(size: int) -> TextClause:
+    """Return the statement that appends *size* entries."""
+    rows = (", ".join(f":{name}{place}" for name in _COLUMNS) for place in range(size))
+    return text(_APPEND.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:

@@ -316,7 +316,7 @@ def test_an_append_whose_connection_breaks_is_stored_once(
     with opened(line.url(postgres_url)) as store:
         if after:
             store.append("s", [entry(), entry()], after=0)
-        line.message = b"COMMIT" if after == 0 or length > 1 else b"the-new-one"
+        line.message = b"COMMIT" if after == 0 else b"the-new-one"
         line.arrives, line.times = arrives, 1
         entries = [entry(id=f"the-new-one-{number}") for number in range(length)]
         assert store.append("s", entries, after) == after + length

@@ -233,13 +233,24 @@ def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pyt
     with opened(url) as store:
         assert store.append("s", Aside(written), after=0) == 600
         assert list(store.read("s")) == written
-    assert asked == [1, 100, 150, 150, 150, 30, 19]
+    assert asked == [20, 1, 150, 150, 150, 57, 30, 30, 13]
 
 
-def test_of_many_entries_the_first_looks_for_the_end_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It settles the place; to look again for each would take half as long again as the inserting."""
+@pytest.mark.parametrize("number", [1, 2, 20])
+def test_a_turns_append_is_one_statement(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's message closes a round and opens one: two entries, one commit, and nothing is read beside it."""
+    said: list[str] = []
+    on_connecting(monkeypatch, lambda connection: connection.set_trace_callback(said.append))
+    with opened(sqlite_url(tmp_path)) as store:
+        store.append("s", [entry()], after=0)
+        said.clear()
+        store.append("s", [entry() for _ in range(number)], after=1)
+        (statement,) = said
+        assert statement.startswith("INSERT INTO compactor_entries")
+
+
+def test_of_many_entries_the_first_look_for_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They settle the place; to look again for each would take half as long again as the inserting."""
     said: list[str] = []
     on_connecting(monkeypatch, lambda connection: connection.set_trace_callback(said.append))
     with opened(sqlite_url(tmp_path)) as store:
@@ -247,7 +258,7 @@ def test_of_many_entries_the_first_looks_for_the_end_of_the_log(
         said.clear()
         store.append("s", [entry() for _ in range(300)], after=1)
     inserts = [statement for statement in said if "INSERT INTO compactor_entries" in statement]
-    assert (len(inserts), sum("max(" in statement for statement in inserts)) == (300, 1)
+    assert (len(inserts), sum("max(" in statement for statement in inserts)) == (281, 1)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
