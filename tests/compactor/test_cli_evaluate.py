@@ -145,6 +145,20 @@ def test_a_model_is_measured_beside_the_offline_summarizer(file: Path, server: M
     assert report["settings"]["endpoint"] == server.base_url
 
 
+def test_a_model_that_keeps_half_is_measured_as_half(file: Path, server: ModelServer) -> None:
+    """The measure can be trusted where the truth is known: this one leaves out every second thing, each time."""
+
+    def halve(exchange: Exchange) -> None:
+        text = re.sub(r"AB2040-\d*[13579]: \d+ pieces", "", told(exchange))
+        exchange.send(200, json.dumps(completion(list_stock(text))))
+
+    server.always(halve)
+    evaluate(file, server)
+    shares = read_report()["methods"][0]["retention"]["ids"]
+    assert {2 * share["part"] - share["of"] for share in shares.values()} <= {-1, 0, 1}
+    assert shares["1"]["of"] == ROUNDS
+
+
 def test_the_report_holds_no_text_and_no_key(file: Path, server: ModelServer) -> None:
     """It goes to CI, which the conversations may not."""
     done = evaluate(file, server)
@@ -412,6 +426,8 @@ def test_the_page_names_every_option_and_figure() -> None:
         (("--compare", "nothing.json"), "no report"),
         (("--prompt", "nothing.yaml"), "nothing.yaml"),
         (("--model", "m", "--price", "cheap"), "--price"),
+        (("--model", "m", "--price", "0,1"), "--price"),
+        (("--model", "m", "--price", "nan,1"), "--price"),
         (("--model", "m"), "OPENAI_API_KEY"),
         (("--model", "m", "--base-url", "http://localhost:1/v1", "--answers", "nowhere/a"), "folder"),
     ],

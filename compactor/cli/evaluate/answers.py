@@ -17,6 +17,7 @@ from memory.errors import ContextError
 from memory.rounds import copy_with
 
 from ...config import ConfigError
+from ...cost.limits import Limits
 from ...cost.prices import Prices
 from ...events import Prepared, Rejected
 from ...summarize import digest_of
@@ -33,29 +34,21 @@ class SpendReached(ContextError):
     """The next call would cost more than may be spent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Dollars per token."""
+#: Returns the dollars of a usage.
+Price = Callable[[Mapping[str, int]], float]
 
-    input: float
-    cached: float
-    output: float
 
-    @classmethod
-    def of_model(cls, model: str) -> Price | None:
-        """Return the price of *model*; None if it is unknown here."""
-        try:
-            prices = Prices.of_model(model)
-        except ConfigError:
-            return None
-        dollar = prices.per_token or 0.0
-        return cls(dollar, dollar * prices.cached_input, dollar * prices.output)
+def find_price(model: str) -> Price | None:
+    """Return the price of *model*; None if it is unknown here."""
+    try:
+        return make_price(Prices.of_model(model))
+    except ConfigError:
+        return None
 
-    def of_usage(self, usage: Mapping[str, int]) -> float:
-        """Return the dollars that *usage* costs."""
-        cached = min(usage.get("cached_tokens", 0), usage.get("input_tokens", 0))
-        read = usage.get("input_tokens", 0) - cached
-        return read * self.input + cached * self.cached + usage.get("output_tokens", 0) * self.output
+
+def make_price(prices: Prices) -> Price:
+    """Return what usage costs by *prices*, which have a dollar price per token."""
+    return Limits(max_concurrency=1, prices=prices).cost
 
 
 class AnswerFile:
@@ -143,12 +136,13 @@ class Answers:
 
     #: Why no more is asked, if the spend is reached.
     stopped: str = ""
-    spent: float = 0.0
     calls: int = 0
     reused: int = 0
     estimated: int = 0
     seconds: float = 0.0
+    #: Of all answers, and of those that were asked for now.
     usage: Counter[str] = field(default_factory=Counter)
+    usage_now: Counter[str] = field(default_factory=Counter)
     kinds: Counter[RequestKind] = field(default_factory=Counter)
     #: Checks that refused answers, by their names; those of answers that edit notes by themselves.
     refused: Counter[str] = field(default_factory=Counter)
@@ -196,8 +190,8 @@ class Answers:
 
     def _charge(self, usage: Mapping[str, int], *, paid_now: bool) -> None:
         self.usage.update(usage)
-        if paid_now and self.price is not None:
-            self.spent += self.price.of_usage(usage)
+        if paid_now:
+            self.usage_now.update(usage)
 
     def watch(self, event: object) -> None:
         """Take note of the compactor's *event* about the newest answer."""
@@ -208,10 +202,9 @@ class Answers:
         elif isinstance(event, Prepared):
             self.restored += event.restored
 
-    @property
-    def dollars(self) -> float | None:
-        """The cost of all answers, stored ones included; None if the price is unknown."""
-        return self.price.of_usage(self.usage) if self.price is not None else None
+    def cost(self, usage: Mapping[str, int]) -> float | None:
+        """Return the dollars that *usage* costs; None if the price is unknown."""
+        return self.price(usage) if self.price is not None else None
 
     def _usage_of(self, request: SummaryRequest, answer: Summary) -> Mapping[str, int]:
         usage = answer.usage
@@ -225,10 +218,11 @@ class Answers:
             return
         answers = sum(self.kinds.values())
         length = max(request.target_tokens or _LENGTH, self.usage["output_tokens"] // answers if answers else 0)
-        cost = self.price.of_usage({"input_tokens": self._count_request(request), "output_tokens": length})
-        if self.spent + cost > self.max_spend:
+        cost = self.price({"input_tokens": self._count_request(request), "output_tokens": length})
+        spent = self.price(self.usage_now)
+        if spent + cost > self.max_spend:
             self.stopped = (
-                f"${self.spent:.4f} is spent and the next call costs about ${cost:.4f}: more than --max-spend"
+                f"${spent:.4f} is spent and the next call costs about ${cost:.4f}: more than --max-spend"
                 f" {self.max_spend:g}"
             )
             raise SpendReached(self.stopped)

@@ -20,18 +20,19 @@ from memory.events import EventHook
 
 from ... import strategies
 from ...config import CompactorConfig, ConfigError
+from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import counter_for
 from ..chat import OPENAI, find_endpoint
 from ..replay import Conversation, read_transcript
 from ..session_commands import option
 from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
-from .answers import AnswerFile, Answers, Price, rehearse
+from .answers import AnswerFile, Answers, Price, find_price, make_price, rehearse
 from .page import make_page
 from .report import (
     AFTER,
     Account,
-    Measured,
+    Measurement,
     Report,
     check_limits,
     describe_dollars,
@@ -181,7 +182,7 @@ def _find_model(
             if value is not None:
                 raise CannotRun(f"{name} is for a model; name one with --model, or leave {name} out")
         return None
-    paid = _read_price(price) if price is not None else Price.of_model(model)
+    paid = _read_price(price) if price is not None else find_price(model)
     if max_spend is not None and paid is None:
         raise CannotRun(
             f"nobody here knows what {one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
@@ -196,12 +197,12 @@ def _find_model(
 
 def _read_price(text: str) -> Price:
     try:
-        read, written = (float(part) / 1_000_000 for part in text.split(","))
-    except ValueError:
-        read = written = -1.0
-    if not (0 <= read < 1 and 0 <= written < 1):
-        raise CannotRun(f"--price takes dollars per million input and output tokens, as in 0.25,2, not '{text}'")
-    return Price(read, read, written)
+        read, written = (float(part) for part in text.split(","))
+        return make_price(Prices(cached_input=1.0, output=written / read, per_token=read / 1_000_000))
+    except (ValueError, ZeroDivisionError):
+        raise CannotRun(
+            f"--price takes dollars per million input and output tokens, the first above 0, as in 0.25,2, not '{text}'"
+        ) from None
 
 
 def _answers_path(answers: str | None, *reports: str | None) -> Path:
@@ -245,10 +246,10 @@ def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]
         return
     for source in sources:
         runner.run(source)
-    read, written = asked.usage["input_tokens"], asked.usage["output_tokens"]
+    read, written = asked.usage_now["input_tokens"], asked.usage_now["output_tokens"]
     console.print(f"{quantity(asked.calls, 'call')} to {one_line(asked.endpoint)}")
     console.print(
-        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.spent if asked.price else None)}"
+        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.cost(asked.usage_now))}"
     )
     if asked.reused:
         console.print(f"{quantity(asked.reused, 'answer')} paid for already and not asked for again")
@@ -278,7 +279,7 @@ def _make_report(
     results: Sequence[Sequence[Compaction]],
     runner: Runner,
     asked: Answers | None,
-) -> tuple[Report, list[list[Measured]]]:
+) -> tuple[Report, list[list[Measurement]]]:
     """Return the figures of *results* and of the baselines, and for each source what its summaries keep."""
     ways: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
     if asked is not None:

@@ -11,7 +11,7 @@ from html import escape
 from string import Template
 
 from ...events import visible
-from .report import AFTER, Measured, Report, list_account
+from .report import AFTER, Measurement, Report, list_account
 from .retention import KINDS
 from .runner import Source
 
@@ -49,7 +49,7 @@ $body
 """)
 
 
-def make_page(report: Report, results: Iterable[tuple[Source, Sequence[Measured]]]) -> str:
+def make_page(report: Report, results: Iterable[tuple[Source, Sequence[Measurement]]]) -> str:
     """Return the page of *report*, with the summaries of its first method."""
     return _PAGE.substitute(body="\n".join((*_figures(report), *_summaries(results))))
 
@@ -79,7 +79,7 @@ def _figures(report: Report) -> Iterator[str]:
         yield "</table>"
 
 
-def _summaries(results: Iterable[tuple[Source, Sequence[Measured]]]) -> Iterator[str]:
+def _summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -> Iterator[str]:
     for source, measured in results:
         yield f"<h2>{_text(source.name)}</h2>"
         for number, one in enumerate(measured, 1):

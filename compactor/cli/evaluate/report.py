@@ -18,7 +18,7 @@ from ...tokens import count_tokens
 from ..terminal import CannotRun, make_table, one_line, quantity
 from .answers import Answers
 from .retention import KINDS, Item, SummaryWords, find_made_up
-from .runner import Compaction, Source, texts_until
+from .runner import Compaction, Source
 
 #: Numbers of compactions after which it is looked for what was said.
 AFTER = (1, 5, 20)
@@ -47,7 +47,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One summary: what it keeps and loses of what it was asked for, and what it makes up."""
 
     compaction: Compaction
@@ -119,8 +119,8 @@ class Account:
             cached_tokens=answers.usage["cached_tokens"],
             output_tokens=answers.usage["output_tokens"],
             estimated=answers.estimated,
-            dollars=answers.dollars,
-            dollars_now=None if answers.price is None else answers.spent,
+            dollars=answers.cost(answers.usage),
+            dollars_now=answers.cost(answers.usage_now),
             calls_now=answers.calls,
             seconds=round(answers.seconds, 3),
         )
@@ -172,11 +172,11 @@ def read_earlier(path: str) -> Earlier:
         raise CannotRun(f"{path}: is no report of evaluate ({why or 'unreadable'}); give a file of --json") from None
 
 
-def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measured]:
+def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measurement]:
     """Return what each of *compactions* keeps of *source*. With *quotes* nothing can be made up."""
     # For each item, the first compaction that covers it.
     born = [next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items]
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     known: set[str] = set()
     for number, compaction in enumerate(compactions):
         words = SummaryWords(compaction.summary)
@@ -187,16 +187,16 @@ def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) 
         ]
         named, made_up = 0, tuple[str, ...]()
         if not quotes:
-            names, unknown = find_made_up(compaction.summary, texts_until(source, compaction.end))
+            names, unknown = find_made_up(compaction.summary, source.texts_until(compaction.end))
             named = len(names - known)
             made_up = tuple(one for one in unknown if one not in known)
             known |= names
         start = measured[-1].compaction.end + 1 if measured else 1
-        measured.append(Measured(compaction, start, items, named, made_up))
+        measured.append(Measurement(compaction, start, items, named, made_up))
     return measured
 
 
-def sum_method(name: str, summaries: Sequence[Measured], *, quotes: bool) -> Method:
+def sum_method(name: str, summaries: Sequence[Measurement], *, quotes: bool) -> Method:
     """Return the figures of a method from all of its *summaries*."""
     kept: defaultdict[str, defaultdict[int, Share]] = defaultdict(lambda: defaultdict(Share))
     for summary in summaries:

@@ -85,7 +85,7 @@ class Item:
     until: int | None = None
 
 
-class Said(NamedTuple):
+class Sentence(NamedTuple):
     """A sentence of the user or of the agent."""
 
     round: int
@@ -185,15 +185,15 @@ def source_of(round_: Round) -> str:
     return "\n".join(dict.fromkeys(filter(None, texts)))  # the first post usually repeats the query
 
 
-def _read_sentences(round_: Round, role: str) -> Iterator[Said]:
+def _read_sentences(round_: Round, role: str) -> Iterator[Sentence]:
     texts = [(text, True) for text in dict.fromkeys(read_user_words([round_]))]
     texts += [(_FENCED.sub("", post.message), False) for post in round_.post_list if post.send_from == role]
     for text, by_user in texts:
         for sentence in sentences(text, _MAX_SENTENCE):
-            yield Said(round_.number, sentence, by_user)
+            yield Sentence(round_.number, sentence, by_user)
 
 
-def _items_in(said: Said, until: int | None) -> Iterator[Item]:
+def _items_in(said: Sentence, until: int | None) -> Iterator[Item]:
     """Yield what one sentence says; *until* is the round that says something newer."""
     terms, words = Terms(said.text), _keys_in(said.text)
     for name in find_identifiers(said.text):
@@ -235,7 +235,7 @@ def _outcomes_in(round_: Round) -> Iterator[Item]:
             yield Item("outcomes", action.line, round_.number, action.line, groups=groups)
 
 
-def _find_newer(said: Sequence[Said]) -> tuple[dict[int, int], dict[int, list[Item]]]:
+def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, list[Item]]]:
     """Return for each place in *said* the round that replaces its value, and the newest values that replace another.
 
     A value is replaced by one of the same subject in a later round that says that it changes, or says nearly the same.

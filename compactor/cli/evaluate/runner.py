@@ -71,6 +71,11 @@ class Source:
         """What was said in each round."""
         return [source_of(round_) for round_ in self.rounds]
 
+    def texts_until(self, end: int) -> Iterator[str]:
+        """Yield everything that a summary of the first *end* rounds may be made from."""
+        yield self.system
+        yield from self.texts[:end]
+
     @cached_property
     def tokens(self) -> int:
         return sum(map(count_tokens, self.texts))
@@ -94,10 +99,6 @@ def _find_ends(rounds: Sequence[Round], compactions: int) -> list[int]:
     return ends
 
 
-class EndpointFailed(CannotRun):
-    """The endpoint gave no answer, several times in a row."""
-
-
 @dataclass(frozen=True)
 class Runner:
     """Compacts sources with one summarizer and one configuration."""
@@ -112,11 +113,10 @@ class Runner:
         """Return the compactions of *source*, oldest first. *step* is called after each part.
 
         A compaction whose answers are refused is left out, and the next one covers its rounds as well. Ends early if
-        the spend is reached. Raises ``EndpointFailed``.
+        the spend is reached. Raises ``CannotRun`` if the endpoint fails ``ATTEMPTS`` times in a row.
         """
-        memory = Memory()
-        options = {} if self.strategy is None else {"strategies": (self.strategy,)}
-        compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, **options)  # type: ignore[arg-type]
+        memory, chosen = Memory(), None if self.strategy is None else (self.strategy,)
+        compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=chosen)
         for hook in self.hooks:
             compactor.on_event(hook)
         sent, messages, executor = 0, source.conversation[1], DaemonExecutor(1)
@@ -151,7 +151,7 @@ class Runner:
                     raise cause from None
                 if attempt == ATTEMPTS:
                     reason = name_options(str(cause)) if isinstance(cause, SummarizerError) else type(cause).__name__
-                    raise EndpointFailed(f"no answer in {ATTEMPTS} attempts: {reason}") from None
+                    raise CannotRun(f"no answer in {ATTEMPTS} attempts: {reason}") from None
                 asked = getattr(cause, "retry_after", None) or _FIRST_WAIT * 2.0 ** (attempt - 1)
                 self.wait(min(asked, _LONGEST_WAIT))
         return True
@@ -195,9 +195,3 @@ def cut_text(source: Source, like: Sequence[Compaction], *, last: bool) -> list[
         return text[len(text) - fitting :] if last else text[:fitting]
 
     return [Compaction(one.end, cut(one.end, count_tokens(one.summary))) for one in like]
-
-
-def texts_until(source: Source, end: int) -> Iterator[str]:
-    """Yield everything that a summary of the first *end* rounds may be made from."""
-    yield source.system
-    yield from source.texts[:end]
