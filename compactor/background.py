@@ -20,6 +20,7 @@ from memory.overlays import CompactedMessage
 from memory.visibility import sees
 
 from .config import CompactorConfig, check_config
+from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Deferral, Publication, budget_in, prices_in, publication_of
@@ -30,6 +31,8 @@ from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
+from .strategies.compact_notes import compact_notes_in_view
+from .strategies.offload_large import offload_large
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
@@ -118,7 +121,8 @@ class ContextCompactor:
             if option is not None:
                 require(name, option, *_OPTIONS[name])
         config = check_config(config)
-        rounds_getter = _check_getter(rounds_getter, summarizer)
+        if not isinstance(rounds_getter, RoundsGetter) or isinstance(summarizer, RoundsGetter):
+            rounds_getter = _check_getter(rounds_getter, summarizer)
         if summarizer is not None and llm_api is not None:
             raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
         require_role(role)
@@ -147,12 +151,18 @@ class ContextCompactor:
             journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         self._journal = JournalWriter(journal, role, emit, rounds_now)
         self._events.add_hook(self._journal.record_failure, EVENTS_TO_RECORD)
+        model = getattr(self.summarizer, "model", None)
+        if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
+            trigger = Automatic(model)
         deferral: Deferral | None = None
         if publish != "immediately":
             budgets = [most for most in (config.max_tokens, budget_in(trigger)) if most is not None]
             policy = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
             deferral = Deferral(policy, clock.now, emit) if policy is not None else None
-        chain = (compact_rounds,) if strategies is None else _check_strategies(strategies)
+        usual: tuple[Strategy, ...] = (compact_rounds,)
+        if isinstance(trigger, Automatic):
+            usual = (offload_large(), compact_notes_in_view)
+        chain = usual if strategies is None else _check_strategies(strategies)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
             made = [(one, getattr(one, "for_memory", None)) for one in chain]
@@ -304,6 +314,14 @@ class ContextCompactor:
             self._events.emit(Reverted(role=self.role, generation=after.generation, end=end))
         return current
 
+    def describe(self) -> str:
+        """Return how this compactor works and why, in some five lines: when it compacts, and how it asks."""
+        cycle = self._cycle
+        names = ", ".join(getattr(one, "__name__", type(one).__name__) for one in cycle.strategies)
+        return "\n".join(
+            [*cycle.trigger.describe(self.config), *cycle.experience.describe(), f"Strategies, in this order: {names}."]
+        )
+
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first, including those of earlier processes that a
         Memory's store has kept. ``compactor.difference.compare`` tells what is new in one."""
@@ -367,8 +385,6 @@ def _check_strategies(strategies: Iterable[Any]) -> tuple[Strategy, ...]:
 
 def _check_getter(rounds_getter: object, summarizer: object) -> Callable[[], Sequence[Any]]:
     """Return *rounds_getter*. Raises ``TypeError`` if it is missing, wrong, or in the summarizer's place."""
-    if isinstance(rounds_getter, RoundsGetter) and not isinstance(summarizer, RoundsGetter):
-        return rounds_getter
     if rounds_getter is None:
         raise TypeError("rounds_getter is missing: a callable that returns the rounds, or use for_role(memory, ...)")
     if (

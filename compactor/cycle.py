@@ -34,6 +34,7 @@ from .events import (
     Skipped,
     StrategyFailed,
 )
+from .experience import Experience
 from .host_rounds import HostRounds, rounds_for
 from .journal import JournalWriter
 from .plan import plan_text
@@ -67,6 +68,8 @@ class Cycle:
     ledger: Ledger
     emit: Callable[[Event], None]
     monotonic: Callable[[], float]
+    #: What the summarizer's answers have been like so far.
+    experience: Experience = field(default_factory=Experience)
     #: Decides when a prepared compaction is shown; None: at once.
     deferral: Deferral | None = None
     #: Returns the tokens of the system messages in front; None: there are none.
@@ -159,7 +162,7 @@ class Cycle:
         verdict = self.trigger.verdict(current.ahead)
         if not verdict.is_due:
             return False
-        end = current.ahead.due_end(self.config, verdict.mark)
+        end = current.ahead.due_end(self.trigger.config or self.config, verdict.mark)
         current.show_deferred()
         view = current.view
         overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
@@ -206,6 +209,7 @@ class StrategyPass:
             call=ask,
             forbidden=self._forbidden,
             journal=cycle.journal,
+            experience=cycle.experience,
             rounds=rounds,
             read_rounds=cycle.read_rounds,
             base=state.generation,
@@ -302,11 +306,12 @@ class StrategyPass:
         cycle, work = self._cycle, self.work
         run.compacting = True
         work.mark, work.exceeds = verdict.mark, verdict.exceeds
+        work.config, work.prices = cycle.trigger.config or cycle.config, cycle.trigger.prices
         work.plan = self._read_plan() if cycle.plan is not None else None
         if work.takes_continued and isinstance(cycle.rounds_getter, RoundsGetter):
             last = last_prompt_of(cycle.rounds_getter.memory, self.view.role)
-            if last is not None:
-                limit = cycle.config.summarizer_input_tokens
+            if last is not None and work.may_continue(last.model or cycle.config.model):
+                limit = work.config.summarizer_input_tokens
                 work.continued = partial(last.go_on, model=cycle.config.model, count=work.count, limit=limit)
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()

@@ -24,6 +24,7 @@ from .acceptance.prohibitions import UserWords, collect_prohibitions, find_lost,
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
+from .experience import Experience
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
 from .notes import INSTRUCTIONS, add_instructions, render_notes, span_of
@@ -114,6 +115,10 @@ class Work:
     mark: int | None = None
     #: The sizes that are over their marks: a strategy that lowers none of them need not run. None: unknown.
     exceeds: frozenset[Size] | None = None
+    #: What the summarizer's answers have been like so far.
+    experience: Experience = field(default_factory=Experience)
+    #: The ``Prices`` that the trigger goes by, if it has any.
+    prices: object = None
     #: Returns an instruction as a continuation of the agent's last prompt, if that shows the previous compaction and,
     #: behind it, the rounds. None: no prompt is known that shows all of the tail.
     continued: Callable[[CompactedMessage | None, Sequence[Round], str], Continued | None] | None = None
@@ -148,8 +153,17 @@ class Work:
 
     def __post_init__(self) -> None:
         self.ask: Summarizer = self.call or self.summarizer
-        told = [bool(getattr(self.summarizer, name, default)) for name, default in ASSUMED.items()]
-        self.deterministic, self.takes_changes, self.takes_continued = told
+        told: list[Any] = [getattr(self.summarizer, name, default) for name, default in ASSUMED.items()]
+        self.deterministic, self.takes_changes, self.takes_continued, self.style, self.model = told
+
+    def may_continue(self, agent: str) -> bool:
+        """Return whether the summarizer may find a prompt for the model *agent* in the provider's cache.
+
+        If nobody named the agent's model, the first answer tells.
+        """
+        if self.style == "continue" or not self.model:
+            return True
+        return agent == self.model if agent else self.experience.shares_cache
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""
@@ -167,6 +181,7 @@ class Work:
         *,
         generation: int = 0,
         major: bool = False,
+        added_to: CompactedMessage | None = None,
         room: int | None = None,
         length_setting: str = "target_tokens",
     ) -> Summary:
@@ -175,13 +190,14 @@ class Work:
         *prohibitions* are the sentences that the summary must not lose; None: those that *request* holds. Lost ones are
         put back below it, within *room* tokens. *becomes* makes the compaction of a summary that can be published as
         it is: it is kept until then. *parse* reads an answer in another form. *generation* is that of the compaction
-        it goes on from. *major*: the summary is written in full although changes would have done. A refused answer is
-        asked for again at once, with the reason; changes are asked for once, because a request in full serves better
-        then.
+        it goes on from. *major*: the summary is written in full although changes would have done. *added_to* is the
+        compaction that the answer is added to, if *request* has none. A refused answer is asked for again at once, with
+        the reason; changes are asked for once, because another form serves better then.
 
         Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
-        began, sent, previous = self.monotonic(), self.sent_tokens, request.previous
+        began, sent, shown = self.monotonic(), self.sent_tokens, request.previous
+        previous = added_to if shown is None else shown
         tokens_before = source.previous_tokens + source.tokens + source.frame
         span: dict[str, Any] = {
             "role": request.role,
@@ -204,10 +220,12 @@ class Work:
         source = copy_with(
             source,
             beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
-            previous=source.previous or (previous.summary if previous is not None else ""),
+            previous=source.previous or (shown.summary if shown is not None else ""),
             sent=self.count(source.text) if source.sent is None else source.sent,
         )
-        accept = partial(self._accept, request, source, prohibitions, room, parse, length_setting)
+        accept = partial(
+            self._accept, copy_with(request, previous=previous), source, prohibitions, room, parse, length_setting
+        )
 
         accepted: CheckedSummary | None = None
         digest = ""
@@ -263,11 +281,14 @@ class Work:
             answer = Summary(given) if isinstance(given, str) else given
             told = answer if isinstance(answer, Summary) else Summary("")
             usage = add_usage(usage, told.usage)
+            note = partial(self.experience.note_answer, request.kind, told, continued=asked.continued is not None)
             try:
                 accepted = accept(answer)
+                note(self.count(accepted.said), refused=False)
                 return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
                 rejected.usage = usage
+                note(0, refused=True)  # its text may be no text
                 self.emit(
                     Rejected(
                         **span,

@@ -62,6 +62,8 @@ class Trigger:
     #: The ``Prices`` that it goes by, and the prompt's limit in tokens, if it has any: publication goes by them too.
     prices: object = field(default=None, init=False)
     budget: int | None = field(default=None, init=False)
+    #: The configuration that strategies go by; None: the compactor's own.
+    config: CompactorConfig | None = field(default=None, init=False)
 
     def within(self, config: CompactorConfig) -> Trigger:
         """Return the trigger for a compactor of that configuration."""
@@ -84,6 +86,10 @@ class Trigger:
 
     def __repr__(self) -> str:
         return self.name
+
+    def describe(self, config: CompactorConfig) -> list[str]:
+        """Return lines that say when a compactor of that configuration compacts."""
+        return [f"Due: {self.name}; the newest {config.retain_recent} rounds stay."]
 
 
 def after_rounds(n: int) -> Trigger:

@@ -131,8 +131,18 @@ def _talk(turns: int, question: int, answer: int, facts: Sequence[tuple[str, str
     for number in range(turns):
         fact = _fact_of(number, turns, facts)
         said = _text(rng, question - 4 - (count_tokens(fact) if fact else 0))
-        asked = _user(f"{said} {fact}" if fact else said)
-        yield ({"new": [asked], "answer": _assistant(_text(rng, answer - 4))},)
+        yield ({"new": [_user(_insert(rng, said, fact))], "answer": _assistant(_text(rng, answer - 4))},)
+
+
+def _insert(rng: random.Random, said: str, fact: str) -> str:
+    """Return *said* with the sentence *fact* between two of its sentences, at its beginning or at its end."""
+    if not fact:
+        return said
+    sentences = said.split(". ")
+    place = rng.randint(0, len(sentences))
+    before, after = ". ".join(sentences[:place]), ". ".join(sentences[place:])
+    before = before if not before or before.endswith(".") else f"{before}."
+    return " ".join(filter(None, (before, fact, after)))
 
 
 def _fact_of(number: int, turns: int, facts: Sequence[tuple[str, str]]) -> str:
@@ -167,6 +177,23 @@ def paced(turns: int = 200) -> Scenario:
     )
 
 
+def weeks(turns: int = 588, sitting: int = 21) -> Scenario:
+    """Two people who chat for weeks: short turns, some twenty at a sitting, and a day or two between sittings."""
+    facts = tuple(planted(turns // 12, seed=9))
+    return Scenario(
+        name="weeks",
+        about=f"{turns} turns of 90 tokens between two people, {sitting} at a sitting, a day between sittings; budget"
+        f" 8,000 tokens; {len(facts)} planted facts",
+        turns=tuple(_talk(turns, 45, 45, facts, seed=13)),
+        system=_system(150),
+        budget=8_000,
+        facts=facts,
+        pause=30.0,
+        break_=86_400.0,
+        every=sitting,
+    )
+
+
 def outage(how: Literal["fails", "hangs"], turns: int = 200) -> Scenario:
     """The chat, where the summarizer fails or hangs for 20 turns in the middle."""
     plain, first = chat(turns), turns * 2 // 5
@@ -187,7 +214,7 @@ def tools(turns: int = 80) -> Scenario:
     played = []
     for number, size in enumerate(sizes):
         fact = _fact_of(number, turns, facts)
-        asked = _user(_text(rng, 90) + (f" {fact}" if fact else ""))
+        asked = _user(_insert(rng, _text(rng, 90), fact))
         arguments = json.dumps({"table": "deliveries", "question": _text(rng, 20)})
         call = {"id": f"call_{number:04}", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
         calling = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -245,6 +272,7 @@ def window(turns: int = 2_000) -> Scenario:
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "chat": chat,
     "paced": paced,
+    "weeks": weeks,
     "tools": tools,
     "airline": airline,
     "window": window,

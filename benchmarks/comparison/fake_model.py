@@ -6,6 +6,7 @@ Better than any model at what is counted here, and the same for all: so what is 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ def asks_for_changes(body: Mapping[str, Any]) -> bool:
 class FakeModel:
     """Answers requests with summaries of *summary_tokens*."""
 
-    def __init__(self, summary_tokens: int = 400) -> None:
+    def __init__(self, summary_tokens: int = 400, change_words: int = int(os.environ.get("CW", "24"))) -> None:
+        self._change_words = change_words
         self.depths = Depths()
         self._summary_tokens = summary_tokens
         self._answers = 0
@@ -68,8 +70,11 @@ class FakeModel:
 
     def _changes(self, facts: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return the new facts and one sentence of what was done, as changes in the form that was asked for."""
-        done = f"{self._words(random.Random(self._answers), 24)}."
-        added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)] + [(_DONE, done)]
+        rng, left = random.Random(self._answers), self._change_words
+        added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)]
+        while left > 0:
+            added.append((_DONE, f"{self._words(rng, min(left, 24))}."))
+            left -= 24
         if body.get("response_format"):
             adding = [{"section": section, "text": text} for section, text in added]
             return json.dumps({"add": adding, "replace": [], "remove": []})

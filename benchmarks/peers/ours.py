@@ -82,9 +82,7 @@ class Ours(Adapter):
         for message in new:
             self._memory.append(message)
         setting = self._setting
-        return compose(
-            self._memory, budget=setting.budget, system=setting.system, tools=setting.tools, model=setting.model
-        ).messages
+        return compose(self._memory, budget=setting.budget, system=setting.system, tools=setting.tools).messages
 
     def answered(self, message: Message) -> None:
         self._memory.append(message)
@@ -114,7 +112,7 @@ class Ours(Adapter):
             "compactions": len(made),
             "majors": len(made) - len(minor),
             "failures": self._failures,
-            "retained": self._config.retain_recent * float(self._setting.options["round"]),
+            "retained": 1 * float(self._setting.options["round"]),
             "sent_minor": sum(one.sent_tokens for one in minor),
             "sent_major": sum(one.sent_tokens for one in made if one.major),
         }
@@ -198,8 +196,14 @@ def _rounds_of(setting: Setting, answer: int) -> int:
     return max(round(float(retained) / float(setting.options["round"]) - meanwhile) + 1, 1)
 
 
+def _auto(setting: Setting) -> Adapter:
+    return Ours(setting, "ours, newcomer", None, None)
+
+
 VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
     "default": _default,
+    "auto": _auto,
+    "auto_other": lambda setting: _auto(__import__("dataclasses").replace(setting, model="other")),
     "separate": _cost_optimal("cost-optimal, separate", "separate"),
     "continue": _cost_optimal("cost-optimal, continuing", "continue"),
     "notes": _cost_optimal("cost-optimal, notes", "separate", notes=60),

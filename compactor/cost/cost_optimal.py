@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from memory.arguments import number, whole_number
 from memory.rounds import copy_with
@@ -20,6 +21,7 @@ from ..tokens import PROMPT_TOKENS
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .prices import Prices
+from .rewriting import MIN_PERIOD
 
 #: A call weighs half as much as one that is this many calls newer; calls older than four times that are ignored.
 HALF_LIFE = 32
@@ -31,6 +33,8 @@ FIRST_LATENCY = 1.0
 USABLE = 0.9
 #: Assumed tokens of the first summary without a target.
 USUAL_SUMMARY = 1_000
+#: Minimum new tokens of a compaction: 1.5 times a usual summary.
+LEAST = 1_500
 #: The reasons to be due.
 _DUE_REASONS: tuple[Why, ...] = ("grown", "budget", "chosen")
 
@@ -118,9 +122,9 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
 def cost_optimal(
     prices: Prices | str | None = None,
     *,
-    least: int = 1_500,
+    least: int = LEAST,
     budget: int | None = None,
-    style: Style = "separate",
+    style: Style | None = None,
     delta_tokens: int | None = None,
     latency_calls: float | None = None,
     calls_left: CallsLeft = None,
@@ -131,6 +135,7 @@ def cost_optimal(
     the retained rounds, and how often the provider's cache was cold (``memory.record_usage(..., cached_tokens=...)``).
     *prices* are ``Prices``, or the name of the agent's model for ``Prices.of_model``. *style* is ``continue`` if the
     summarizer continues the agent's cached prompt; *delta_tokens* is the length of its answer if it writes only edits.
+    None: as its answers have been so far.
 
     It is never due for fewer than *least* new tokens (by default 1.5 times a usual summary), because each compaction
     may lose something. It is always due before the prompt, in the provider's count, reaches *budget*, with the growth
@@ -145,8 +150,8 @@ def cost_optimal(
     for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
         if tokens is not None:
             whole_number(name, tokens, 1)
-    if style not in ("separate", "continue"):
-        raise ValueError(f"style is 'separate' or 'continue', not {style!r}")
+    if style not in (None, "separate", "continue"):
+        raise ValueError(f"style is 'separate', 'continue' or None, not {style!r}")
     for name, calls in (("latency_calls", latency_calls), ("calls_left", calls_left)):
         if calls is not None and not callable(calls):
             number(name, calls)
@@ -163,7 +168,7 @@ class CostOptimal(Trigger):
         prices: Prices,
         least: int,
         budget: int | None,
-        style: Style,
+        style: Style | None,
         delta_tokens: int | None,
         latency_calls: float | None,
         calls_left: CallsLeft,
@@ -177,14 +182,15 @@ class CostOptimal(Trigger):
         self._config = CompactorConfig()
         #: The trigger that the configuration sets, if any.
         self._chosen: Trigger | None = None
-        self._instruction_tokens: int | None = None
         #: Measured calls of the model during a compaction.
         self._latency: float | None = None
+        #: The numbers by which it decided last.
+        self.evaluation: CostEvaluated | None = None
         #: The last due compaction: its end, and at the time, the number of calls after that end and the rounds. The
         #: pass that makes the compaction keeps these rounds, so it sees no later calls.
         self._asked: tuple[str, int, object] | None = None
 
-    def within(self, config: CompactorConfig) -> CostOptimal:
+    def within(self, config: CompactorConfig) -> Self:
         trigger = copy.copy(self)
         trigger.verdict = trigger._weigh
         trigger._config = config
@@ -192,32 +198,66 @@ class CostOptimal(Trigger):
         if config.max_tokens is not None:
             chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
         trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
-        trigger._instruction_tokens = trigger._latency = trigger._asked = None
+        trigger._latency = trigger._asked = None
         return trigger
+
+    def describe(self, config: CompactorConfig) -> list[str]:
+        numbers = self.evaluation
+        if numbers is None:
+            return [f"Due: when a compaction costs less than longer prompts; the newest {config.retain_recent} stay."]
+        best = f"{numbers.best:,.0f}" if numbers.best is not None else "no number of"
+        return [
+            f"Due: when {best} new tokens have come, for longer prompts would cost more than a compaction; now"
+            f" {numbers.grown:,} have. At the latest when the prompt has {numbers.ceiling:,}; now {numbers.tokens:,}."
+        ]
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""
         return self._estimate(view, measure_growth(view, view.due_end(self._config))[1])
 
     def _estimate(self, view: View, measured: Sizes) -> Sizes:
-        if self._instruction_tokens is None:
-            instructions = [self._config.prompt.content]
-            instructions += [contract("changes").content] if self._delta_tokens is not None else []
-            instructions += [ABOVE] if self._style == "continue" else []
-            self._instruction_tokens = sum(map(view.ledger.count, instructions))
+        delta, count = self._answer_tokens(view), view.ledger.count_again
+        instructions = [self._config.prompt.content]
+        instructions += [contract("changes").content] if delta is not None else []
+        instructions += [ABOVE] if self._style_of(view) == "continue" else []
         return copy_with(
             measured,
-            summary=measured.summary if view.compaction else self._config.target_tokens or USUAL_SUMMARY,
+            summary=measured.summary if view.compaction else self._first_summary,
             retained=measured.retained + self._latency_calls * measured.per_call,
-            instruction=self._instruction_tokens,
-            delta=self._delta_tokens,
+            instruction=sum(map(count, instructions)),
+            delta=delta,
         )
+
+    @property
+    def _first_summary(self) -> int:
+        """The assumed length of the first summary in tokens."""
+        return self._config.target_tokens or USUAL_SUMMARY
+
+    def _style_of(self, view: View) -> Style:
+        """Return how the summarizer is asked: as was said, or else as the provider's cache has shown so far."""
+        if self._style is not None or view.work is None:
+            return self._style or "separate"
+        experience = view.work.experience
+        return "continue" if experience.cached is not None and experience.shares_cache else "separate"
+
+    def _answer_tokens(self, view: View) -> float | None:
+        """Return the mean length of an answer if most of them only change notes; None: each is a whole summary."""
+        if self._delta_tokens is not None or view.work is None:
+            return self._delta_tokens
+        changes, full = view.work.experience.changes, view.work.experience.full
+        if changes is None:
+            return None
+        return changes if full is None else changes + (full - changes) / MIN_PERIOD
 
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)
         grown, measured = measure_growth(view, view.due_end(self._config))
-        sizes, prices = self._estimate(view, measured), self.prices.with_cold(view.usage.cold)
-        best, price = best_interval(prices, sizes, self._style), price_of_compaction(prices, sizes, self._style)
+        sizes, prices, style = (
+            self._estimate(view, measured),
+            self.prices.with_cold(view.usage.cold),
+            self._style_of(view),
+        )
+        best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
@@ -248,6 +288,7 @@ class CostOptimal(Trigger):
             cached=prices.cached_input,
             calls_left=left,
         )
+        self.evaluation = cost_evaluation
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation)
 
     def _decide(

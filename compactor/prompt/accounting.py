@@ -113,6 +113,9 @@ class Ledger:
         #: Tokens of the last prompt's messages before the compaction, and of its tools; only the composer knows them.
         self.header_tokens = 0
         self.tool_tokens = 0
+        #: The tokens that the last prompt could take, and the model it was for; None and empty: unknown.
+        self.budget: int | None = None
+        self.model = ""
         #: What reports say of published reductions, each counted once.
         self.reduced: dict[object, Reduced] = {}
         # No lock for these: the worst that two threads can do is to count something twice.

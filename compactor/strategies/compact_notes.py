@@ -1,9 +1,10 @@
-"""Compacts rounds into numbered notes; the model only edits them.
+"""Compacts rounds into numbered notes, most of which stay as they are from one compaction to the next.
 
-A *minor* compaction sends the numbered notes and the new rounds, and asks for edits. Other notes stay byte for byte,
-and the answer is short: output tokens are the slowest and most expensive. A *major* compaction asks for all notes
-again. It is made if the notes are too long, if the answer was not a list of edits, or if the summarizer does not
-support edits. It reads the raw rounds if they fit in one request, so that nothing is summarized twice.
+A *minor* compaction asks for edits of the notes, or for notes on the new rounds alone, which are added behind the
+others. Notes that it does not name stay byte for byte, and the answer is short: output tokens are the slowest and most
+expensive. A *major* compaction asks for all notes again, from the notes and the new rounds. It is made if the notes are
+too long, or if shorter notes save more than writing them costs: ``choose_form`` weighs that by what the model has
+answered so far. Each time, what the notes say passes through the model once more; so that happens rarely.
 """
 
 from __future__ import annotations
@@ -11,33 +12,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import cached_property, copy_with
-from memory.visibility import Rounds
 from prompts import ABOVE, contract
 
+from ..cost.prices import Prices
+from ..cost.rewriting import MAX_PASSES, MIN_PERIOD, Form, choose_form
 from ..errors import SummaryRejected
-from ..host_rounds import COVERED
-from ..journal import ANCHORS
 from ..notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 from ..prompt.groups import Message
-from ..summarizers.base import RequestKind, Summary
+from ..summarize import TOO_LONG
+from ..summarizers.base import Style, Summary
 from ..tokens import count_prompt
-from ..transcript import MIN_ROOM, Step, quote
+from ..transcript import MIN_ROOM, Step
 from ..view import View
 from .incremental import Batch, Becomes, Send, SummaryQuestion, fold_due
 from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN_TOKENS = "written_tokens"
+#: Keys in ``extra``: compactions since then, and how many summaries its rounds have passed through on average.
+WRITTEN_AGO, PASSES = "written_ago", "passes"
 #: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
 #: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
-#: Number of old rounds read at a time.
-_PAGE = 32
+#: Assumed tokens of notes that nothing is known of.
+USUAL_NOTES = 500
 
 
 def compact_notes(view: View) -> Iterator[CompactedMessage]:
@@ -49,9 +53,14 @@ def compact_notes(view: View) -> Iterator[CompactedMessage]:
     return fold_due(view, "compact_notes", NotesQuestion)
 
 
+def compact_notes_in_view(view: View) -> Iterator[CompactedMessage]:
+    """Yield the same compactions, made from the rounds as the view shows them: reduced text stays reduced."""
+    return fold_due(view, "compact_notes", NotesQuestion, as_shown=True)
+
+
 @dataclass(frozen=True)
 class NotesQuestion(SummaryQuestion):
-    """Asks for edits of the previous notes, or for all notes."""
+    """Asks for edits of the previous notes, for more notes, or for all of them."""
 
     @cached_property
     def order(self) -> tuple[str, ...]:
@@ -59,17 +68,17 @@ class NotesQuestion(SummaryQuestion):
         return find_headings(self.prompt.content)
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
-        """Return the tokens left for rounds in the next request, whether it asks for edits or all notes."""
+        """Return the tokens left for rounds in the next request, whatever it asks for."""
         said = previous.summary if previous is not None else None
         room = self._room(view, said, edits=False)
-        if not self._allows_edits(view, previous):
+        if not self._has_room(view, previous):
             return room
         return min(room, self._room(view, render_notes(self._read_notes(previous)), edits=True))
 
-    def _allows_edits(self, view: View, previous: CompactedMessage | None) -> bool:
-        """Return whether the model can edit notes, and those of *previous* are short enough."""
+    def _has_room(self, view: View, previous: CompactedMessage | None) -> bool:
+        """Return whether the notes of *previous*, if there are any, may grow."""
         notes = self._read_notes(previous)
-        if previous is None or not notes or not self.work.takes_changes:
+        if previous is None or not notes:
             return False
         config, text, written = self.work.config, render_notes(notes), previous.extra.get(WRITTEN_TOKENS)
         most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
@@ -77,47 +86,75 @@ class NotesQuestion(SummaryQuestion):
             most = max(most, GROWTH * written)
         return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
-    def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
-        work, step, request = self.work, batch.step, batch.request
-        previous = before = request.previous
-        edits = not batch.in_full and self._allows_edits(view, before)
-        notes, span = self._read_notes(before), span_of(step.rounds, request.start_index, batch.reached)
-        said = before.summary if before is not None else None
+    def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:
+        """Return how the next notes are written if the model is asked in that *style*."""
+        previous, refused = batch.request.previous, batch.refused
+        if previous is None or self.work.deterministic or not self._has_room(view, previous):
+            return "full"
+        if "addition" in refused or not TOO_LONG.isdisjoint(refused):
+            return "full"
+        prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
+        form, period = choose_form(
+            self.work.experience,
+            prices.with_cold(view.usage.cold),
+            style=style,
+            calls=max(view.calls_behind(view.end), 1),
+            full=min(self._target(self.target_tokens, edits=False) or USUAL_NOTES, USUAL_NOTES),
+            takes_changes=self.work.takes_changes and not refused,
+        )
+        if previous.extra.get(WRITTEN_AGO, 0) + 1 < period:
+            return form
+        if _count_passes(batch, "full") <= MAX_PASSES:
+            return "full"
+        return form if form != "full" else "addition"
+
+    def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
+        work, step, request, previous = self.work, batch.step, batch.request, batch.request.previous
+        go_on = work.continued if step.at_boundary else None
+        may_continue = go_on is not None and go_on(previous, step.rounds, "") is not None
+        form = self._choose_form(view, batch, "continue" if may_continue else "separate")
+        notes, span = self._read_notes(previous), span_of(step.rounds, request.start_index, batch.reached)
+        said, edits, source = previous.summary if previous is not None else None, form == "changes", batch.source
         if edits:
             said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)
             request = copy_with(request, kind="changes", notes=notes, schema=SCHEMA)
+        elif form == "addition":
+            said, parse = None, partial(_add_answer, notes, self.order, span)
+            request = copy_with(request, previous=None)
         else:
-            known = notes
-            if before is not None:  # again in full: from all rounds, if they fit
-                span = (1, span[1])
-                whole = self._quote_all(view, batch.reached) if step.at_boundary else None
-                if whole is not None:
-                    step, previous, said, known = whole, None, None, ()
-                    request = copy_with(request, previous=None, rounds=tuple(whole.rounds), start_index=1)
-            parse = partial(parse_notes, known, self.order, span, refuses_edits=bool(notes))
+            span = (1, span[1]) if previous is not None else span
+            parse = partial(parse_notes, notes, self.order, span, refuses_edits=bool(notes))
+            # The numbers of the notes are not among what a new text has to keep.
+            source = copy_with(source, previous="\n".join(note.text for note in notes))
         target, continued = self._target(request.target_tokens, edits=edits), None
-        if work.continued is not None and step is batch.step and step.at_boundary:
+        if form == "addition" and target is not None:
+            target = max(1, target // MIN_PERIOD)
+        if go_on is not None and may_continue and form != "addition":
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
                 (message,) = _contract(asked, edits=edits)
             else:  # the agent's prompt shows other numbers, or none
                 (message,) = self._messages(view, ABOVE, said, target, edits=edits)
-            continued = work.continued(previous, step.rounds, str(message["content"]))
+            continued = go_on(previous, step.rounds, str(message["content"]))
         messages = self._messages(view, step.text, said, target, edits=edits)
         request = copy_with(request, messages=messages, continued=continued)
         edited = frozenset(note.text for note in request.notes)
-        source = copy_with(batch.source, text=step.text, sent=step.tokens, notes=edited)
-        written = before.extra.get(WRITTEN_TOKENS) if before is not None else None
+        source = copy_with(source, text=step.text, sent=step.tokens, notes=edited)
 
         def becomes(summary: Summary) -> CompactedMessage:
-            tokens = written if edits else view.ledger.count(summary.text)
-            return batch.compaction(summary, **({WRITTEN_TOKENS: tokens} if tokens else {}))
+            extra: dict[str, Any] = {PASSES: round(_count_passes(batch, form), 3)}
+            if previous is None or form == "full":
+                extra[WRITTEN_TOKENS] = view.ledger.count(summary.text)
+            else:
+                extra |= {key: value for key, value in previous.extra.items() if key == WRITTEN_TOKENS}
+                extra[WRITTEN_AGO] = previous.extra.get(WRITTEN_AGO, 0) + 1
+            return batch.compaction(summary, **extra)
 
-        kept, major = becomes if batch.step.at_boundary else None, before is not None and not edits
+        kept, major = becomes if step.at_boundary else None, previous is not None and form == "full"
         asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
-        send = partial(asks, generation=view.generation, major=major)
-        return request.kind, send, becomes
+        send = partial(asks, generation=view.generation, major=major, added_to=previous)
+        return form, send, becomes
 
     def _read_notes(self, previous: CompactedMessage | None) -> tuple[Note, ...]:
         """Return the notes of *previous* in prompt order, so that the model sees the same numbers."""
@@ -130,7 +167,7 @@ class NotesQuestion(SummaryQuestion):
 
     def _target(self, target: int | None, *, edits: bool) -> int | None:
         """Return the length to request. The check for oversized answers uses the whole *target*."""
-        if target is None or edits or not self.work.takes_changes:
+        if target is None or edits or self.work.deterministic:
             return target
         return max(1, int(WRITTEN_SHARE * target))
 
@@ -144,30 +181,15 @@ class NotesQuestion(SummaryQuestion):
         empty = self._messages(view, Step().text, said, self._target(self.target_tokens, edits=edits), edits=edits)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
-    def _quote_all(self, view: View, reached: int) -> Step | None:
-        """Return all rounds up to *reached* as one step; None if they exceed one request or some are missing."""
-        if not _has_all(view):
-            return None
-        room, whole = self._room(view, None, edits=False), Step(whole=reached)
-        for start in range(0, reached, _PAGE):
-            for round_ in view.rounds[start : min(start + _PAGE, reached)]:
-                text = quote(round_)
-                tokens = view.ledger.count(text) + 1
-                if whole.tokens + tokens > room:
-                    return None
-                whole.rounds.append(round_)
-                whole.texts.append(text)
-                whole.tokens += tokens
-        return whole
 
-
-def _has_all(view: View) -> bool:
-    """Return whether all covered rounds still exist: a Memory keeps them, other hosts may drop old ones."""
-    rounds, compaction = view.rounds, view.compaction
-    if compaction is None or isinstance(rounds, Rounds):
-        return True
-    covered = compaction.extra.get(COVERED, ())
-    return len(covered) < ANCHORS and all(rounds.end_of(one) is not None for one in covered)
+def _count_passes(batch: Batch, form: Form) -> float:
+    """Return how many summaries a round will have passed through on average, if notes are written in that *form*."""
+    previous = batch.request.previous
+    if previous is None:
+        return 1.0
+    passes: float = previous.extra.get(PASSES, 1.0) + (form == "full")
+    old = previous.end_index
+    return (passes * old + max(batch.reached - old, 0)) / max(batch.reached, old)
 
 
 def _contract(asked: str, *, edits: bool) -> list[Message]:
@@ -178,6 +200,13 @@ def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answe
     """Return the summary with the edits in *answer* applied to *notes*."""
     notes = apply_edits(notes, parse_edits(answer), order=order, span=span)
     return Summary(render_notes(notes), notes=notes)
+
+
+def _add_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
+    """Return the summary of *notes* with those in *answer* behind them."""
+    more = parse_notes((), order, span, answer).notes
+    added = append_notes(notes, more, order)
+    return Summary(render_notes(added), notes=added)
 
 
 def parse_notes(

@@ -14,6 +14,7 @@ from prompts import PromptTemplate
 
 from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
+from ..cost.rewriting import Form
 from ..errors import LimitReached, SummaryRejected
 from ..summarize import Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
@@ -107,8 +108,8 @@ class Batch:
     #: Spent on earlier requests since the last publication.
     usage: Mapping[str, int] | None
     prohibitions: tuple[str, ...]
-    #: Whether edits of the previous summary were refused.
-    in_full: bool = False
+    #: The forms of answers that were refused, and the checks that refused them.
+    refused: tuple[str, ...] = ()
 
     def compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
         """Return the compaction with *summary* as its text; it replaces the previous one."""
@@ -148,8 +149,9 @@ class SummaryQuestion:
         _, empty = self._render(Step(), view, previous, self.target_tokens)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
-    def prepare(self, view: View, batch: Batch) -> tuple[RequestKind, Send, Becomes]:
-        """Return the kind of request, the function that sends it, and the one that makes its summary a compaction."""
+    def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
+        """Return the form of the answer, the function that sends the request, and the one that makes the summary a
+        compaction."""
         work, step, request = self.work, batch.step, batch.request
         previous, target = request.previous, request.target_tokens
         text, messages = self._render(step, view, previous, target)
@@ -161,7 +163,7 @@ class SummaryQuestion:
         request = copy_with(request, messages=messages, continued=continued)
         kept, source = batch.compaction if batch.publishes else None, copy_with(batch.source, text=text)
         send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
-        return self.kind, send, batch.compaction
+        return "full", send, batch.compaction
 
     def _render(
         self, step: Step, view: View, previous: CompactedMessage | None, target: int | None
@@ -249,19 +251,7 @@ def fold(
             plan=question.work.plan,
         )
         batch = Batch(step, request, source, reached, last, can_publish, usage, prohibitions)
-        kind, send, becomes = question.prepare(view, batch)
-        try:
-            summary = send()
-        except SummaryRejected as rejected:  # has its own event; ask for the whole summary instead of edits
-            if kind != "changes":
-                raise
-            batch = copy_with(batch, usage=add_usage(usage, rejected.usage), in_full=True)
-            _, send, becomes = question.prepare(view, batch)
-            try:
-                summary = send()
-            except LimitReached:  # a retry would start over and pay for the edits each time
-                raise rejected from None
-        previous = becomes(summary)
+        previous = _ask_until_accepted(view, question, batch)
         usage = previous.usage
         if not is_last:
             room.tokens = question.room(view, previous)
@@ -269,6 +259,25 @@ def fold(
             yield previous
         if can_publish or (not publishes and step.at_boundary):
             usage, tokens, published, shown = None, 0, count(previous.summary), previous
+
+
+def _ask_until_accepted(view: View, question: SummaryQuestion, batch: Batch) -> CompactedMessage:
+    """Return the compaction that *question* makes of *batch*. If an answer is refused, it asks for another form, in the
+    end for a whole summary."""
+    refused: SummaryRejected | None = None
+    while True:
+        form, send, becomes = question.prepare(view, batch)
+        try:
+            return becomes(send())
+        except LimitReached:
+            if refused is None:
+                raise
+            raise refused from None  # a retry would start over and pay for the refused answer each time
+        except SummaryRejected as rejected:  # has its own event
+            if form == "full":
+                raise
+            refused, spent = rejected, add_usage(batch.usage, rejected.usage)
+            batch = copy_with(batch, usage=spent, refused=(*batch.refused, form, rejected.check))
 
 
 def quote_query(round_: Round) -> str:

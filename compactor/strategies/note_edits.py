@@ -17,7 +17,7 @@ from memory.rounds import copy_with, freeze_mapping
 
 from ..errors import SummaryRejected
 from ..notes import Span, append_notes, normalize_heading, normalize_text
-from ..summarizers.sentences import letters_of
+from ..summarizers.sentences import MAX_HEADING, letters_of
 
 Op = Literal["add", "replace", "remove"]
 
@@ -67,8 +67,12 @@ def parse_edits(answer: str) -> tuple[NoteEdit, ...]:
     """
     text = _unfence(answer.strip())
     if text.startswith(("{", "[")):
-        return tuple(_read_json(text))
-    return () if _NOTHING.fullmatch(text) else tuple(_read_lines(text))
+        edits = tuple(_read_json(text))
+    else:
+        edits = () if _NOTHING.fullmatch(text) else tuple(_read_lines(text))
+    if any(len(normalize_heading(edit.section)) > MAX_HEADING for edit in edits):
+        raise _malformed("it gives a text as a heading")
+    return edits
 
 
 def is_edits(answer: str) -> bool:

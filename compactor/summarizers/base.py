@@ -93,6 +93,8 @@ ASSUMED = {
     "deterministic": False,  # it costs nothing, and gives the same answer to the same request
     "takes_changes": True,  # it may be asked for changes of notes
     "takes_continued": True,  # it may be asked behind the agent's last prompt
+    "style": None,  # "continue" if it is always asked so, whatever model the prompt was for
+    "model": "",  # the name of the model that it asks
 }
 
 

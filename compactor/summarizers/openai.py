@@ -54,7 +54,7 @@ class OpenAISummarizer:
     *style* "separate" sends ``request.messages``. "continue" sends ``request.continued``, if there is one: the
     beginning of the agent's last prompt is in its provider's cache, so most of the conversation costs a fraction. If
     the endpoint refuses the longer request, or the model's answer is no summary (a tool call, for example), the
-    summarizer asks again as with "separate". None: "continue" if this is the agent's model.
+    summarizer asks again as with "separate". None: "continue" if this is the agent's model, as far as is known.
 
     ``request.schema`` goes out as ``response_format``, but not with "continue": it would change the beginning of the
     prompt and miss the cache. If the answer is no summary, the summarizer asks again without the schema. Once an
@@ -106,7 +106,7 @@ class OpenAISummarizer:
             limit: None if extra and extra.keys() & set(_OUTPUT_LIMITS) else max_output_tokens,
         }
         self._arguments = {name: value for name, value in arguments.items() if value is not None} | dict(extra or {})
-        self._style = style
+        self.style = style
         #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
         self.takes_continued = style != "separate"
         self._takes_formats = True
@@ -170,7 +170,7 @@ class OpenAISummarizer:
     def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
         continued = request.continued
         if continued is None or not (
-            self._style == "continue" or (self._style is None and continued.model == self.model)
+            self.style == "continue" or (self.style is None and continued.model in ("", self.model))
         ):
             return self._answer_separately(client, limit, request)
         # The agent's own tools and choice are part of its provider's cache key.

@@ -258,7 +258,7 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
 
 @pytest.mark.slow
 def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
-    """On average over 200 turns, majors included: those are made from the raw rounds as long as they fit."""
+    """On average over 200 turns, majors included: those are rare, and never more than the mean allows."""
     depth: dict[str, int] = {}
 
     def model(request: SummaryRequest) -> str:
@@ -302,34 +302,36 @@ BAD = ["The user asked for more prices.", "replace 9: Item-8 was priced.", '{"ad
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_malformed_changes_become_a_full_rewrite_at_once(bad: str) -> None:
-    """From the raw rounds, which fit; told as major, with what the refused answer took. The next asks for changes."""
-    full = "## Done\n- Eight items were priced."
-    scene = Scene([FIRST, Summary(bad, USAGE), Summary(full, USAGE), "none"]).add(13)
+def test_malformed_changes_become_an_addition_at_once(bad: str) -> None:
+    """Of notes on the new rounds alone: nothing that is noted passes through the model once more. No major; what the
+    refused answer took is told. The next request asks for changes again."""
+    more = "## Done\n- Four more items were priced."
+    scene = Scene([FIRST, Summary(bad, USAGE), Summary(more, USAGE), "none"]).add(13)
     assert scene.kinds == ["rounds", "changes", "rounds", "changes"]
     again = scene.summarizer.requests[2]
-    assert [round_.number for round_ in again.rounds] == list(range(1, 9))
-    assert (again.previous, again.start_index, again.end_index) == (None, 1, 8)
+    assert [round_.number for round_ in again.rounds] == [5, 6, 7, 8]
+    assert (again.previous, again.start_index, again.end_index) == (None, 5, 8)
     assert "previous_summary>\n" not in text_of(again)
     (rejected,) = of_kind(scene.compactor.events, Rejected)
     assert (rejected.check, rejected.attempts) == ("malformed", 1)
     published = scene.published[1]
-    assert (published.major, published.requests) == (True, 2)
+    assert (published.major, published.requests) == (False, 2)
     assert published.usage == {"input_tokens": 200, "output_tokens": 20}
-    assert published.sent_tokens > scene.published[0].sent_tokens * 2
-    assert [event.major for event in scene.published] == [False, True, False]
-    assert scene.made.notes == notes_of(full, (1, 8))
+    covered = scene.memory.rounds_getter(ROLE)()[4:8]
+    assert published.sent_tokens == 2 * sum(count_tokens(quote(one)) + 1 for one in covered)
+    assert not any(event.major for event in scene.published)
+    assert scene.made.notes == (*notes_of(FIRST, (1, 4)), *notes_of(more, (5, 8)))
 
 
 @pytest.mark.parametrize("changes", ["add [Done]: Item-8.", "none", '{"add":[],"replace":[],"remove":[]}'])
 def test_changes_are_no_rewrite(changes: str) -> None:
-    """All notes that they do not name would be gone: it is asked for again, with the reason."""
-    full = "## Done\n- Eight items were priced."
-    scene = Scene([FIRST, "no list", changes, full]).add(9)
+    """Where notes are asked for, they would be taken for one: it is asked for again, with the reason."""
+    more = "## Done\n- Four more items were priced."
+    scene = Scene([FIRST, "no list", changes, more]).add(9)
     assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
     assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["malformed", "malformed"]
     assert "not in the form that was asked for" in text_of(scene.summarizer.requests[-1])
-    assert scene.made.notes == notes_of(full, (1, 8))
+    assert scene.made.notes == (*notes_of(FIRST, (1, 4)), *notes_of(more, (5, 8)))
 
 
 def test_none_is_no_summary() -> None:
@@ -340,20 +342,45 @@ def test_none_is_no_summary() -> None:
     assert texts(scene.made.notes) == ["The user asked what items cost."]
 
 
-def test_a_model_that_never_makes_changes_is_no_stuck_loop() -> None:
-    """Two requests each time; and where the rewrite is refused as well, it is a failure as any other."""
-    scene = Scene(
-        [FIRST], summarizer=ScriptedSummarizer(default=lambda request: f"## Done\n- {request.end_index} items.")
-    ).add(13)
-    assert scene.kinds == ["rounds", "changes", "rounds", "changes", "rounds"]
-    assert scene.made.summary == "## Done\n1. 12 items."
-    scene = Scene([FIRST, "Hello!", "", "", "add [Done]: Item-8."]).add(9)
-    assert scene.kinds == ["rounds", "changes", "rounds", "rounds"]
+def test_a_model_that_never_makes_changes_is_asked_for_them_twice() -> None:
+    """And never again: from then on, each compaction takes one request."""
+
+    def never(request: SummaryRequest) -> str:
+        ends = range(4 if request.previous else request.end_index, request.end_index + 1, 4)
+        return "\n".join(["## Done", *(f"- {end} items." for end in ends)])
+
+    scene = Scene(summarizer=ScriptedSummarizer(default=never)).add(17)
+    assert scene.kinds == ["rounds", "changes", "rounds", "changes", "rounds", "rounds"]
+    assert texts(scene.made.notes) == ["4 items.", "8 items.", "12 items.", "16 items."]
+    scene.add(100)
+    assert scene.made.end_index == 116
+    assert scene.kinds.count("changes") == 2
+    assert [event.requests for event in scene.published] == [1, 2, 2, *[1] * 26]
+
+
+def test_an_addition_that_is_refused_becomes_a_rewrite_at_once() -> None:
+    """From the notes and the new rounds; no request is repeated for ever."""
+    full = "## Goal\n- The user asks what items cost.\n\n## Done\n- Eight items were priced."
+    scene = Scene([FIRST, "no list", "", "", full]).add(9)
+    assert scene.kinds == ["rounds", "changes", "rounds", "rounds", "rounds"]
+    assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == ["malformed", "empty", "empty"]
+    again = scene.summarizer.requests[-1]
+    assert (again.previous, again.start_index, again.end_index) == (scene_made(scene, 0), 5, 8)
+    assert SHOWN in text_of(again)
+    assert texts(scene.made.notes) == texts(notes_of(full, (1, 8)))
+    assert [event.major for event in scene.published] == [False, True]
+    assert of_kind(scene.compactor.events, Failed) == []
+
+
+def test_what_is_refused_in_every_form_is_a_failure() -> None:
+    """As any other: it backs off, and begins again."""
+    scene = Scene([FIRST, "Hello!", "", "", "", "", "add [Done]: Item-8."]).add(9)
+    assert scene.kinds == ["rounds", "changes", "rounds", "rounds", "rounds", "rounds"]
     (failed,) = of_kind(scene.compactor.events, Failed)
     assert failed.error == "empty"
     scene.clock.advance(failed.retry_in)
     scene.executor.run_all()
-    assert scene.kinds[4:] == ["changes"]
+    assert scene.kinds[6:] == ["changes"]
     assert scene.made.summary == f"{SHOWN}\n3. Item-8."
 
 
@@ -368,16 +395,18 @@ def test_where_the_limits_leave_no_room_for_the_rewrite_it_is_a_failure() -> Non
     ("answer", "check"),
     [
         (7, "not_text"),
+        (Summary(7), "not_text"),  # type: ignore[arg-type]
         ("", "empty"),
         (lambda request: "add [Done]: " + request.rounds[0].post_list[1].message * 20, "larger"),
         ("add [Done]: Booked HAT901, HAT902, HAT903 and HAT904.", "invented"),
     ],
 )  # fmt: skip
 def test_changes_pass_the_checks_that_every_summary_passes(answer: Any, check: str) -> None:
-    """All notes are measured; what is new in them must come from what was said."""
+    """All notes are measured; what is new in them must come from what was said. If changes make them too long, an
+    addition would as well: then all notes are written anew."""
     scene = Scene([FIRST, answer]).add(9)
     assert [event.check for event in of_kind(scene.compactor.events, Rejected)] == [check]
-    assert [event.major for event in scene.published] == [False, True]
+    assert [event.major for event in scene.published] == [False, check == "larger"]
 
 
 def test_changes_that_repeat_a_long_stretch_are_refused() -> None:
@@ -414,31 +443,59 @@ def lengthy(request: SummaryRequest) -> str:
     return f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 10
 
 
-def test_notes_that_grew_past_the_target_are_written_anew_from_the_raw_rounds() -> None:
-    """As a part of the compaction that is due next; asked for in less, so that there is room for changes again."""
-    scene = Scene(config=CONFIG.copy_with(target_tokens=120), summarizer=ScriptedSummarizer(default=lengthy)).add(25)
-    assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
-    major = scene.summarizer.requests[3]
-    assert [round_.number for round_ in major.rounds] == list(range(1, 17))
-    assert major.previous is None
-    assert "at most 72 tokens" in text_of(major)
-    assert [event.major for event in scene.published] == [False, False, False, True, False, False]
-    assert scene.made.extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
-
-
-def test_where_the_raw_rounds_do_not_fit_they_are_written_anew_from_the_notes() -> None:
-    """And the new rounds; no request is longer than it may be."""
+def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> None:
+    """And the new rounds, as a part of the compaction that is due next: no round is read twice. Asked for in less, so
+    that there is room for changes again. No request is longer than it may be."""
     config = CONFIG.copy_with(target_tokens=120, summarizer_input_tokens=900)
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
-    assert scene.kinds == ["rounds", "changes", "changes", "rounds", "changes", "changes"]
+    published = [scene_made(scene, place) for place in range(6)]
+    grown = [False, *(count_tokens(one.summary) > 120 for one in published[:-1])]
+    assert [event.major for event in scene.published] == grown == [False, False, False, True, False, False]
     major = scene.summarizer.requests[3]
     assert [round_.number for round_ in major.rounds] == [13, 14, 15, 16]
     assert major.previous is not None
     assert "\n2. Of item-8: it was looked at" in text_of(major)
+    assert "at most 72 tokens" in text_of(major)
     (note,) = scene_made(scene, 3).notes
     assert (note.first_round, note.last_round) == (1, 16)
+    assert scene.made.extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
     for request in scene.summarizer.requests:
         assert count_prompt(request.messages, count_tokens) <= 900
+
+
+def test_no_round_is_read_twice_however_much_a_request_may_take() -> None:
+    """Reading all of them again would be the dearest of all: a request that is nowhere in a cache."""
+    config = CONFIG.copy_with(target_tokens=120, summarizer_input_tokens=100_000)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(49)
+    assert sum(event.major for event in scene.published) >= 2
+    sent = [round_.number for request in scene.summarizer.requests for round_ in request.rounds]
+    assert sent == list(range(1, scene.made.end_index + 1))
+
+
+def test_additions_that_would_be_too_long_become_a_rewrite() -> None:
+    """A model that writes at length whatever it is asked for: no failure, and no notes over twice their target."""
+
+    class Writer(ScriptedSummarizer):
+        takes_changes = False
+
+    def writes(request: SummaryRequest) -> str:
+        said = f"## Done\n- Up to item-{request.end_index}: " + "all of them were looked at closely. " * 9
+        return said if request.previous is not None else said * 2
+
+    def add_long(memory: Memory) -> None:
+        number = len(memory.conversation.rounds) + 1
+        round_ = memory.create_round(f"Question {number}: what about item-{number}?")
+        said = " ".join(f"Item-{number} costs {number * part} euros in part {part}." for part in range(30))
+        memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
+        memory.finish_round(round_)
+
+    config = CONFIG.copy_with(target_tokens=120)
+    scene = Scene(config=config, summarizer=Writer(default=writes)).add(41, add_long)
+    assert of_kind(scene.compactor.events, Failed) == []
+    assert scene.made.end_index == 40
+    assert any(event.check == "oversized" for event in of_kind(scene.compactor.events, Rejected))
+    for record in scene.compactor.history():
+        assert record.compaction is None or count_tokens(record.compaction.summary) <= 240
 
 
 def test_a_model_that_cannot_write_less_is_not_asked_to_each_time() -> None:
@@ -466,19 +523,43 @@ def test_where_no_length_is_wished_for_notes_take_a_share_of_a_request() -> None
     assert count_tokens(scene.made.summary) < 600
 
 
-def test_whoever_takes_no_changes_writes_all_each_time() -> None:
-    """At its full length, for there need be no room for changes."""
+def test_whoever_takes_no_changes_adds_notes_on_the_new_rounds() -> None:
+    """Each request holds them alone, and leaves room for the next; the notes that there are stay byte for byte."""
 
     class Writer(ScriptedSummarizer):
         takes_changes = False
 
     writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
-    scene = Scene(config=CONFIG.copy_with(target_tokens=30), summarizer=writer).add(13)
+    scene = Scene(config=CONFIG.copy_with(target_tokens=100), summarizer=writer).add(13)
     assert scene.kinds == ["rounds"] * 3
-    assert all("at most 30 tokens" in text_of(request) for request in writer.requests)
-    assert [event.major for event in scene.published] == [False, True, True]
-    assert [request.start_index for request in writer.requests] == [1, 1, 1]
-    assert scene.made.notes == notes_of("## Done\n- 12 items were priced.", (1, 12))
+    assert not any(event.major for event in scene.published)
+    assert [request.start_index for request in writer.requests] == [1, 5, 9]
+    assert [request.previous for request in writer.requests] == [None] * 3
+    for request, share in zip(writer.requests, (0.6, 0.15, 0.15), strict=True):
+        assert request.target_tokens is not None
+        assert f"at most {int(share * request.target_tokens)} tokens" in text_of(request)
+    assert scene.made.notes == tuple(
+        note for end in (4, 8, 12) for note in notes_of(f"## Done\n- {end} items were priced.", (end - 3, end))
+    )
+
+
+def test_what_is_pinned_is_not_noted_as_well() -> None:
+    """It stands beside the summary word for word, also where notes are added behind the others."""
+
+    class Writer(ScriptedSummarizer):
+        takes_changes = False
+
+    def forbids(memory: Memory) -> None:
+        round_ = memory.create_round("Never delete the invoices of 2024.")
+        memory.add_post(round_, send_from=ROLE, send_to="User", message="None of them will be deleted. " * 9)
+        memory.finish_round(round_)
+        memory.pin("r1.p0")
+
+    writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
+    scene = Scene(summarizer=writer).add(1, forbids).add(12)
+    assert texts(scene.made.notes) == [f"{end} items were priced." for end in (4, 8, 12)]
+    prompt = compose(scene.memory, ROLE, budget=50_000).messages
+    assert sum("Never delete the invoices of 2024." in str(message["content"]) for message in prompt) == 1
 
 
 def test_it_works_offline() -> None:
@@ -538,15 +619,15 @@ def test_a_summary_that_was_made_otherwise_is_read_as_notes() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 2])
-def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> None:
-    """Raw where none was dropped since, and else from the notes: what a host no longer has stays in them."""
+def test_another_hosts_rounds_are_noted_from_what_is_there(gone: int) -> None:
+    """Whether or not it has dropped the old ones since: only new rounds are read."""
     rounds: list[Any] = []
 
     def more(count: int) -> None:
         for number in range(len(rounds) + 1, len(rounds) + count + 1):
             rounds.append(SimpleNamespace(id=f"h{number}", user_query=f"Question {number}? " * 20, post_list=()))
 
-    summarizer = ScriptedSummarizer([FIRST, "no list", "## Done\n- Items were priced."], default="none")
+    summarizer = ScriptedSummarizer([FIRST, "no list", "## Done\n- More items were priced."], default="none")
     executor = ManualExecutor()
     compactor = ContextCompactor(
         CONFIG, summarizer, lambda: rounds[gone:] if len(rounds) > 5 else rounds, role=ROLE,
@@ -559,9 +640,9 @@ def test_another_hosts_rounds_are_written_anew_from_what_is_there(gone: int) -> 
     compactor.notify_rounds_changed()
     executor.run_all()
     again = summarizer.requests[2]
-    assert (again.kind, again.previous is None) == ("rounds", gone == 0)
-    assert [round_.id for round_ in again.rounds][:1] == ["h1" if gone == 0 else "h5"]
-    assert compactor.get_compaction().summary == "## Done\n1. Items were priced."  # type: ignore[union-attr]
+    assert (again.kind, again.previous) == ("rounds", None)
+    assert [round_.id for round_ in again.rounds] == ["h5", "h6", "h7", "h8", "h9", "h10"]
+    assert compactor.get_compaction().summary == f"{SHOWN}\n3. More items were priced."  # type: ignore[union-attr]
 
 
 # What the user forbade

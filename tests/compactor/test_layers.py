@@ -26,7 +26,7 @@ LAYERS = """
     compactor.cycle
     compactor.strategies compactor.cost compactor.triggers compactor.prompt.fit
     compactor.view
-    compactor.summarize compactor.journal compactor.notes
+    compactor.summarize compactor.journal compactor.notes compactor.experience
     compactor.acceptance
     compactor.summarizers compactor.transcript
     compactor.prompt compactor.host_rounds compactor.tokens compactor.models compactor.plan

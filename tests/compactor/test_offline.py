@@ -304,10 +304,13 @@ def test_every_strategy_that_covers_rounds_goes_on_from_the_models_text(strategy
     it.model.down = False
     it.try_again()
     asked = [request for request in it.model.requests if request.rounds and request.rounds[0].id == "r8"]
-    assert asked
-    assert asked[-1].previous is not None
-    assert asked[-1].previous.summary == current.summary
-    assert asked[-1].previous.notes == current.notes
+    shown = [request.previous for request in asked if request.previous is not None]
+    assert shown
+    assert {(one.summary, one.notes) for one in shown} == {(current.summary, current.notes)}
+    made = it.compactor.get_compaction()
+    assert made is not None
+    assert made.end_index == 12
+    assert made.notes[: len(current.notes)] == current.notes
 
 
 def test_rounds_that_take_several_requests_replace_it_once_all_are_in() -> None:

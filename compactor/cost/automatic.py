@@ -1,0 +1,91 @@
+"""How a compactor works that was told nothing but its summarizer: as somebody who knows would have set it up."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+
+from memory.arguments import ConfigError
+
+from ..config import CompactorConfig
+from ..tokens import DEFAULT_WINDOW, window_of
+from ..triggers import Verdict, default_trigger
+from ..view import View
+from .cost_optimal import LEAST, CostOptimal
+from .prices import Prices
+
+#: Settings that ask for the rule of the configuration: so many rounds, and then so many retained.
+RULE = frozenset({"threshold", "retain_recent", "token_ratio"})
+#: Share of a prompt's budget at which a compaction is due at the latest.
+USED = 0.85
+#: Share of the budget that notes may take, the least and the most tokens, and those that are assumed of the first ones.
+TARGET_SHARE, MIN_TARGET, MAX_TARGET, FIRST_SUMMARY = 0.2, 600, 4_000, 500
+#: Maximum tokens of a request to the summarizer.
+MAX_INPUT = 100_000
+
+
+class Automatic(CostOptimal):
+    """The trigger of a compactor that was told nothing but its summarizer.
+
+    Until a prompt's budget is known, the configuration's rule decides. From then on it is cost-optimal, by the prices
+    of the models that are asked, and the configuration is completed: only the open round is retained, and the length of
+    summaries follows from the budget.
+    """
+
+    def __init__(self, model: str) -> None:
+        super().__init__(Prices(), LEAST, None, None, None, None, None)
+        self.name = f"automatic({model!r})"
+        self._model = model
+        self._given, self._rule = self._config, default_trigger(self._config)
+        #: What the prices and the completed configuration were made for: the agent's model, and the budget of prompts.
+        self._agent: str | None = None
+        self._prompt_budget: int | None = None
+
+    def within(self, config: CompactorConfig) -> Automatic:
+        trigger = super().within(config)
+        trigger.config = trigger._agent = trigger._prompt_budget = None
+        trigger._given, trigger._rule = config, default_trigger(config)
+        return trigger
+
+    @property
+    def _first_summary(self) -> int:
+        return min(super()._first_summary, FIRST_SUMMARY)
+
+    def _weigh(self, view: View) -> Verdict:
+        budget = view.ledger.budget or self._given.max_tokens
+        if budget is None:
+            return self._rule.verdict(view)
+        agent = view.ledger.model or self._given.model or self._model
+        if self._agent != agent:
+            self.prices, self._agent = find_prices(agent, self._model), agent
+        if self._prompt_budget != budget:
+            self.budget, self._prompt_budget = max(int(USED * budget), 1), budget
+            self.config = self._config = complete(self._given, budget, self._model)
+        return super()._weigh(view)
+
+    def describe(self, config: CompactorConfig) -> list[str]:
+        if self.config is None:
+            return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
+        whose = f"{self._agent} and {self._model}" if self._agent != self._model else self._model
+        source = (
+            f"of {whose}" if self.prices.per_token is not None else f"usual ones, for nobody knows those of {whose}"
+        )
+        budget = f"Budget: {self._prompt_budget:,} tokens, from compose."
+        named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
+        prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
+        return [budget, f"Prices: {source}, an input token being 1: {prices}.", *super().describe(self.config)]
+
+
+def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfig:
+    """Return *config* completed for prompts of *budget* tokens and a summarizer that asks *model*."""
+    target = min(max(int(TARGET_SHARE * budget), MIN_TARGET), MAX_TARGET, max(budget // 3, 1))
+    most = min((window_of(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
+    return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=most)
+
+
+def find_prices(agent: str, summarizer: str) -> Prices:
+    """Return the prices of two models. The summarizer's stand for an unknown agent's, and usual ones for both."""
+    for name in (agent, summarizer):
+        with suppress(ConfigError):
+            return Prices.of_model(name, summarizer=summarizer)
+    return Prices()

@@ -1,0 +1,75 @@
+"""What asking a summarizer has been like so far: what its next answers will cost is estimated from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .summarizers.base import RequestKind, Summary
+
+#: Weight of the newest answer in a mean length.
+NEWEST = 0.5
+#: No model writes more tokens; a larger count is an error of the endpoint.
+MAX_ANSWER = 200_000
+#: Minimum share of a continued prompt that comes from the provider's cache, if the two models share one.
+MIN_CACHED = 0.5
+#: A model that has answered this many requests for changes with something else, and at least half of all, gets no more.
+MAX_REFUSED = 2
+
+
+@dataclass(slots=True)
+class Experience:
+    """What one compactor's summarizer has answered so far; lengths in tokens, None: unknown. One thread writes it."""
+
+    #: The length of an answer that holds all notes, and of one that changes some.
+    full: float | None = None
+    changes: float | None = None
+    #: Requests for changes, and how many of their answers were refused.
+    asked_for_changes: int = 0
+    refused_changes: int = 0
+    #: The largest share of a continued prompt that the provider had in its cache.
+    cached: float | None = None
+
+    @property
+    def keeps_form(self) -> bool:
+        """Whether the model mostly answers with changes if it is asked for them."""
+        return self.refused_changes < MAX_REFUSED or 2 * self.refused_changes < self.asked_for_changes
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether the summarizer finds the agent's prompt in the provider's cache, or has not tried yet."""
+        return self.cached is None or self.cached >= MIN_CACHED
+
+    def describe(self) -> list[str]:
+        """Return lines that say how the model is asked, and what it answers."""
+        if self.cached is None:
+            asks = "Asks: with a transcript, until it was tried to go on from the agent's last prompt."
+        elif self.shares_cache:
+            asks = (
+                f"Asks: behind the agent's last prompt; up to {self.cached:.0%} of it came from the provider's cache."
+            )
+        else:
+            asks = "Asks: with a transcript; the provider's cache did not have the agent's prompt."
+        known = [
+            f"{name} {tokens:,.0f} tokens"
+            for name, tokens in (("all notes", self.full), ("changes of them", self.changes))
+            if tokens is not None
+        ]
+        writes = f"Writes: {', '.join(known) or 'nothing so far'}"
+        asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
+        return [asks, f"{writes}{asked if self.asked_for_changes else ''}."]
+
+    def note_answer(self, kind: RequestKind, answer: Summary, tokens: int, *, continued: bool, refused: bool) -> None:
+        """Take note of an *answer* to a request of that *kind*; it is *tokens* long unless its usage says otherwise."""
+        usage = answer.usage or {}
+        reported = usage.get("output_tokens", 0)
+        length = float(reported if 0 < reported <= MAX_ANSWER else tokens)
+        if continued and usage.get("input_tokens"):
+            share = min(usage.get("cached_tokens", 0) / usage["input_tokens"], 1.0)
+            self.cached = max(self.cached or 0.0, share)
+        if kind == "changes":
+            self.asked_for_changes += 1
+            self.refused_changes += refused
+            if not refused:
+                self.changes = length if self.changes is None else self.changes + NEWEST * (length - self.changes)
+        elif kind == "rounds" and not refused:
+            self.full = length if self.full is None else self.full + NEWEST * (length - self.full)
