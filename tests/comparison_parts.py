@@ -14,7 +14,7 @@ from benchmarks.comparison.door import Door
 from benchmarks.comparison.driver import play
 from benchmarks.comparison.facts import told
 from benchmarks.comparison.model_server import MODEL, ModelServer
-from benchmarks.comparison.playing import Contender, job_of
+from benchmarks.comparison.playing import Contender, job_of, server_of
 
 LONG = "word " * 600
 #: To make them takes a while.
@@ -53,9 +53,7 @@ def small(turns: int = 24) -> Scenario:
 
 def through(scenario: Scenario, make: Any, variant: str = "", module: str = "ours") -> tuple[dict[str, Any], Any]:
     """Return what the driver measured and the server's log, both in this process."""
-    with ModelServer(
-        summary_tokens=scenario.summary_tokens, values=dict(scenario.facts), outage=scenario.outage
-    ) as server:
+    with server_of(scenario) as server:
         job = job_of(scenario, Contender(module, variant), server.url, "")
         adapter = make(Setting(**job["setting"]))
         door = Door(server.url)

@@ -78,7 +78,7 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     arguments = [
         "--only",
         "nothing",
-        "ours:separate",
+        "ours:messages",
         "--scenarios",
         "chat",
         "airline",
@@ -92,15 +92,15 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     assert command.main(arguments) == 0
     written = page.read_text(encoding="utf-8")
     assert written.startswith(f"# Page\n\n{RESULTS}")
-    assert "| ours, cost-optimal, separate |" in written
+    assert "| ours: README.md, OpenAI messages |" in written
     assert "old" not in written
     assert written.endswith("\n\n## More\n\nkept\n")
     printed = capsys.readouterr().out
     assert "| no compaction |" in printed
-    assert "| ours, cost-optimal, separate |" in printed
+    assert "| ours: README.md, OpenAI messages |" in printed
     assert "Left out: " in printed
     found = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
-    assert [row["label"] for row in found["scenarios"]["chat"]] == ["nothing", "ours:separate"]
+    assert [row["label"] for row in found["scenarios"]["chat"]] == ["nothing", "ours:messages"]
     assert (tmp_path / "comparison.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
@@ -111,7 +111,7 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(12))
     (tmp_path / "elsewhere").mkdir()
     there, here = str(tmp_path / "elsewhere"), str(tmp_path)
-    command.main(["--only", "ours:separate", "sliding_window", "--scenarios", "chat", "--docs", there])
+    command.main(["--only", "ours:messages", "sliding_window", "--scenarios", "chat", "--docs", there])
     assert read(Path(there) / "comparison.json")["given_up"] == {"chat": ["sliding_window"]}
     (tmp_path / "benchmarks.md").write_text(f"{RESULTS}\n## More\n", encoding="utf-8")
     command.main(["--only", "nothing", "--scenarios", "chat", "--docs", here])
@@ -119,10 +119,10 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
     found = read(tmp_path / "comparison.json")
     assert [(row["label"], bool(row["relative"])) for row in found["scenarios"]["chat"]] == [
         ("nothing", True),
-        ("ours:separate", True),
+        ("ours:messages", True),
     ]
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    assert "| ours, cost-optimal, separate |" in page
+    assert "| ours: README.md, OpenAI messages |" in page
     assert "Given up: sliding_window." in page
     ended = {"scenarios": {"chat": [found["scenarios"]["chat"][1] | {"label": "sliding_window"}]}, "given_up": {}}
     assert beside(found, ended, ["nothing", "sliding_window"])["given_up"] == {"chat": []}
@@ -131,7 +131,7 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
 def test_own_cpu_is_beside_what_was_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be measured last and alone: the other tables stay."""
     row = {"name": "no compaction", "cpu": {"10": 0.001}, "seconds": 2.0, "reached": 50}
-    results = {"scenarios": {"cpu": [row | {"label": "nothing"}]}, "given_up": {"cpu": ["ours:default"]}}
+    results = {"scenarios": {"cpu": [row | {"label": "nothing"}]}, "given_up": {"cpu": ["ours:messages"]}}
     (tmp_path / "comparison.json").write_text(json.dumps(results), encoding="utf-8")
     (tmp_path / "benchmarks.md").write_text(f"{RESULTS}\n## More\n", encoding="utf-8")
     monkeypatch.setattr(command, "alone", lambda *_what: row | {"name": "another", "cpu": {"20": 0.002}})
@@ -139,13 +139,13 @@ def test_own_cpu_is_beside_what_was_played(tmp_path: Path, monkeypatch: pytest.M
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert "| no compaction | 1.00 ms | – | 2.0 s for 50 |" in page
     assert "| another | – | 2.00 ms | 2.0 s for 50 |" in page
-    assert "Given up: ours:default." in page
+    assert "Given up: ours:messages." in page
 
 
 def test_every_adapter_is_known_by_its_file() -> None:
     """The controls and ours first; a name that is none is refused."""
     labels = [":".join(filter(None, one)) for one in command.contenders()]
-    assert labels[:3] == ["nothing", "sliding_window", "ours:default"]
-    assert command.contenders(["ours:notes"]) == [("ours", "notes")]
+    assert labels[:3] == ["nothing", "sliding_window", "ours:messages"]
+    assert command.contenders(["ours:offline"]) == [("ours", "offline")]
     with pytest.raises(SystemExit, match="no such adapter: nobody"):
         command.contenders(["nobody"])

@@ -10,9 +10,9 @@ import pytest
 from comparison_parts import CHAT, TOOLS, said, texts_of
 
 from benchmarks.comparison.adapter import Message
-from benchmarks.comparison.conversations import Absent, airline, chat, outage
+from benchmarks.comparison.conversations import Absent, airline, chat, outage, weeks
 from benchmarks.comparison.dialogues import answered, tools_of
-from benchmarks.comparison.facts import raw_in
+from benchmarks.comparison.facts import raw_in, told
 from benchmarks.comparison.model_server import Outage
 from compactor.tokens import count_tokens
 
@@ -33,6 +33,12 @@ def test_conversations_are_the_same_each_time_and_as_long_as_they_say() -> None:
     assert 7_500 < max(sizes) < 8_300
     for first, second in called.turns:
         assert first["answer"]["tool_calls"][0]["id"] == second["new"][0]["tool_call_id"]
+    asked = [turn[0]["new"][0]["content"] for turn in plain.turns]
+    telling = [(text, told(*fact)) for fact in plain.facts for text in asked if told(*fact) in text]
+    assert len(telling) == 50
+    assert {text.endswith(fact) for text, fact in telling} == {text.startswith(fact) for text, fact in telling}
+    chatting = weeks(60, 20)
+    assert [chatting.pause_before(place) for place in (0, 19, 20)] == [0.0, 30.0, 86_400.0]
     failing = outage("hangs", 20)
     assert (failing.outage, failing.turns) == (Outage(8, 27, "hangs"), chat(20).turns)
 

@@ -49,12 +49,13 @@ def forty_turns(variant: str) -> tuple[Scenario, dict[str, Any], Any]:
 
 @pytest.mark.parametrize("variant", sorted(ours.VARIANTS))
 def test_ours_keeps_every_fact_within_the_budget(variant: str) -> None:
-    """Raw in the log and told in the prompt, whatever way it compacts; and it did compact, and waited for nobody."""
+    """Raw in the log and, where a model summarizes, told in the prompt; it did compact, and waited for nobody."""
     scenario, result, log = forty_turns(variant)
     assert result["failed"] == []
     assert result["measures"]["compactions"] >= 1
     assert max(one.input for one in log if one.by == "agent") <= scenario.budget
-    assert [one.facts for one in log if one.by == "agent"][-1] == len(scenario.facts)
+    if variant != "offline":
+        assert [one.facts for one in log if one.by == "agent"][-1] == len(scenario.facts)
     assert raw_in("\n".join(result["kept"])) == dict(scenario.facts)
     assert sum(turn["waited"] for turn in result["turns"]) == 0.0
     assert result["background"]
@@ -62,8 +63,8 @@ def test_ours_keeps_every_fact_within_the_budget(variant: str) -> None:
 
 def test_two_runs_are_equal_to_the_token() -> None:
     """Threads or none: what was asked, when, and what the cache had of it."""
-    scenario, _, first = forty_turns("notes_continue")
-    assert through(scenario, ours.make, "notes_continue")[1] == first
+    scenario, _, first = forty_turns("messages")
+    assert through(scenario, ours.make, "messages")[1] == first
 
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])

@@ -9,12 +9,12 @@ from typing import Any
 
 import openai
 import pytest
-from comparison_parts import LONG, ask, client_of, said, setting_of
+from comparison_parts import LONG, ask, said, setting_of
 
 from benchmarks.comparison.door import Door, virtual_sleep
 from benchmarks.comparison.facts import planted, raw_in, told, told_in
 from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
-from benchmarks.comparison.model_server import MODEL, ModelServer, Outage
+from benchmarks.comparison.model_server import ModelServer, Outage
 from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
 from compactor.strategies.note_edits import parse_edits
@@ -60,9 +60,9 @@ def test_a_summary_keeps_every_fact_that_its_request_shows() -> None:
 
 @pytest.mark.parametrize("structured", [False, True])
 def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None:
-    """In the form that was asked for; what stood before goes through no summary again."""
+    """In the form and as long as was asked for; what stood before goes through no summary again."""
     facts = planted(3, seed=2)
-    model = FakeModel()
+    model = FakeModel(change_words=100)
     model.answered({"messages": [said("user", told(*facts[0]))]})
     noted = f"1. {facts[0][0]}={facts[0][1]}\n{told(*facts[1])}\n"
     body: dict[str, Any] = {"messages": [said("user", noted + contract("changes").content)]}
@@ -70,7 +70,8 @@ def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None
     if structured:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "changes", "schema": {}}}
     changes = parse_edits(model.answered(body)["content"])
-    assert [change.op for change in changes] == ["add", "add"]
+    assert {change.op for change in changes} == {"add"}
+    assert sum(len(change.text.split()) for change in changes[1:]) == 100
     assert told_in(changes[0].text) == dict(facts[1:2])
     assert model.depths.of == {facts[0][0]: 1, facts[1][0]: 1}
 
@@ -182,16 +183,6 @@ def test_a_request_that_takes_no_time_is_never_held() -> None:
     clock.wait(0.0)
     assert clock.held == 0
     assert clock.passed(3.0) == (3.0, False)
-
-
-def test_a_request_to_warm_up_leaves_no_trace() -> None:
-    """What a client imports for its first request has been imported then; cache, clock and log know nothing of it."""
-    with ModelServer() as server, client_of(f"{server.url}/warm") as client:
-        asked = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": LONG}])
-        assert asked.choices[0].message.content
-        assert (server.log, server.time.now) == ([], 0.0)
-        ask(server, [said("user", LONG)])
-        assert server.log[0].cached == 0
 
 
 def test_requests_held_at_the_end_are_let_go() -> None:

@@ -14,7 +14,7 @@ from benchmarks.comparison.model_server import Answered, Outage
 from benchmarks.comparison.money import LISTS, cost_of
 from benchmarks.comparison.playing import Outcome
 from benchmarks.comparison.plot import plotted
-from benchmarks.comparison.report import cpu_table, least_table, numbers, quantile, related, table, waiting
+from benchmarks.comparison.report import cpu_table, least_table, numbers, quantile, related, table, waiting, words_table
 from benchmarks.comparison.shapes import shape_of
 
 
@@ -59,21 +59,27 @@ def outcome_of(name: str, log: list[Answered], **more: Any) -> Outcome:
 
 @pytest.mark.slow
 def test_a_table_has_a_row_for_each() -> None:
-    """With as many cells as the head."""
+    """With as many cells as the head; who was played with several lengths of changes stands in a table of those."""
     scenario = small(3)
     log = [Answered("agent", 1, 2_000, 1_024, 50, 1.0), Answered("summarizer", 1, 900, 0, 400, 6.3)]
     base = outcome_of("no compaction", log[:1])
     outcomes = {"nothing": base, "ours:default": outcome_of("ours, by default", log), "x": outcome_of("x<y", log)}
     rows = related([{"label": label} | numbers(scenario, one) for label, one in outcomes.items()])
     assert related(rows[1:])[0]["relative"] is None
-    assert rows[0]["relative"] == [1.0, 1.0, 1.0]
+    assert rows[0]["relative"] == [1.0] * len(LISTS)
     assert (rows[1]["depth"], rows[1]["held_p50"], rows[1]["held_p99"]) == (1.5, 0.002, 6.5)
     failing = replace(scenario, outage=Outage(1, 2, "fails"))
     assert numbers(failing, outcome_of("a", log))["until_again"] is None
     later = [*log, Answered("summarizer", 5, 900, 0, 400, 6.3)]
     assert numbers(failing, outcome_of("a", later))["until_again"] == 3
+    several = [row | {"change_words": 100, "by_words": {"50": row, "400": row}} for row in rows[1:2]]
+    printed = words_table([*several, rows[2]]).splitlines()
+    assert printed[0].endswith("| 50 | 100 | 400 |")
+    assert [line.count("|") for line in printed] == [5, 5, 5]
+    assert "(1.5)" in printed[-1]
+    assert words_table(rows) == ""
     printed = table(failing, rows).splitlines()
-    assert {line.count("|") for line in printed if line.startswith("|")} == {15}
+    assert {line.count("|") for line in printed if line.startswith("|")} == {17}
     assert "| 2.00 ms | 6.5 s |" in printed[-2]
 
 
@@ -141,18 +147,15 @@ def test_what_ours_cost_stands_beside_the_least() -> None:
     """For the sizes that were met; for a run that compacted nothing there is none."""
     scenario = small(3)
     agent = Answered("agent", 1, 2_000, 1_024, 50, 1.0)
-    for continues, style in ((0.0, "separate"), (1.0, "continue")):
-        log = [agent, Answered("summarizer", 1, 900, 0, 400, 6.3)]
-        outcome = outcome_of("ours", log, measures={"continues": continues})
+    for cached, style in ((0, "separate"), (640, "continue")):
+        log = [agent, Answered("summarizer", 1, 900, cached, 400, 6.3)]
+        outcome = outcome_of("ours", log, measures={"retained": 700.0})
         met = shape_of(scenario, outcome)
         assert met is not None
-        assert (met.style, met.sizes.delta) == (style, 400)
+        assert (met.style, met.sizes.delta, met.sizes.retained) == (style, 400, 700)
         row = {"relative": None} | numbers(scenario, outcome) | {"least": [met.told(one.prices) for one in LISTS]}
-        assert least_table([row]).count("|") == 3 * 10
+        assert least_table([row]).count("|") == 3 * 12
     assert shape_of(scenario, outcome_of("ours", [agent])) is None
-    retaining = shape_of(replace(scenario, retained=700), outcome)
-    assert retaining is not None
-    assert retaining.sizes.retained == 700
 
 
 def test_times_are_written_as_people_do() -> None:

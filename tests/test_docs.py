@@ -129,16 +129,17 @@ def test_code_blocks_of_the_docs_run(
 
 
 def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The block that has it all asks nobody yet, and weighs with its own prices: a tenth for a token in the cache."""
+    """The block that has it all asks nobody yet, and weighs with the prices of its model: a tenth for a cached token."""
     page = "docs/cost.md"
     with reader(page, tmp_path, monkeypatch, said=[]) as server:
         names = blocks(page, "python")[0].run()
         assert server.requests == []
     evaluations = [event for event in names["compactor"].events if event.name == "compaction.cost_evaluated"]
     assert {event.reason for event in evaluations} == {"nothing_to_cover"}
-    assert (evaluations[0].role, evaluations[0].cached) == ("assistant", names["prices"].cached_input)
+    assert (evaluations[0].role, round(evaluations[0].cached, 9)) == ("assistant", 0.1)
+    assert names["compactor"].describe() in capsys.readouterr().out
 
 
 def test_the_configuration_shown_gives_each_role_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ A turn, as the driver plays it:
 
     messages = adapter.prompt([{"role": "user", "content": "..."}])     # timed: this is what the chat loop waits for
     ...the driver asks the model server as the agent, with these messages...
+    adapter.billed(6_200, 5_760)                                        # what the provider says of that call
     adapter.answered({"role": "assistant", "content": "...", "tool_calls": [...]})                  # timed likewise
     messages = adapter.prompt([{"role": "tool", "tool_call_id": "...", "content": "..."}, ...])     # if it called any
 
@@ -34,7 +35,7 @@ class Setting:
 
     #: Of the server, with `/v1` at its end. Any API key is accepted.
     base_url: str
-    #: The name that the summarizer's requests carry; the agent's own are "agent".
+    #: The name that the summarizer's requests carry.
     model: str
     #: Tokens (o200k_base, tools and system message included) that no prompt should pass.
     budget: int
@@ -65,6 +66,8 @@ class Adapter(ABC):
     background: bool = False
     #: What is worth saying of its settings, in one line; shown below the tables.
     settings: str = ""
+    #: Definitions of tools that its agent's calls carry beside those of the conversation.
+    tools: Sequence[Mapping[str, Any]] = ()
 
     @abstractmethod
     def prompt(self, new: list[Message]) -> list[Message]:
@@ -77,6 +80,10 @@ class Adapter(ABC):
     @abstractmethod
     def answered(self, message: Message) -> None:
         """Take in what the agent answered, calls of tools included."""
+
+    def billed(self, tokens: int, cached: int) -> None:  # noqa: B027  (most do not use it)
+        """The provider has counted *tokens* in the agent's last prompt, and *cached* of them were in its cache. Called
+        before ``answered``."""
 
     def wait_idle(self, timeout: float) -> bool:
         """Return True once nothing is under way in the background; False after *timeout* real seconds, 0 for at once.

@@ -25,7 +25,7 @@ __all__ = ["contenders", "main"]
 #: Not adapters.
 _PARTS = ("__init__",)
 #: Turns at which the CPU of one is told, and of how many up to it that is the mean.
-MARKS, WINDOW = (10, 100, 1_000, 10_000), 100
+MARKS, WINDOW = (1, 10, 100, 1_000, 10_000), 100
 #: Rows, and labels of who was given up.
 _Played = tuple[list[dict[str, Any]], list[str]]
 
@@ -125,13 +125,24 @@ def _scenario(name: str, options: argparse.Namespace) -> _Played:
     def row(contender: Contender) -> dict[str, Any]:
         outcome = _best_of(scenario, contender, options)
         found = numbers(scenario, outcome)
-        if contender.module == "ours" and (met := shape_of(scenario, outcome)) is not None:
-            found["least"] = [met.told(one.prices) for one in LISTS]
+        if contender.module == "ours":
+            if (met := shape_of(scenario, outcome)) is not None:
+                found["least"] = [met.told(one.prices) for one in LISTS]
+            found["by_words"] = dict(_by_words(scenario, contender, options)) if outcome.summarizer else {}
         return found
 
     rows, given_up = _each(scenario.name, options, row, skip="" if scenario.fits else BASELINE)
     print(section(scenario, related(rows), given_up), flush=True)
     return rows, given_up
+
+
+def _by_words(
+    scenario: Scenario, contender: Contender, options: argparse.Namespace
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give what came of *scenario* with other lengths of the model's changes than the tables'."""
+    for words in scenario.change_words[1:]:
+        with_words = replace(scenario, change_words=(words,))
+        yield str(words), numbers(with_words, played(with_words, contender, timeout=options.timeout))
 
 
 def _best_of(scenario: Scenario, contender: Contender, options: argparse.Namespace) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,14 +25,19 @@ __all__ = [
     "Step",
     "airline",
     "chat",
+    "other_model",
     "outage",
     "paced",
     "tools",
+    "weeks",
     "window",
 ]
 
 #: Real dialogues between customers and an airline's agent, one a line, where they are there.
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
+
+#: Words in the model's answers that change notes, for the conversations that are played with several.
+CHANGE_WORDS = (100, 50, 200, 400)
 
 _VOCABULARY = (
     "we have seen that the order came late and would like to know what can be done about it before the end of next"
@@ -73,14 +79,15 @@ class Scenario:
     facts: tuple[tuple[str, str], ...] = ()
     summary_tokens: int = 400
     outage: Outage | None = None
-    #: Tokens of the newest turns that ours are told to keep as they are; None: as each variant has it.
-    retained: int | None = None
     #: Virtual seconds that the user takes before each turn but the first; and so many before every so-manieth.
     pause: float = 0.0
     break_: float = 0.0
     every: int = 20
-    #: The place in ``money.LISTS`` of the prices by which ours weighs.
-    prices: int = 0
+    #: What the agent's requests name as their model; empty: what the summarizer's do.
+    agent: str = ""
+    #: How many words the model writes beside new facts when it is asked for changes. Who asks for some is played with
+    #: each; the tables show the first, and the others beside it.
+    change_words: tuple[int, ...] = (100,)
     #: Whether a prompt of all of it can be sent at all.
     fits: bool = True
 
@@ -138,11 +145,9 @@ def _insert(rng: random.Random, said: str, fact: str) -> str:
     """Return *said* with the sentence *fact* between two of its sentences, at its beginning or at its end."""
     if not fact:
         return said
-    sentences = said.split(". ")
-    place = rng.randint(0, len(sentences))
-    before, after = ". ".join(sentences[:place]), ". ".join(sentences[place:])
-    before = before if not before or before.endswith(".") else f"{before}."
-    return " ".join(filter(None, (before, fact, after)))
+    sentences = re.split(r"(?<=\.) ", said)
+    sentences.insert(rng.randint(0, len(sentences)), fact)
+    return " ".join(sentences)
 
 
 def _fact_of(number: int, turns: int, facts: Sequence[tuple[str, str]]) -> str:
@@ -161,6 +166,15 @@ def chat(turns: int = 200) -> Scenario:
         system=_system(300),
         budget=8_000,
         facts=facts,
+        change_words=CHANGE_WORDS,
+    )
+
+
+def other_model(turns: int = 200) -> Scenario:
+    """The chat, where another model summarizes than the agent's: no cache has the agent's prompt for it."""
+    plain = chat(turns)
+    return replace(
+        plain, name="other model", agent="another", about=f"{plain.about}; the agent's model is not the summarizer's"
     )
 
 
@@ -178,7 +192,7 @@ def paced(turns: int = 200) -> Scenario:
 
 
 def weeks(turns: int = 588, sitting: int = 21) -> Scenario:
-    """Two people who chat for weeks: short turns, some twenty at a sitting, and a day or two between sittings."""
+    """Two people who chat for weeks: short turns, *sitting* of them at a time, and a day between sittings."""
     facts = tuple(planted(turns // 12, seed=9))
     return Scenario(
         name="weeks",
@@ -188,6 +202,7 @@ def weeks(turns: int = 588, sitting: int = 21) -> Scenario:
         system=_system(150),
         budget=8_000,
         facts=facts,
+        change_words=CHANGE_WORDS,
         pause=30.0,
         break_=86_400.0,
         every=sitting,
@@ -230,6 +245,7 @@ def tools(turns: int = 80) -> Scenario:
         window=450_000,
         tools=(_TOOL,),
         facts=facts,
+        change_words=CHANGE_WORDS,
     )
 
 
@@ -252,25 +268,24 @@ def airline(dialogues: int = 40, path: Path = AIRLINE) -> Scenario:
 
 
 def window(turns: int = 2_000) -> Scenario:
-    """A long chat in a window of 128,000 tokens: r = 500, s = 3,000, S = 2,000, R = 4,000."""
+    """A long chat in a window of 128,000 tokens: r = 500, s = 3,000, S = 2,000."""
     facts = tuple(planted(min(50, turns // 4), seed=8))
     return Scenario(
         name="window",
         about=f"{turns:,} turns of 500 tokens in a window of 128,000, of which a prompt may take 110,000; system"
-        " message 3,000, summary 2,000, retained 4,000",
+        " message 3,000, summary 2,000",
         turns=tuple(_talk(turns, 250, 250, facts, seed=12)),
         system=_system(3_000),
         budget=110_000,
         facts=facts,
         summary_tokens=2_000,
-        retained=4_000,
-        prices=2,
         fits=False,
     )
 
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "chat": chat,
+    "other": other_model,
     "paced": paced,
     "weeks": weeks,
     "tools": tools,

@@ -8,16 +8,15 @@ The standard library alone is imported here: what else there is in the process i
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from .adapter import Adapter, Message, Setting
@@ -71,10 +70,14 @@ class Played:
             asked = self._door.ask("/agent", {"messages": prompt, "tools": self._tools, "answer": step["answer"]})
             self._pass(asked["now"], asked["until"], times)
             try:
-                self._called(times, self._adapter.answered, step["answer"])
+                self._called(times, partial(self._answered, asked), step["answer"])
             except Exception as error:  # noqa: BLE001
                 self._failed(error)
                 return
+
+    def _answered(self, asked: Mapping[str, Any], answer: Message) -> None:
+        self._adapter.billed(asked["input"], asked["cached"])
+        self._adapter.answered(answer)
 
     def pause(self, seconds: float) -> None:
         """Let the user take so long to read, think and type."""
@@ -134,7 +137,7 @@ def _beside() -> float:
 def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]:
     """Play *job*'s conversation, and return what was measured."""
     door.ask("/adapter", {"background": adapter.background})
-    with contextlib.closing(Played(adapter, door, job["setting"]["tools"])) as played:
+    with contextlib.closing(Played(adapter, door, [*job["setting"]["tools"], *adapter.tools])) as played:
         for steps, seconds in zip(job["turns"], job["pauses"], strict=True):
             if seconds:
                 played.pause(seconds)
@@ -154,7 +157,7 @@ def play(adapter: Adapter, door: Door, job: Mapping[str, Any]) -> dict[str, Any]
 
 def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
     """Play *job*'s turns again and again with no agent between, for the CPU that a turn takes: the mean of
-    the window up to each of its marks, with all that is done in the background."""
+    the window up to each of its marks without the very first, with all that is done in the background."""
     marks, window, turns = job["marks"], job["window"], job["turns"]
     spent: list[float] = []
     found: dict[str, float] = {}
@@ -170,7 +173,7 @@ def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
         spent.append(in_turn + _beside() - beside)
         adapter.advanced(float(number))
         if number in marks:
-            newest = spent[-window:]
+            newest = spent[1:][-window:] or spent  # the first turn is shown by itself
             found[str(number)] = sum(newest) / len(newest)
         if time.monotonic() > until:
             break
@@ -183,25 +186,6 @@ def alone(adapter: Adapter, job: Mapping[str, Any]) -> dict[str, Any]:
         "reached": len(spent),
         "seconds": sum(spent),
     }
-
-
-def _warm(make: Callable[[Setting], Adapter], setting: Setting) -> None:
-    """Have an adapter that is thrown away take one short turn: what is imported or loaded but once is not measured."""
-    adapter = make(replace(setting, folder=tempfile.mkdtemp(dir=setting.folder or None)))
-    try:
-        adapter.prompt([{"role": "user", "content": "Good morning."}])
-        adapter.answered({"role": "assistant", "content": "Good morning, what can I do for you?"})
-        adapter.prompt([{"role": "user", "content": "Nothing yet."}])
-        if (openai := sys.modules.get("openai")) is not None:  # most of it is imported at its first request
-            _ask_once(openai, setting)
-    finally:
-        _closed(adapter)
-
-
-def _ask_once(openai: Any, setting: Setting) -> None:
-    """Make a request of which the server takes no note."""
-    with openai.OpenAI(base_url=setting.base_url.removesuffix("/v1") + "/warm", api_key="none") as client:
-        client.chat.completions.create(model=setting.model, messages=[{"role": "user", "content": "Good morning."}])
 
 
 def _closed(adapter: Adapter) -> None:
@@ -218,11 +202,7 @@ def main(arguments: list[str]) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # libraries print what they like; the result stands alone
         module = importlib.import_module(f"benchmarks.peers.{job['module']}")
         setting = Setting(**job["setting"])
-        _warm(module.make, setting)
         adapter: Adapter = module.make(setting)
-        # Else it is by chance in whose turn all that was imported is looked through for what can be freed.
-        gc.collect()
-        gc.freeze()
         door = Door(job["setting"]["base_url"].removesuffix("/v1"))
         try:
             result = alone(adapter, job) if "marks" in job else play(adapter, door, job)

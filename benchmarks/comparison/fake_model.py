@@ -6,7 +6,6 @@ Better than any model at what is counted here, and the same for all: so what is 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,8 @@ _WORDS = (
     " state was told while another question came up that had to wait until more is known of the cause which was"
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
+#: Words in a sentence, at most.
+_SENTENCE = 24
 #: Where a summary has the facts, and what else happened.
 _KEPT, _DONE = "Goal", "Done"
 _CHANGES = re.compile(r"\b(add|replace|remove)\b.*\b(add|replace|remove)\b.*\b(add|replace|remove)\b", re.DOTALL)
@@ -36,12 +37,12 @@ def asks_for_changes(body: Mapping[str, Any]) -> bool:
 
 
 class FakeModel:
-    """Answers requests with summaries of *summary_tokens*."""
+    """Answers requests with summaries of *summary_tokens*; with *change_words* beside new facts where it is asked for
+    changes."""
 
-    def __init__(self, summary_tokens: int = 400, change_words: int = int(os.environ.get("CW", "24"))) -> None:
-        self._change_words = change_words
+    def __init__(self, summary_tokens: int = 400, change_words: int = 100) -> None:
         self.depths = Depths()
-        self._summary_tokens = summary_tokens
+        self._summary_tokens, self._change_words = summary_tokens, change_words
         self._answers = 0
 
     def answered(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,16 +66,14 @@ class FakeModel:
         lines = [f"## {_KEPT}", *_lines(facts), f"## {_DONE}"]
         rng = random.Random(self._answers)
         while (left := self._summary_tokens - count_tokens("\n".join(lines))) > 4:
-            lines.append(f"- {self._words(rng, min(left - 3, 24))}.")
+            lines.append(f"- {self._words(rng, min(left - 3, _SENTENCE))}.")
         return "\n".join(lines)
 
     def _changes(self, facts: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """Return the new facts and one sentence of what was done, as changes in the form that was asked for."""
-        rng, left = random.Random(self._answers), self._change_words
-        added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)]
-        while left > 0:
-            added.append((_DONE, f"{self._words(rng, min(left, 24))}."))
-            left -= 24
+        """Return the new facts and sentences of what was done, as changes in the form that was asked for."""
+        rng, words = random.Random(self._answers), self._change_words
+        done = [self._words(rng, min(words - at, _SENTENCE)) for at in range(0, words, _SENTENCE)]
+        added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)] + [(_DONE, f"{one}.") for one in done]
         if body.get("response_format"):
             adding = [{"section": section, "text": text} for section, text in added]
             return json.dumps({"add": adding, "replace": [], "remove": []})

@@ -55,11 +55,14 @@ class ModelServer:
         *,
         latency: Latency | None = None,
         summary_tokens: int = 400,
+        change_words: int = 100,
+        agent: str = MODEL,
         values: Mapping[str, str] | None = None,
         outage: Outage | None = None,
     ) -> None:
         self.time = VirtualTime()
-        self.model = FakeModel(summary_tokens)
+        self.model = FakeModel(summary_tokens, change_words)
+        self._agent = agent
         self._latency = latency or Latency()
         self._values = tuple((values or {}).values())
         self._outage = outage
@@ -110,7 +113,7 @@ class ModelServer:
         text = "\n".join(map(shown, messages))
         now = self.time.now
         with self._lock:
-            tokens, cached = self._prefixes.taken(MODEL, messages, body.get("tools") or (), now)
+            tokens, cached = self._prefixes.taken(self._agent, messages, body.get("tools") or (), now)
             seconds = self._latency.of(tokens, output)
             facts = sum(value in text for value in self._values)
             answered = Answered("agent", self._turn, tokens, cached, output, seconds, facts=facts)

@@ -32,6 +32,10 @@ LISTS = (
         "cached 0.1, write 1.25, output 5",
         Prices(cached_input=0.1, cache_write=1.25, output=5.0, summarizer_input=1.0, summarizer_output=5.0),
     ),
+    PriceList(
+        "cached 0.1, write 1, output 8",
+        Prices(cached_input=0.1, cache_write=1.0, output=8.0, summarizer_input=1.0, summarizer_output=8.0),
+    ),
 )
 
 

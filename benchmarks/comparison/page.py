@@ -12,7 +12,7 @@ from benchmarks.quality import tables
 from .conversations import SCENARIOS, Scenario
 from .money import LISTS
 from .plot import plotted
-from .report import cpu_table, least_table, related, table
+from .report import cpu_table, least_table, related, table, words_table
 
 __all__ = ["CPU", "QUALITY", "RESULTS", "Results", "beside", "read", "section", "written"]
 
@@ -81,7 +81,8 @@ def _sections(results: Results) -> Iterator[str]:
 def section(scenario: Scenario, rows: Sequence[Mapping[str, Any]], given_up: Sequence[str]) -> str:
     """Return what is shown of *scenario*, and who is missing."""
     least = [least_table(rows)] if any("least" in row for row in rows) else []
-    return _with(given_up, table(scenario, rows), *least)
+    words = [found] if (found := words_table(rows)) else []
+    return _with(given_up, table(scenario, rows), *words, *least)
 
 
 def _with(given_up: Sequence[str], *parts: str) -> str:

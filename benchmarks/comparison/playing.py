@@ -8,11 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from compactor.tokens import count_tokens
 
 from .conversations import Scenario
 from .facts import raw_in
@@ -21,7 +19,7 @@ from .money import LISTS, Cost, cost_of
 from .prefixes import shown
 from .virtual_time import Latency
 
-__all__ = ["Contender", "Outcome", "alone", "job_of", "played"]
+__all__ = ["Contender", "Outcome", "alone", "job_of", "played", "server_of"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,13 +68,21 @@ class Outcome:
         return [one for one in self.log if one.by == "summarizer"]
 
 
+def server_of(scenario: Scenario) -> ModelServer:
+    """Return the server that *scenario* is played with."""
+    return ModelServer(
+        summary_tokens=scenario.summary_tokens,
+        change_words=scenario.change_words[0],
+        agent=scenario.agent or MODEL,
+        values=dict(scenario.facts),
+        outage=scenario.outage,
+    )
+
+
 def played(scenario: Scenario, contender: Contender, *, timeout: float = 3_600) -> Outcome:
     """Play *scenario* to *contender* in a process of its own. Raises ``RuntimeError`` where that did not end well."""
     values = dict(scenario.facts)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ModelServer(summary_tokens=scenario.summary_tokens, values=values, outage=scenario.outage) as server,
-    ):
+    with tempfile.TemporaryDirectory() as folder, server_of(scenario) as server:
         found = _driven(job_of(scenario, contender, server.url, folder), contender.python, folder, timeout)
         if server.errors:
             raise RuntimeError(f"the model server failed with {contender.label}") from server.errors[0]
@@ -117,7 +123,6 @@ def alone(
 
 def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> dict[str, Any]:
     """Return what the driver is told."""
-    per_turn = scenario.tokens / len(scenario.turns)
     setting = {
         "base_url": f"{url}/v1",
         "model": MODEL,
@@ -128,12 +133,7 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "summary_tokens": scenario.summary_tokens,
         "folder": folder,
         "variant": contender.variant,
-        "options": {
-            "prices": asdict(LISTS[scenario.prices].prices),
-            "retained": scenario.retained,
-            "round": per_turn,
-            "seconds": _seconds(scenario),
-        },
+        "options": {"round": scenario.tokens / len(scenario.turns)},
     }
     return {
         "module": contender.module,
@@ -141,13 +141,6 @@ def job_of(scenario: Scenario, contender: Contender, url: str, folder: str) -> d
         "turns": [list(turn) for turn in scenario.turns],
         "pauses": [scenario.pause_before(place) for place in range(len(scenario.turns))],
     }
-
-
-def _seconds(scenario: Scenario) -> float:
-    """Return the virtual seconds from one turn to the next, about: what the agent and the user take."""
-    calls = [step["answer"] for turn in scenario.turns for step in turn]
-    answers = sum(count_tokens(shown(answer)) for answer in calls)
-    return (Latency().of(0, 0) * len(calls) + Latency().per_output * answers) / len(scenario.turns) + scenario.pause
 
 
 def _driven(job: dict[str, Any], python: str, folder: str, timeout: float) -> dict[str, Any]:

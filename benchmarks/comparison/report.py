@@ -10,7 +10,7 @@ from .conversations import Scenario
 from .money import LISTS
 from .playing import Outcome
 
-__all__ = ["BASELINE", "cpu_table", "least_table", "numbers", "quantile", "related", "table", "waiting"]
+__all__ = ["BASELINE", "cpu_table", "least_table", "numbers", "quantile", "related", "table", "waiting", "words_table"]
 
 #: To whose cost that of all is relative: no compaction.
 BASELINE = "nothing"
@@ -39,17 +39,19 @@ def numbers(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
     answered = [one for one in asked if one.status == 200]
     read, given = sum(one.input for one in agent), sum(one.cached for one in agent)
     sent, found = sum(one.input for one in answered), sum(one.cached for one in answered)
-    tokens = scenario.tokens
+    tokens, later = scenario.tokens, outcome.held[1:] or outcome.held
     return {
         "name": outcome.name,
         "version": outcome.version,
         "settings": outcome.settings,
         "background": outcome.background,
-        "held_p50": quantile(outcome.held, 0.5),
-        "held_p99": quantile(outcome.held, 0.99),
-        "held_max": max(outcome.held),
+        "held_first": outcome.held[0],
+        "held_p50": quantile(later, 0.5),
+        "held_p99": quantile(later, 0.99),
+        "held_max": max(later),
         "held_total": sum(outcome.held),
         "held_cpu": sum(outcome.busy),
+        "beside_cpu": max(sum(outcome.cpu) - sum(outcome.busy), 0.0),
         "cpu_total": sum(outcome.cpu),
         "cost": [cost.total for cost in outcome.costs],
         "per_token": [(cost.total - cost.agent_output) / tokens for cost in outcome.costs],
@@ -68,6 +70,7 @@ def numbers(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
         "facts": len(scenario.facts),
         "facts_in_prompt": outcome.facts_in_prompt,
         "facts_kept": outcome.facts_kept,
+        "change_words": scenario.change_words[0],
         "depth": statistics.fmean(outcome.depths.values()) if outcome.depths else None,
         "measures": outcome.measures,
     }
@@ -76,7 +79,12 @@ def numbers(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
 def related(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return *rows* with their cost relative to that of no compaction, where this is among them."""
     nothing = next((row["cost"] for row in rows if row["label"] == BASELINE), None)
-    return [row | {"relative": nothing and _shares(row["cost"], nothing)} for row in map(dict, rows)]
+    return [_relate(row, nothing) for row in rows]
+
+
+def _relate(row: Mapping[str, Any], nothing: Sequence[float] | None) -> dict[str, Any]:
+    by_words = {words: _relate(one, nothing) for words, one in row.get("by_words", {}).items()}
+    return {**row, "by_words": by_words, "relative": nothing and _shares(row["cost"], nothing)}
 
 
 def _shares(costs: Sequence[float], wholes: Sequence[float]) -> list[float]:
@@ -98,10 +106,12 @@ def table(scenario: Scenario, rows: Iterable[Mapping[str, Any]]) -> str:
     cost = "cost, no compaction = 1" if relative else "cost per token of conversation, without the agent's output"
     heads = [
         "",
-        "held up: p50",
+        "held up: first turn",
+        "later ones: p50",
         "p99",
         "max",
         "total",
+        "CPU beside the turns",
         f"{cost}<br>{' / '.join(one.name for one in LISTS)}",
         "agent's input, of it cached",
         "summarizer: requests, input per token of conversation, of it cached",
@@ -124,10 +134,12 @@ def _cells(scenario: Scenario, row: Mapping[str, Any]) -> list[str]:
         asked = f"{row['summarizer_requests']}, {row['amplification']:.2f}, {row['summarizer_cached']:.0%}"
     cells = [
         row["name"],
+        waiting(row["held_first"]),
         waiting(row["held_p50"]),
         waiting(row["held_p99"]),
         waiting(row["held_max"]),
         waiting(row["held_total"]),
+        waiting(row["beside_cpu"]),
         " / ".join(f"{cost:.2f}" for cost in costs),
         f"{row['agent_input']:,}, {row['agent_cached']:.0%}",
         asked,
@@ -140,6 +152,28 @@ def _cells(scenario: Scenario, row: Mapping[str, Any]) -> list[str]:
         cells.append(f"{row['facts_in_prompt']}/{row['facts']}, {row['facts_kept']}/{row['facts']}")
         cells.append("–" if row["depth"] is None else f"{row['depth']:.1f}")
     return cells
+
+
+def words_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the relative cost of those that were played with several lengths of the model's changes, by the first list
+    of prices, and how many summaries each fact went through."""
+    found = [(row, {row["change_words"]: row} | {int(at): one for at, one in row["by_words"].items()}) for row in rows]
+    lengths = sorted({words for _, by_words in found if len(by_words) > 1 for words in by_words})
+    if not lengths:
+        return ""
+    lines = [_line(["changes of so many words: cost, and summaries each fact went through", *map(str, lengths)])]
+    lines.append(_line(["---", *["--:"] * len(lengths)]))
+    for row, by_words in found:
+        if len(by_words) > 1:
+            lines.append(_line([row["name"], *(_cost_and_depth(by_words.get(words)) for words in lengths)]))
+    return "\n".join([*lines, ""])
+
+
+def _cost_and_depth(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    cost = (row["relative"] or row["per_token"])[0]
+    return f"{cost:.2f}" + (f" ({row['depth']:.1f})" if row["depth"] is not None else "")
 
 
 def least_table(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -34,23 +34,19 @@ class Met:
 def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:
     """Return the sizes of *outcome*; None where nothing was compacted.
 
-    System message and growth are the scenario's; so are summary and what is retained, where it says how much that is.
-    Else what went by while the summarizer was asked counts as retained: nobody could have compacted it in that time.
+    System message and growth are the scenario's. What went by while the summarizer was asked counts as retained: nobody
+    could have compacted it in that time.
     """
     answered = [one for one in outcome.summarizer if one.status == 200]
     if not answered or not outcome.agent:
         return None
-    if scenario.retained is not None:
-        summary, retained = float(scenario.summary_tokens), float(scenario.retained)
-    else:
-        summary = outcome.measures.get("summary", float(scenario.summary_tokens))
-        retained = outcome.measures.get("retained", 0.0)
     sizes = Sizes(
         per_call=scenario.tokens / len(outcome.agent),
         system=count_tokens(scenario.system) + 8,
-        summary=summary,
-        retained=retained,
+        summary=outcome.measures.get("summary", float(scenario.summary_tokens)),
+        retained=outcome.measures.get("retained", 0.0),
         instruction=INSTRUCTION,
         delta=sum(one.output for one in answered) / len(answered),
     )
-    return Met(sizes, "continue" if outcome.measures.get("continues") else "separate")
+    continues = 2 * sum(one.cached for one in answered) > sum(one.input for one in answered)
+    return Met(sizes, "continue" if continues else "separate")

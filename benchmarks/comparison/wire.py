@@ -1,7 +1,6 @@
 """How the model server is asked: OpenAI's chat completions over HTTP, and a door of its own for the driver.
 
 POST /v1/chat/completions    a summarizer's request, also streamed
-POST /warm/chat/completions  a request that is not counted, and takes no time
 POST /agent                  the agent's: messages and tools as the adapter gave them, and the answer of the script;
                              tells when it will be there
 POST /adapter                whether it is a background one
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODEL", "Http"]
 
-#: What the agent's requests and the summarizers' name as their model: one that libraries know.
-MODEL = "gpt-4o"
+#: What the agent's requests and the summarizers' name as their model: that of the documentation's code.
+MODEL = "gpt-5-mini"
 
 
 class Http(ThreadingHTTPServer):
@@ -87,10 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(200, ours.end())
             case "/v1/chat/completions":
                 self._complete(body)
-            case "/warm/chat/completions":
-                nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-                said = {"role": "assistant", "content": "Good morning."}
-                self._reply(200, _completion(body, {"message": said, "usage": nothing}))
             case _:
                 self._reply(404, {"error": {"message": f"nothing is served at {self.path}"}})
 

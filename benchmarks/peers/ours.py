@@ -1,66 +1,50 @@
-"""This library, at its documented settings: by its defaults, and by each of the ways that it has to be cheap."""
+"""This library, set up by the code blocks of its documentation: each variant is one of them, run as it stands there.
+
+The conversation gives the budget, the system message and the tools. What else a variant knows stands in its block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+import tempfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
-from typing import Any
-
-import openai  # noqa: F401  (the summarizer imports it when it is first asked: in somebody's turn)
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
-from compactor import (
-    CompactorConfig,
-    ContextCompactor,
-    OpenAISummarizer,
-    State,
-    Strategy,
-    compact_view,
-    compose,
-    count_tokens,
-    offload_large,
-)
-from compactor.cost import Prices, cost_optimal
-from compactor.cost.publication import deferred
+from benchmarks.comparison.documented import Section, run
+from compactor import State, compose, count_tokens
 from compactor.events import CostEvaluated, Failed, Prepared, Published
-from compactor.strategies.compact_notes import compact_notes
-from compactor.summarizers.base import Style
 from compactor.testing import FakeClock
-from memory import Memory
 from memory.events import Event
 
 __all__ = ["VARIANTS", "Ours", "make"]
 
-#: The share of the budget at which a compaction is due at the latest: one result of a tool may be the rest.
-USED = 0.85
-#: Tokens by which notes may grow, change by change, before they are all written anew.
-GROWTH = 1_200
-#: Seconds in which a model writes a token, about.
-WRITING = 0.015
-_START = datetime(2026, 1, 1, tzinfo=UTC)
 _AT_WORK = (State.LOOKING, State.COMPACTING)
+
+VARIANTS: Mapping[str, Section] = {
+    "messages": Section("README.md", "OpenAI messages"),
+    "long_runs": Section("README.md", "Long runs and lasting sessions"),
+    "all_at_once": Section("docs/cost.md", "All of it at once"),
+    "offline": Section("docs/index.md", "context-compactor"),
+}
 
 
 class Ours(Adapter):
-    """A Memory, a compactor beside it and compose(), as the README has them; time is the server's."""
+    """What a block sets up, in a conversation; time is the server's."""
 
     background = True
 
-    def __init__(self, setting: Setting, name: str, config: CompactorConfig, style: str | None, **more: Any) -> None:
-        self.name = name
+    def __init__(self, setting: Setting, section: Section) -> None:
+        self.name = f"ours: {section.page}, {section.heading}"
         self.version = _version()
-        self._setting, self._config = setting, config
-        self._clock = FakeClock(_START)
-        self._now = _START
-        self._memory = Memory(clock=lambda: self._now)
-        asking: dict[str, Any] = {"style": style} if style is not None else {}
-        self._summarizer = OpenAISummarizer(setting.model, base_url=setting.base_url, api_key="none", **asking)
-        self._compactor = ContextCompactor.for_role(
-            self._memory, "assistant", config, self._summarizer, clock=self._clock, rng=lambda: 0.5, **more
-        )
-        self._continues = float(style != "separate")
+        self._setting = setting
+        self._clock = FakeClock()
+        folder = setting.folder or tempfile.mkdtemp()
+        self._block = block = run(section, url=setting.base_url, folder=folder, clock=self._clock)
+        self.tools = block.composing.get("tools", ())
+        self._memory, self._compactor = block.memory, block.compactor
+        self._composing = {"budget": setting.budget, "system": setting.system} | block.composing
+        self._composing["tools"] = [*setting.tools, *self.tools]
         self._published: list[Published] = []
         self._weighed: list[CostEvaluated] = []
         self._asked: list[range] = []
@@ -81,12 +65,15 @@ class Ours(Adapter):
     def prompt(self, new: list[Message]) -> list[Message]:
         for message in new:
             self._memory.append(message)
-        setting = self._setting
-        return compose(self._memory, budget=setting.budget, system=setting.system, tools=setting.tools).messages
+        return compose(self._memory, self._compactor.role, **self._composing).messages
+
+    def billed(self, tokens: int, cached: int) -> None:
+        if self._block.records:
+            self._memory.record_usage(self._compactor.role, tokens, cached_tokens=cached)
 
     def answered(self, message: Message) -> None:
         self._memory.append(message)
-        if not message.get("tool_calls"):  # the turn is over: it may be compacted before the user says more
+        if self._block.finishes and not message.get("tool_calls"):
             self._memory.finish_round(self._memory.conversation.rounds[-1])
 
     def wait_idle(self, timeout: float) -> bool:
@@ -95,7 +82,6 @@ class Ours(Adapter):
 
     def advanced(self, now: float) -> None:
         self._clock.advance(max(now - self._clock.monotonic(), 0.0))
-        self._now = _START + timedelta(seconds=self._clock.monotonic())
 
     def wakes_at(self) -> float | None:
         return next((self._clock.monotonic() + seconds for seconds in self._clock.waiting), None)
@@ -108,11 +94,9 @@ class Ours(Adapter):
         minor = [one for one in made if not one.major]
         sizes = [one for one in self._weighed if one.is_due]
         found: dict[str, float] = {
-            "continues": self._continues,
             "compactions": len(made),
             "majors": len(made) - len(minor),
             "failures": self._failures,
-            "retained": 1 * float(self._setting.options["round"]),
             "sent_minor": sum(one.sent_tokens for one in minor),
             "sent_major": sum(one.sent_tokens for one in made if one.major),
         }
@@ -139,7 +123,9 @@ class Ours(Adapter):
 
     def close(self) -> None:
         self._compactor.stop(timeout=0)  # a request that is held is answered when the server ends, which waits for us
-        self._summarizer.close()
+        if callable(close := getattr(self._compactor.summarizer, "close", None)):
+            close()
+        self._block.close()
 
 
 def _version() -> str:
@@ -149,69 +135,5 @@ def _version() -> str:
         return "this tree"
 
 
-def _default(setting: Setting) -> Adapter:
-    return Ours(setting, "ours, by default", CompactorConfig(max_tokens=setting.budget, model=setting.model), None)
-
-
-def _cost_optimal(
-    name: str, style: Style, *, notes: int | None = None, is_deferred: bool = False, strategies: Sequence[Strategy] = ()
-) -> Callable[[Setting], Adapter]:
-    """Return the maker of a variant with ``cost_optimal``: it asks in *style*; *notes* is how many tokens of changes it
-    expects, if it keeps notes; with *is_deferred*, a compaction is shown when that is cost-optimal, too."""
-    if notes is not None:
-        strategies = [compact_notes]
-
-    def make(setting: Setting) -> Adapter:
-        prices = Prices(**setting.options["prices"])
-        more: dict[str, Any] = {"strategies": strategies} if strategies else {}
-        if is_deferred:
-            more["publish"] = deferred(prices, budget=setting.budget)
-        return Ours(
-            setting,
-            f"ours, {name}",
-            CompactorConfig(
-                retain_recent=_rounds_of(setting, setting.summary_tokens if notes is None else notes),
-                target_tokens=setting.summary_tokens + (0 if notes is None else GROWTH),
-                summarizer_input_tokens=min(setting.window, 100_000),
-                model=setting.model,
-            ),
-            style,
-            trigger=cost_optimal(prices, budget=int(USED * setting.budget), style=style, delta_tokens=notes),
-            **more,
-        )
-
-    return make
-
-
-def _rounds_of(setting: Setting, answer: int) -> int:
-    """Return how many of the newest rounds stay as they are, the open one included.
-
-    So many that at least what the scenario wants retained stands behind a summary when it is shown; the turns that go
-    by while a model writes *answer* tokens are part of that. That one alone, where nothing is asked for.
-    """
-    retained = setting.options["retained"]
-    if retained is None:
-        return 1
-    meanwhile = WRITING * answer / float(setting.options["seconds"])
-    return max(round(float(retained) / float(setting.options["round"]) - meanwhile) + 1, 1)
-
-
-def _auto(setting: Setting) -> Adapter:
-    return Ours(setting, "ours, newcomer", None, None)
-
-
-VARIANTS: dict[str, Callable[[Setting], Adapter]] = {
-    "default": _default,
-    "auto": _auto,
-    "auto_other": lambda setting: _auto(__import__("dataclasses").replace(setting, model="other")),
-    "separate": _cost_optimal("cost-optimal, separate", "separate"),
-    "continue": _cost_optimal("cost-optimal, continuing", "continue"),
-    "notes": _cost_optimal("cost-optimal, notes", "separate", notes=60),
-    "notes_continue": _cost_optimal("cost-optimal, notes, continuing", "continue", notes=60),
-    "deferred": _cost_optimal("cost-optimal, separate, deferred", "separate", is_deferred=True),
-    "offload": _cost_optimal("cost-optimal, offloading", "separate", strategies=[offload_large(), compact_view]),
-}
-
-
 def make(setting: Setting) -> Adapter:
-    return VARIANTS[setting.variant or "default"](setting)
+    return Ours(setting, VARIANTS[setting.variant or "messages"])
