@@ -5,6 +5,8 @@ less the system message and tools, `event_retention_size=5` is the page's exampl
 summarizer is `LlmEventSummarizer` with its default prompt, over LiteLLM. `InMemorySessionService` keeps every event.
 https://google.github.io/adk-docs/context/compaction/
 
+Variant `sliding`: `EventsCompactionConfig(compaction_interval=3, overlap_size=1)`, its page's example for chats.
+
 The agent's model is `LiteLlm` with a client that gives the driver's answers and knows no usage, so the threshold is
 compared with ADK's own estimate. Its loop, its tools and its request processors are as they are.
 """
@@ -17,6 +19,8 @@ from typing import Any
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.agent_loop import AgentLoop
+
+VARIANTS = ("", "sliding")
 
 
 def make(setting: Setting) -> Adapter:
@@ -76,9 +80,12 @@ class GoogleADK(Adapter):
             tools=[Tool(tool["function"]) for tool in setting.tools],
         )
         fixed = len(setting.system) + len(json.dumps(list(setting.tools)))
+        when: dict[str, int] = {"token_threshold": setting.budget - fixed // 4, "event_retention_size": 5}
+        if setting.variant == "sliding":
+            self.name, when = "google-adk, sliding", {"compaction_interval": 3, "overlap_size": 1}
+            self.settings = "EventsCompactionConfig(compaction_interval=3, overlap_size=1)"
         config = EventsCompactionConfig(
-            token_threshold=setting.budget - fixed // 4,
-            event_retention_size=5,
+            **when,
             summarizer=LlmEventSummarizer(llm=LiteLlm(model=model, api_base=setting.base_url, api_key="unused")),
         )
         self._runner = InMemoryRunner(app=App(name="app", root_agent=agent, events_compaction_config=config))

@@ -9,7 +9,10 @@ https://github.com/pydantic/pydantic-ai-harness/tree/main/pydantic_ai_harness/co
 The agent's model is `OpenAIChatModel` over a transport that gives the driver's answers and tells no usage, so the
 trigger is compared with the harness' own estimate. The messages of the run are the history of the next one.
 
-Variant `blocking`: `SummarizingCompaction(max_fraction=0.85)` alone, with the newest 20 messages, its default.
+Variants:
+- `blocking`: `SummarizingCompaction(max_fraction=0.85)` alone, with the newest 20 messages, its default.
+- `tiered`: `TieredCompaction` of `ClearToolResults` and `SummarizingCompaction`, cheap to expensive, as its page has
+  it, at 0.85 of the budget.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 from benchmarks.comparison.adapter import Adapter, Message, Setting
 from benchmarks.comparison.agent_loop import AgentLoop
 
-VARIANTS = ("", "blocking")
+VARIANTS = ("", "blocking", "tiered")
 
 
 def make(setting: Setting) -> Adapter:
@@ -41,9 +44,10 @@ class PydanticAI(Adapter):
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
         from pydantic_ai_harness import FallbackCompaction, SlidingWindowCompaction, SummarizingCompaction
+        from pydantic_ai_harness.compaction import ClearToolResults, TieredCompaction
 
         self.version = version("pydantic-ai-harness")
-        self.background = setting.variant != "blocking"
+        self.background = not setting.variant
         self._loop = loop = AgentLoop(background=self.background)
 
         class Driven(httpx2.AsyncBaseTransport):
@@ -78,6 +82,19 @@ class PydanticAI(Adapter):
                     SummarizingCompaction[None](model=summarizer, max_messages=1, keep_tokens=kept),
                     SlidingWindowCompaction[None](max_messages=1, keep_tokens=kept),
                 ],
+            )
+        elif setting.variant == "tiered":
+            self.name = f"{self.name}, tiered"
+            self.settings = (
+                "TieredCompaction(ClearToolResults, SummarizingCompaction, target_fraction=0.85 of the budget)"
+            )
+            self._compaction = TieredCompaction[None](
+                tiers=[
+                    ClearToolResults[None](max_tokens=1),
+                    SummarizingCompaction[None](model=summarizer, max_messages=1),
+                ],
+                target_fraction=0.85,
+                context_window=setting.budget,
             )
         else:
             self.name, self.settings = (

@@ -4,6 +4,10 @@ Settings: `proactive_compression=True` (at 0.7 of the model's window, its defaul
 `context_window_limit`; `summary_ratio=0.3` and `preserve_recent_messages=10` are its defaults.
 https://strandsagents.com/docs/user-guide/concepts/agents/conversation-management/
 
+Variant `auto`: `context_manager="auto"`, which its documentation recommends for most agents: large results of tools are
+cut to a preview and kept aside, older messages are summarized, and a tool of its own reads them back.
+https://strandsagents.com/docs/user-guide/concepts/context-management/
+
 The agent is a real one; its loop up to the call of the model (the estimate of the tokens, then the hooks of
 `BeforeModelCallEvent`) is run on it by hand, since the driver's agent answers. As it knows no usage of those answers,
 the estimate is the model's count of the whole prompt.
@@ -15,6 +19,8 @@ import json
 from typing import Any
 
 from benchmarks.comparison.adapter import Adapter, Message, Setting
+
+VARIANTS = ("", "auto")
 
 
 def make(setting: Setting) -> Adapter:
@@ -47,6 +53,12 @@ def _read(message: Message) -> dict[str, Any]:
     return {"role": message["role"], "content": content}
 
 
+def _definition(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool of strands' own as it is sent."""
+    function = {"name": spec["name"], "description": spec["description"], "parameters": spec["inputSchema"]["json"]}
+    return {"type": "function", "function": function}
+
+
 class Strands(Adapter):
     name = "strands"
     settings = "SummarizingConversationManager(proactive_compression=True), context_window_limit = budget"
@@ -71,7 +83,11 @@ class Strands(Adapter):
             context_window_limit=setting.budget,
         )
         functions = [tool["function"] for tool in setting.tools]
-        self._manager = SummarizingConversationManager(proactive_compression=True)
+        if setting.variant == "auto":
+            self.name, self.settings = "strands, auto", "context_manager='auto', context_window_limit = budget"
+            managed: dict[str, Any] = {"context_manager": "auto"}
+        else:
+            managed = {"conversation_manager": SummarizingConversationManager(proactive_compression=True)}
         self._agent = Agent(
             model=self._model,
             system_prompt=setting.system,
@@ -87,9 +103,12 @@ class Strands(Adapter):
                 )
                 for one in functions
             ],
-            conversation_manager=self._manager,
             callback_handler=None,
+            **managed,
         )
+        given = {one["name"] for one in functions}
+        specs = [one for one in self._agent.tool_registry.get_all_tool_specs() if one["name"] not in given]
+        self.tools = [_definition(one) for one in specs]
         self._estimate, self._event = _estimate_input_tokens, BeforeModelCallEvent
 
     async def _before_model_call(self, new: list[Message]) -> None:
@@ -106,9 +125,17 @@ class Strands(Adapter):
         self._loop.run_until_complete(self._agent._append_messages(_read(message)))
 
     def kept(self) -> list[str]:
-        summary = self._manager.get_state()["summary_message"]
+        summary = self._agent.conversation_manager.get_state().get("summary_message")
         raw = (one["content"] for one in self._agent.messages if one is not summary)
-        return [block.get("text") or json.dumps(block) for content in raw for block in content]
+        return [block.get("text") or json.dumps(block) for content in raw for block in content] + self._stashed()
+
+    def _stashed(self) -> list[str]:
+        """Return what its context manager has put aside."""
+        stash = getattr(self._agent.context_manager, "_stash", None)
+        if stash is None:
+            return []
+        keys = self._loop.run_until_complete(stash._storage.list(""))
+        return [str(self._loop.run_until_complete(stash._storage.read(key))) for key in keys]
 
     def close(self) -> None:
         self._loop.close()
