@@ -8,8 +8,8 @@ https://docs.langchain.com/oss/python/langchain/middleware/built-in#summarizatio
 https://docs.langchain.com/oss/python/langchain/short-term-memory
 
 The agent is stopped before its model (`interrupt_before`), and what the driver's agent answered is written as its
-model's answer (`update_state`): all else is langchain's own loop. `ContextEditingMiddleware` is not played: it edits the
-request inside the call of the model, where the driver's agent stands.
+model's answer (`update_state`): all else is langchain's own loop. `ContextEditingMiddleware` is not played: it edits
+the request inside the call of the model, where the driver's agent stands.
 
 Variants:
 - `whole`: `trim_tokens_to_summarize=None`, so that the summarizer reads all that is replaced.
