@@ -251,7 +251,19 @@ def fold(
             plan=question.work.plan,
         )
         batch = Batch(step, request, source, reached, last, can_publish, usage, prohibitions)
-        previous = _ask_until_accepted(view, question, batch)
+        refused: SummaryRejected | None = None
+        while True:  # if an answer is refused, another form is asked for, in the end a whole summary
+            form, send, becomes = question.prepare(view, batch)
+            try:
+                previous = becomes(send())
+                break
+            except LimitReached as limited:  # a retry would start over and pay for the refused answer each time
+                raise (refused or limited) from None
+            except SummaryRejected as rejected:  # has its own event
+                if form == "full":
+                    raise
+                refused, spent = rejected, add_usage(batch.usage, rejected.usage)
+                batch = copy_with(batch, usage=spent, refused=(*batch.refused, form, rejected.check))
         usage = previous.usage
         if not is_last:
             room.tokens = question.room(view, previous)
@@ -259,25 +271,6 @@ def fold(
             yield previous
         if can_publish or (not publishes and step.at_boundary):
             usage, tokens, published, shown = None, 0, count(previous.summary), previous
-
-
-def _ask_until_accepted(view: View, question: SummaryQuestion, batch: Batch) -> CompactedMessage:
-    """Return the compaction that *question* makes of *batch*. If an answer is refused, it asks for another form, in the
-    end for a whole summary."""
-    refused: SummaryRejected | None = None
-    while True:
-        form, send, becomes = question.prepare(view, batch)
-        try:
-            return becomes(send())
-        except LimitReached:
-            if refused is None:
-                raise
-            raise refused from None  # a retry would start over and pay for the refused answer each time
-        except SummaryRejected as rejected:  # has its own event
-            if form == "full":
-                raise
-            refused, spent = rejected, add_usage(batch.usage, rejected.usage)
-            batch = copy_with(batch, usage=spent, refused=(*batch.refused, form, rejected.check))
 
 
 def quote_query(round_: Round) -> str:
