@@ -262,6 +262,25 @@ def test_what_was_stopped_goes_on(file: Path, server: ModelServer) -> None:
     assert without_times(read_report()) == resumed
 
 
+def test_another_model_is_asked_itself(file: Path, server: ModelServer) -> None:
+    """The same requests, the same file: but the paid answers are those of the first."""
+    evaluate(file, server)
+    asked = len(server.requests)
+    evaluate(file, server, "--model", "model-2")
+    assert len(server.requests) > asked
+    assert server.requests[asked].body["model"] == "model-2"
+    assert read_report()["account"]["calls_now"] == read_report()["account"]["answers"]
+
+
+def test_an_answer_without_text_is_paid_for_too(file: Path, server: ModelServer) -> None:
+    evaluate(file, server)
+    account = read_report()["account"]
+    server.answers(ok("", usage={"prompt_tokens": 777, "completion_tokens": 0}))
+    evaluate(file, server, "--answers", "others.jsonl")
+    assert read_report()["account"]["input_tokens"] == account["input_tokens"] + 777
+    assert read_report()["account"]["failed"] == 1
+
+
 def test_an_unknown_price_cannot_be_limited(file: Path, server: ModelServer) -> None:
     done = run("evaluate", file, "--model", "nobodys-model", "--base-url", server.base_url, "--max-spend", 1)
     assert "--price" in refusal(done)
