@@ -76,7 +76,7 @@ def stock_list(exchange: Exchange) -> None:
 def evaluate(file: Path, server: ModelServer, *words: object) -> Done:
     """Evaluate the server's model with a price of a dollar for a thousand tokens in, and two out."""
     options = ("--model", MODEL, "--base-url", server.base_url, "--price", "1000,2000", "--json", "report.json")
-    return run("evaluate", file, *options, *words, OPENAI_API_KEY=KEY)
+    return run("evaluate", file, "--strategy", "compact_rounds", *options, *words, OPENAI_API_KEY=KEY)
 
 
 def read_report(name: str = "report.json") -> Any:
@@ -189,6 +189,13 @@ def test_refused_answers_are_counted_by_their_check(file: Path, server: ModelSer
     assert account["failed"] == 1  # and the greeting before it is not paid for again
     assert account["calls_now"] == account["answers"] + 1 == len(server.requests)
     assert read_report()["figures"]["accepted"] == pytest.approx(100 * (1 - 1 / account["answers"]), abs=0.1)
+
+
+def test_a_model_is_asked_for_changes_of_notes_by_default(file: Path, server: ModelServer) -> None:
+    """As a compactor asks one that was told nothing else."""
+    run("evaluate", file, "--model", MODEL, "--base-url", server.base_url, "--json", "report.json")
+    assert read_report()["settings"]["strategy"] == "compact_notes"
+    assert read_report()["account"]["format"]["of"] > 0
 
 
 def test_answers_that_keep_the_form_of_edits_are_counted(file: Path, server: ModelServer) -> None:
