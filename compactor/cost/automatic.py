@@ -52,10 +52,10 @@ class Automatic(CostOptimal):
         return min(super()._first_summary, FIRST_SUMMARY)
 
     def _weigh(self, view: View) -> Verdict:
-        budget = view.ledger.budget or self._given.max_tokens
+        budget = view.ledger.asked.budget or self._given.max_tokens
         if budget is None:
             return self._rule.verdict(view)
-        agent = view.ledger.model or self._given.model or self._model
+        agent = view.ledger.asked.model or self._given.model or self._model
         if self._agent != agent:
             self.prices, self._agent = find_prices(agent, self._model), agent
         if self._prompt_budget != budget:

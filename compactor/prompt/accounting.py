@@ -137,18 +137,26 @@ class PrefixSums:
         return self.round_numbers[places.start - self.start : places.stop - self.start]
 
 
+@dataclass(slots=True)
+class PromptLimits:
+    """What a role's last prompt was to fit; the compactor learns it from here."""
+
+    #: The tokens that it could take, and the model that it was for; None and empty: unknown.
+    budget: int | None = None
+    model: str = ""
+
+
 class Ledger:
     """The costs of one role's rounds under one token counter. Any number of threads may ask it."""
 
-    def __init__(self, role: str, count: TokenCounter) -> None:
+    def __init__(self, role: str, count: TokenCounter, asked: PromptLimits | None = None) -> None:
         self.role = role
         self.count = count
+        #: What the role's last prompt was to fit, with whatever counter it was counted.
+        self.asked = asked if asked is not None else PromptLimits()
         #: Tokens of the last prompt's messages before the compaction, and of its tools; only the composer knows them.
         self.header_tokens = 0
         self.tool_tokens = 0
-        #: The tokens that the last prompt could take, and the model it was for; None and empty: unknown.
-        self.budget: int | None = None
-        self.model = ""
         #: What reports say of published reductions, each counted once.
         self.reduced: dict[object, Reduced] = {}
         # No lock for these: the worst that two threads can do is to count something twice.
@@ -596,5 +604,6 @@ def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     if ledger is None:
         for oldest in list(ledgers)[: max(len(ledgers) + 1 - MAX_COUNTERS, 0)]:
             ledgers.pop(oldest, None)
-        ledger = ledgers.setdefault(key, Ledger(role, count))
+        asked = next(iter(ledgers.values())).asked if ledgers else None
+        ledger = ledgers.setdefault(key, Ledger(role, count, asked))
     return ledger
