@@ -9,6 +9,7 @@ import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from coming_from import rows
@@ -50,8 +51,8 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_readme_has_no_link_that_breaks_elsewhere() -> None:
-    """PyPI shows the README without the files beside it, so pages are named, not linked."""
-    links = re.findall(r"\]\(([^)\s]+)\)", text_of("README.md"))
+    """PyPI shows the README without the files beside it, so pages are named, not linked. Pictures have a text instead."""
+    links = re.findall(r"(?<!!)\[[^]]*\]\(([^)\s]+)\)", text_of("README.md"))
     assert all(link.startswith("https://") for link in links)
 
 
@@ -271,3 +272,12 @@ def test_the_changelog_has_the_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     versions = re.findall(r"^## \[(.+?)\] - (?:\d{4}-\d\d-\d\d|unreleased)$", text_of("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == project["version"]
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_load_nothing_and_run_nothing(picture: Path) -> None:
+    """Whole XML without scripts, and without anything from elsewhere."""
+    text = picture.read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)  # noqa: S314  (made here)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not re.search(r"<script|<foreignObject|href=|url\((?!#)|@import|\bon\w+=", text)

@@ -7,22 +7,27 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
 from memory.errors import ContextError
+from memory.events import EventHook
 
+from .._interrupt import end_interrupted, remove_hook
 from ..config import CompactorConfig, ConfigError
 from . import replay as replays
 from . import session_commands
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
-from .demo import play_live, play_plainly, print_summary
+from .demo import draw_screen, play_live, play_plainly, print_promises, print_summary
 from .evaluate import command as evaluate_command
-from .scenario import INCIDENT, SALES_FORECAST, Demo
+from .page import open_page
+from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
 from .session_commands import AsJson, Store, option
-from .terminal import CannotRun, ConversationScreen, can_redraw, event_log, one_line, screen
+from .terminal import CannotRun, ConversationScreen, Interrupts, can_redraw, event_log, one_line, screen
 
 DEFAULT_MODEL = "gpt-5-mini"
 
@@ -48,6 +53,8 @@ Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")
 PromptOption = Annotated[
     str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
 ]
+_BUDGET_HELP = f"Maximum prompt tokens.  [default: a quarter of the longest conversation, up to {replays.MAX_BUDGET:,}]"
+Html = Annotated[str | None, option("FILE", "Write what is shown as one page, too.", "--html")]
 _DEFAULT_ROUNDS = f"[default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]"
 
 app = typer.Typer(
@@ -85,13 +92,16 @@ def demo(
     fast: Annotated[bool, typer.Option("--fast", help="The same as --pace 0.")] = False,
     latency: Annotated[float | None, _seconds("Time added to each summary.  [default: 2.5 x pace, up to 1]")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up figures.")] = 0,
+    html: Html = None,
+    price: Annotated[str, typer.Option(metavar="MODEL", help="Model whose prices are paid.")] = "gpt-4.1-mini",
     as_json: AsJson = False,
     log: LogEvents = None,
 ) -> None:
-    """Watch two agents work through a long task while their histories are compacted.
+    """Watch two agents work through a long task, with and without compaction in the background.
 
-    Needs no key and no network. A planner and a code interpreter make a sales forecast; each has its own compactor
-    thread and its own prompt. Summaries are extracted offline, after a wait as long as a model would take.
+    Needs no key and no network. A planner and a code interpreter make a sales forecast. The same conversation goes to
+    agents that send all they have and stop to summarise when the window is full. Summaries are extracted offline on
+    both sides, after a wait as long as a model would take. At the end both answer a question about the second round.
 
     With --pressure, one agent investigates an outage: results of thousands of tokens, dozens of calls in a round, an id
     that it has to read back, and never a prompt of more than 4,000 tokens. Shows the savings of each strategy.
@@ -102,15 +112,30 @@ def demo(
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
     scenario = INCIDENT if pressure else SALES_FORECAST
     count = rounds if rounds is not None else scenario.length
-    with Demo(scenario, latency, seed, hooks) as playing:
+    playing = _make_demo(scenario, latency, seed, hooks, price)
+    with open_page(html, scenario.command) as page, playing, Interrupts() as interrupts:
         if live:
-            play_live(playing, count, pace, console)
+            play_live(playing, count, pace, console, interrupts)
         else:
-            play_plainly(playing, count, pace, None if as_json else console)
-        if as_json:
-            typer.echo(json.dumps(playing.figures(), indent=2))
-        else:
-            print_summary(playing, console)
+            play_plainly(playing, count, pace, None if as_json else console, interrupts)
+        if page is not None:
+            page.print(draw_screen(playing, count, page, page.height), Text())
+            print_summary(playing, page)
+    if as_json:
+        typer.echo(json.dumps(playing.figures(), indent=2))
+        return
+    if not live:
+        print_summary(playing, console)
+    elif scenario.recalls:
+        print_promises(playing, console)
+    console.print("With a conversation of yours: compactor replay FILE. With a model: compactor chat --help.")
+
+
+def _make_demo(scenario: Scenario, latency: float, seed: int, hooks: Sequence[EventHook], model: str) -> Demo:
+    try:
+        return Demo(scenario, latency, seed, hooks, model=model, beside=True)
+    except ConfigError as error:  # only --price can be wrong
+        raise CannotRun(f"--price: {error.problems[0][1]}") from error
 
 
 @app.command(short_help="Replay a transcript of yours through a compactor.")
@@ -132,11 +157,12 @@ def replay(
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: PromptOption = "assistant",
-    budget: Budget = 8_000,
+    budget: Annotated[int | None, _number(_BUDGET_HELP, 1, unit="TOKENS")] = None,
     threshold: Threshold = 10,
     retain: Retain = 3,
     show: Annotated[bool, typer.Option("--show", help="Print the last prompt, with its texts shortened.")] = False,
     as_json: AsJson = False,
+    html: Html = None,
     log: LogEvents = None,
 ) -> None:
     """Replay a transcript of yours through a Memory and a compactor, and see the savings.
@@ -145,8 +171,8 @@ def replay(
     conversation a line. --joined keeps every message, also the system messages of later conversations.
 
     Composes a prompt for each answer in the file. A compaction is due after --threshold rounds, or at three quarters of
-    --budget; a --preset has its own strategies and triggers. The replay waits for the compactor after each message, so
-    that with the extractive summarizer all figures but times are the same at every run.
+    the budget; a --preset has its own strategies and triggers. The replay waits for the compactor after each message,
+    so that with the extractive summarizer all figures but times are the same at every run.
 
     Shows the savings of each strategy, and how prompts still had to be shortened to fit. All prompts are counted anew,
     and checked for tool calls without results and for the newest user message.
@@ -161,17 +187,24 @@ def replay(
     if not each:
         conversations = [replays.join_conversations(conversations)]
     client = find_endpoint(model or DEFAULT_MODEL, base_url)[0] if summarizer == "openai" else None
-    config = _make_config(prompt, budget, threshold, retain, model)
-    replaying = replays.Replay(config, budget, client, event_log(log), preset or "")
-    results = replaying.run_all(conversations, screen(sys.stderr))
-    figures = [one for one, _ in results]
-    if as_json:
-        typer.echo(json.dumps(replaying.make_document(file, figures, joined=not each), indent=2))
-        return
-    console = screen()
-    if show:
-        replays.print_last_prompt(results, console)
-    replays.print_report(figures, console)
+    with open_page(html, f"compactor replay {file}") as page:
+        size, results = budget or replays.choose_budget(conversations, model), None
+        while results is None:
+            config = _make_config(prompt, size, threshold, retain, model)
+            replaying = replays.Replay(config, size, client, event_log(log), preset or "")
+            try:
+                results = replaying.run_all(conversations, screen(sys.stderr))
+            except replays.BudgetTooSmall:
+                if budget is not None:
+                    raise
+                size *= 2
+        figures = [one for one, _ in results]
+        for console in filter(None, (page, None if as_json else screen())):
+            if show:
+                replays.print_last_prompt(results, console)
+            replays.print_report(figures, size, console)
+        if as_json:
+            typer.echo(json.dumps(replaying.make_document(file, figures, joined=not each), indent=2))
 
 
 @app.command(short_help="Chat with a model, and watch the compaction.")
@@ -238,6 +271,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
+        remove_hook()
         code = app(prog_name="compactor", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -262,6 +296,8 @@ def _run() -> int:
 
 
 def _complain(message: str, code: int) -> int:
+    if code == 130:
+        end_interrupted()  # taking an interpreter down lasts, and a second Ctrl-C would end it otherwise
     with contextlib.suppress(OSError):
         print(f"compactor: {one_line(message)}", file=sys.stderr)  # noqa: T201
     return code

@@ -1,49 +1,59 @@
-"""How a demo looks: a live display or plain lines while it runs, and tables at the end."""
+"""How a demo looks: both sides on a live screen or as plain lines while it runs, and figures at the end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from rich.console import Console, Group
+from rich.cells import set_cell_size
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from ..events import visible
 from ..runner import State
+from .plot import draw_plot
 from .savings import level_table, strategy_table
-from .scenario import BUDGET, Agent, Demo
-from .terminal import make_table, milliseconds, one_line, percent, quantity
+from .scenario import BUDGET, Demo
+from .sides import Agent, InTurn
+from .terminal import Interrupts, make_table, one_line, percent
 
 #: Frames a second of the live display.
 _RATE = 12
 #: Maximum pauses in a round: one wherever a model would be thinking.
 _PAUSES = 5
-_MAX_BAR = 44
-#: A full sign, a lighter one and an empty one, in Unicode and in ASCII.
-_SIGNS, _ASCII_SIGNS = "█▒·", "#=."
+WITHOUT, WITH = "without", "with context-compactor"
+_STYLES = {WITHOUT: "red", WITH: "green"}
+_FATES = {"came in": ("+", "green"), "stayed": (" ", "default"), "dropped": ("-", "red")}
+#: Lines of the screen beside both panels' texts, the plot and the notes below.
+_FRAME = 10
+_MIN_ROWS = 3
 
 
-def play_live(demo: Demo, count: int, pace: float, console: Console) -> None:
-    """Play *count* rounds of about *pace* seconds each, on a display that redraws itself."""
-    with Live(console=console, auto_refresh=False) as live:
+def play_live(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
+    """Play *count* rounds of about *pace* seconds each, on a screen that redraws itself; leave its last picture."""
+    with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def draw() -> None:
-            live.update(_draw(demo, count, console), refresh=True)
+            interrupts.check()
+            live.update(draw_screen(demo, count, console, console.height), refresh=True)
 
         def pause() -> None:
             until = time.monotonic() + pace / _PAUSES
             draw()  # here, not on a thread: drawing must not slow down the calls that are timed
             while (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, 1 / _RATE))
+                interrupts.sleep(min(left, 1 / _RATE))
                 draw()
 
-        _play(demo, count, pause)
-        draw()
+        _play(demo, count, pause, draw)
+    console.print(draw_screen(demo, count, console, console.height - 2))
 
 
-def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -> None:
+def play_plainly(demo: Demo, count: int, pace: float, console: Console | None, interrupts: Interrupts) -> None:
     """Play likewise, with a line on *console* for each thing that a compactor did; None prints nothing."""
     printed_tens = 0
 
@@ -51,118 +61,226 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None) -
         nonlocal printed_tens
         if console is None:
             return
-        done = len(demo.turn_seconds)
         news = [(role, text) for role, agent in demo.agents.items() for text in agent.watch.take_news()]
-        if done // 10 > printed_tens:
-            printed_tens = done // 10
+        if demo.played // 10 > printed_tens:
+            printed_tens = demo.played // 10
             for role, agent in demo.agents.items():
                 figures = agent.watch.figures()
                 news.append((role, f"prompt: {figures['prompt_tokens']:,} tokens of {figures['raw_tokens']:,}"))
         for role, text in news:
             # Not wrapped, so that each thing is one line for other programs.
-            console.print(visible(f"round {done:>3}  {role:<15}  {text}"), soft_wrap=True)
+            console.print(visible(f"round {demo.played:>3}  {role:<15}  {text}"), soft_wrap=True)
 
     def pause() -> None:
         print_news()
-        if pace:
-            time.sleep(pace / _PAUSES)
+        interrupts.sleep(pace / _PAUSES)
 
-    _play(demo, count, pause)
+    _play(demo, count, pause, interrupts.check)
     print_news()
 
 
-def _play(demo: Demo, count: int, pause: Callable[[], None]) -> None:
-    demo.play(count, pause)
-    demo.settle(demo.latency + 5)
+def _play(demo: Demo, count: int, pause: Callable[[], None], tick: Callable[[], None]) -> None:
+    demo.play(count, pause, tick)
+    until = time.monotonic() + demo.latency + 5
+    while not demo.settle(1 / _RATE) and time.monotonic() < until:
+        tick()
+    demo.ask()
+    tick()
 
 
-def _draw(demo: Demo, count: int, console: Console) -> Panel:
-    done = len(demo.turn_seconds)
-    width = max(20, min(console.width, 100) - 6)
-    lines = [Text(f"User: {one_line(demo.asked, width - 6)}\n{one_line(demo.doing, width)}", style="dim")]
-    for role, agent in demo.agents.items():
-        lines += [Text(""), *_draw_agent(role, agent, done, count, console)]
-    longest = milliseconds(max(demo.turn_seconds, default=0.0))
-    lines += [
-        Text(""),
-        Text.assemble("longest time that a turn was held up  ", (longest, "bold green"), style="default"),
-        Text(f"A summary takes {demo.latency:g} s longer here, as a model would. No turn waits.", style="dim"),
+def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
+    """Return a picture of both sides, as wide as *console* and *height* lines high."""
+    width, role = console.width, demo.scenario.focus
+    notes = _wrap(_explain(demo), width, console, 3 if height < 30 else 6)
+    spare = max(2 * _MIN_ROWS, height - _FRAME - len(notes) - bool(demo.answers))
+    plot = min(16, max(_MIN_ROWS, spare // 3))
+    asked = f"{demo.asked}  (said in round 2)" if demo.answers else demo.asked
+    lines: list[RenderableType] = [
+        _clip(f"{demo.scenario.command}: round {min(demo.played + 1, count)} of {count}. Prompts of {role}:", "bold"),
+        _clip(f"User: {one_line(asked)}", "default"),
+        Columns([_draw_side(demo, name, width // 2, spare - plot) for name in _STYLES], padding=0),
     ]
-    title = f"{demo.scenario.command} - round {min(done + 1, count)} of {count}"
-    width = min(console.width, 100)
-    return Panel(Group(*lines), title=title, title_align="left", border_style="cyan", padding=(0, 2), width=width)
-
-
-def _draw_agent(role: str, agent: Agent, done: int, count: int, console: Console) -> list[Text]:
-    status, figures, last = agent.compactor.status(), agent.watch.figures(), agent.watch.last
-    busy = status.state is State.COMPACTING and last.startswith("compacting")
-    end, tokens, raw = status.end_index, figures["prompt_tokens"], max(figures["raw_tokens"], 1)
-    covered = f"1-{end} summarised, {done - end} as they are" if end else f"{done} as they are"
-    lines = [
-        Text.assemble(
-            (f"{role:<16}", "bold"),
-            (" compacting " if busy else f" {status.state} ", "black on yellow" if busy else "green"),
-            (f"  {quantity(figures['compactions'], 'compaction')}", "default"),
-        ),
-        Text.assemble("rounds  ", _draw_bar(end / count, done / count, console), f"  {covered}"),
-        Text.assemble("tokens  ", _draw_bar(tokens / raw, 1.0, console), f"  {tokens:,} of {raw:,}"),
+    series = [
+        (name, style, [*agent.longest]) for (name, style), agent in zip(_STYLES.items(), _focus(demo), strict=True)
     ]
-    if len(figures["strategies"]) > 1:
-        for name, saving in figures["strategies"].items():
-            overlays = quantity(saving["overlays"], "overlay")
-            cost = f"{saving['tokens_before']:>7,} -> {saving['tokens_after']:,} tokens"
-            lines.append(Text(f"{name:<28} {overlays:<13}{cost}"))
-    return [*lines, Text(one_line(last, 90), style="dim")]
+    what = f"longest prompt per round, 1-{count}, tokens"
+    ascii_only = console.options.ascii_only
+    lines += draw_plot(what, (series[0], series[1]), count, width, plot, ascii_only=ascii_only)
+    return Group(*lines, _score(demo, width), *notes)
 
 
-def _draw_bar(full: float, part: float, console: Console) -> Text:
-    """Return a bar that is full up to the share *full* and lighter up to the share *part*."""
-    width = min(_MAX_BAR, max(10, console.width - 50))
-    signs = _ASCII_SIGNS if console.options.ascii_only else _SIGNS
-    first = min(width, round(full * width))
-    second = min(width, max(first, round(part * width)))
-    return Text.assemble(
-        (signs[0] * first, "green"), (signs[1] * (second - first), "yellow"), (signs[2] * (width - second), "dim")
+def _rival(demo: Demo) -> InTurn:
+    assert demo.rival is not None  # noqa: S101  (the command always plays both sides)
+    return demo.rival
+
+
+def _focus(demo: Demo) -> tuple[Agent, Agent]:
+    """Return both sides' agent whose prompts are shown."""
+    role = demo.scenario.focus
+    return _rival(demo).agents[role], demo.agents[role]
+
+
+def _clip(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="crop")
+
+
+def _wrap(sentences: Sequence[str], width: int, console: Console, most: int) -> list[Text]:
+    """Return as many whole *sentences* as take at most *most* lines."""
+    lines: list[Text] = []
+    for number in range(1, len(sentences) + 1):
+        more = list(Text(" ".join(sentences[:number]), style="dim").wrap(console, max(20, width)))
+        lines = more if len(more) <= most else lines
+    return lines
+
+
+def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
+    agent = dict(zip(_STYLES, _focus(demo), strict=True))[name]
+    waits = _rival(demo).waits_since if name == WITHOUT else None
+    title, style = f" {name}: sends ", _STYLES[name]
+    if waits is not None:
+        title, style = f" {name}: STOPPED for a summary, {time.perf_counter() - waits:.1f} s ", "bold reverse red"
+    elif name == WITH and agent.compactor.status().state is State.COMPACTING:
+        title = f" {name}: goes on; a summary is being made "
+    tokens = sum(tokens for _, tokens in agent.prompt)
+    lines = list(_list_prompt(agent, rows, width - 4))
+    if answer := demo.answers.get("with" if name == WITH else "without"):
+        said = answer["answer"] or "not in its prompt"
+        lines[rows - 1 :] = [Text(f"answers: {said}", style="bold")]
+    return Panel(
+        Group(*lines),
+        title=Text(title, style=style),
+        title_align="left",
+        subtitle=Text(f" {tokens:,} tokens "),
+        subtitle_align="right",
+        border_style=style.split()[-1],
+        width=width,
+        height=rows + 2,
     )
+
+
+def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
+    """Yield a line for each message of the last prompt, with its tokens; the summary with its sentences, if any."""
+    summary = agent.compaction.summary if agent.compaction is not None else None
+    place = next((i for i, (one, _) in enumerate(agent.prompt) if summary and summary in str(one.get("content"))), None)
+    first = 0 if place is None else place + 1
+    for message, tokens in agent.prompt[: 1 if place is None else place]:
+        yield _row(_describe(message), tokens, width, "default")
+        rows, first = rows - 1, max(first, 1)
+    if place is not None and agent.compaction is not None:
+        fates = [fate for fate, _ in agent.changes]
+        title = f"summary 1-{agent.compaction.last_round}: {fates.count('came in')} new, {fates.count('stayed')} kept"
+        if width > 50:
+            title += f", {fates.count('dropped')} gone since the last one"
+        yield _row(title, agent.prompt[place][1], width, "bold")
+        room = min(len(fates), max(1, (rows - 2) * 3 // 4))
+        for fate, text in _choose(agent.changes, room):
+            sign, style = _FATES[fate]
+            yield _clip(f"  {sign} {one_line(text, width)}", style)
+        rows -= 1 + room
+    tail = agent.prompt[first:]
+    if len(tail) > rows:
+        rest = tail[: len(tail) - max(0, rows - 1)]
+        yield _row(f"... {len(rest)} messages as they were said", sum(tokens for _, tokens in rest), width, "dim")
+        tail = tail[len(rest) :]
+    for message, tokens in tail:
+        yield _row(_describe(message), tokens, width, "default")
+
+
+def _choose(changes: Sequence[tuple[Any, str]], room: int) -> list[tuple[Any, str]]:
+    """Return at most *room* sentences in their order: two thirds of them new, the others those that stayed or went."""
+    new = [index for index, (fate, _) in enumerate(changes) if fate == "came in"]
+    old = sorted(set(range(len(changes))).difference(new), key=lambda index: changes[index][0] == "dropped")
+    some = new[: max(room - len(old), room * 2 // 3)]
+    return [changes[index] for index in sorted(some + old[: room - len(some)])]
+
+
+def _describe(message: Mapping[str, Any]) -> str:
+    calls = "".join(f"calls {call['function']['name']}" for call in message.get("tool_calls") or ())
+    return f"{message['role']}: {one_line(str(message.get('content') or calls), 300)}"
+
+
+def _row(text: str, tokens: int, width: int, style: str) -> Text:
+    return Text(f"{set_cell_size(text, max(1, width - 7))} {tokens:>6,}", style=style, no_wrap=True, overflow="crop")
+
+
+def _score(demo: Demo, width: int) -> Table:
+    """Return what both sides cost, for all agents together."""
+    rival = _rival(demo)
+    sides = [list(one.values()) for one in (rival.agents, demo.agents)]
+    figures = [[agent.watch.figures() for agent in side] for side in sides]
+    sent = [sum(one["tokens_of_all_prompts"] for one in side) for side in figures]
+    bills = [rival.bill.dollars, demo.bill.dollars]
+    number = sum(one["prompts"] for one in figures[1])
+    waits = [rival.clock.longest_turn, demo.clock.longest_turn]
+    rows = [
+        (f"tokens of {number} prompts", *(f"{one:,}" for one in sent), _less(sent)),
+        (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _less(bills)),
+        ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), _less(waits)),
+    ]
+    if demo.answers:
+        rows.append(("what round 2 said", *map(_grade, demo.answers.values()), ""))
+    who = "both agents" if len(demo.agents) > 1 else demo.scenario.focus
+    table = Table.grid(padding=(0, 1))
+    for index, share in enumerate((25, 22, 22, 8)):
+        table.add_column(justify="right" if index else "left", width=min(share, max(4, share * width // 80)))
+    for row in ((who, Text(WITHOUT, "bold red"), Text(WITH, "bold green"), ""), *rows):
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "crop"
+    return table
+
+
+def _less(pair: Sequence[float]) -> str:
+    without, with_ = pair
+    return f"{percent(with_, without)} less" if without > with_ else ""
+
+
+def _grade(answer: Mapping[str, Any]) -> str:
+    return f"{'right' if answer['right'] else 'wrong'}, {answer['source']}" if answer["answer"] else "no answer"
+
+
+def _explain(demo: Demo) -> list[str]:
+    """Return what the labels mean, the most important first."""
+    prices, million = demo.prices, 1e6 * (demo.prices.per_token or 0)
+    read, cached, written = million, million * prices.cached_input, million * prices.output
+    return [
+        f"without: sends all, and stops to summarize when its window of {demo.scenario.window:,} tokens is full.",
+        f"Each summary takes {demo.latency:g} s more, on both sides, as from a model.",
+        f"$ per million tokens: {read:.2f}, {cached:.2f} cached (as in the last prompt), {written:.2f} for summaries.",
+        "A wait is what all calls of one turn took.",
+        f"with: no prompt has more than {BUDGET:,} tokens.",
+        "Signs: + new in the summary, - gone from it; the others stayed.",
+    ]
 
 
 def print_summary(demo: Demo, console: Console) -> None:
-    covered = [agent.compactor.status().end_index for agent in demo.agents.values()]
-    figures = [agent.watch.figures() for agent in demo.agents.values()]
-    saved = [percent(one["prompt_tokens"], one["raw_tokens"]) for one in figures]
-    saved_in_all = [percent(one["tokens_of_all_prompts"], one["raw_tokens_of_all_prompts"]) for one in figures]
-    rows = {
-        "compactions": [one["compactions"] for one in figures],
-        "reductions": [one["reductions"] for one in figures],
-        "rounds summarised": [f"1-{end}" if end else "none" for end in covered],
-        "tokens of everything said": [one["raw_tokens"] for one in figures],
-        "tokens of the last prompt": [one["prompt_tokens"] for one in figures],
-        "saved in the last prompt": saved,
-        "saved in all prompts": saved_in_all,
-        "prompts over the budget": [f"{one['prompts_over_budget']} of {one['prompts']}" for one in figures],
-        "tool calls parted from their results": [one["torn_calls"] for one in figures],
-        "newest queries not whole": [one["queries_not_whole"] for one in figures],
-        "compacting, in the background": [f"{one['background_seconds']:.1f} s" for one in figures],
+    """Print all figures as tables."""
+    figures = {role: agent.watch.figures() for role, agent in demo.agents.items()}
+    covered = [agent.compaction.last_round if agent.compaction is not None else 0 for agent in demo.agents.values()]
+    names = {
+        "compactions": "compactions",
+        "reductions": "reductions",
+        "tokens of everything said": "raw_tokens",
+        "tokens of the last prompt": "prompt_tokens",
+        "tool calls parted from their results": "torn_calls",
+        "newest queries not whole": "queries_not_whole",
     }
-    count = "one agent" if len(figures) == 1 else "two agents"
-    title = f"{len(demo.turn_seconds)} rounds in one Memory, {count}"
-    console.print(make_table(("", *demo.agents), [(name, *cells) for name, cells in rows.items()], title=title))
+    rows = [(label, *(one[name] for one in figures.values())) for label, name in names.items()]
+    rows += [
+        ("rounds summarised", *(f"1-{end}" if end else "none" for end in covered)),
+        ("prompts over the budget", *(f"{one['prompts_over_budget']} of {one['prompts']}" for one in figures.values())),
+        ("compacting, in the background", *(f"{one['background_seconds']:.1f} s" for one in figures.values())),
+    ]
+    title = f"{demo.played} rounds in one Memory, {'one agent' if len(figures) == 1 else 'two agents'}"
+    console.print(make_table(("", *figures), rows, title=title))
     if demo.scenario.recalls:
-        _print_promises(demo, console)
-    console.print(
-        f"All calls of one turn together took {milliseconds(max(demo.turn_seconds, default=0.0))} at most, the longest"
-        f" single call {milliseconds(demo.longest_call)}.\n"
-        f"Summarising took {sum(one['background_seconds'] for one in figures):.1f} s, all of it in the background:"
-        f" extracted offline, with\n{demo.latency:g} s added to each call that a model would take.\n"
-        f"{demo.scenario.rule}\nNo prompt may exceed {BUDGET:,} tokens."
-    )
-    console.print(
-        "\nWith a conversation of yours:  compactor replay FILE --show"
-        "\nWith a model:                  compactor chat --help"
-    )
+        print_promises(demo, console)
+    console.print(_score(demo, console.width))
+    console.print(f"{' '.join(_explain(demo))}\n{demo.scenario.rule}")
 
 
-def _print_promises(demo: Demo, console: Console) -> None:
+def print_promises(demo: Demo, console: Console) -> None:
+    """Print what a scenario with references has to keep, and the savings of each strategy."""
     (agent,) = demo.agents.values()
     figures = agent.watch.figures()
     console.print(strategy_table(figures["strategies"]))

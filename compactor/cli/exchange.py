@@ -28,15 +28,16 @@ def export(store: Store, session: str, to: str, *, force: bool) -> int:
     if to == "-":
         return export_session(store, session, sys.stdout)
     with (
-        _naming_errors(f"{one_line(to)} cannot be written", "give another path by --to"),
-        _replace_when_complete(Path(to), force=force) as file,
+        name_errors(f"{one_line(to)} cannot be written", "give another path by --to"),
+        replace_when_complete(to, force=force) as file,
     ):
         return export_session(store, session, file)
 
 
 @contextmanager
-def _replace_when_complete(target: Path, *, force: bool) -> Iterator[TextIO]:
-    """Provide a file that is renamed to *target* at the end. Only its owner may read it."""
+def replace_when_complete(path: str, *, force: bool = True) -> Iterator[TextIO]:
+    """Provide a file that is renamed to *path* at the end. Only its owner may read it."""
+    target = Path(path)
     _require_free(target, force=force)
     handle, name = tempfile.mkstemp(prefix=".export-", suffix=".part", dir=target.parent)
     try:
@@ -63,7 +64,7 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
     A missing database file is created only for a complete session. *session* gives it another name.
     """
     name = "standard input" if file == "-" else one_line(file)
-    with _naming_errors(f"{name} cannot be read", "give a file that `compactor export` wrote"), _open(file) as text:
+    with name_errors(f"{name} cannot be read", "give a file that `compactor export` wrote"), _open(file) as text:
         first = text.readline()
         if not first:
             raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
@@ -87,7 +88,8 @@ def _open(file: str) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _naming_errors(what: str, remedy: str) -> Iterator[None]:
+def name_errors(what: str, remedy: str) -> Iterator[None]:
+    """Raise ``CannotRun`` with *what* failed, why and the *remedy* in place of an error of the file system."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory import Memory, MessageError
@@ -27,6 +27,7 @@ from ..runner import State
 from ..strategies import compact_rounds
 from ..testing import FakeClock
 from ..tokens import PROMPT_TOKENS, count_message, count_prompt, counter_for
+from .plot import draw_plot
 from .savings import (
     Figures,
     Messages,
@@ -44,6 +45,8 @@ from .terminal import CannotRun, can_redraw, make_table, milliseconds, name_opti
 Conversation = tuple[str, Messages]
 
 _SHAPES = 'a list of messages, {"messages": [...]}, a list of such conversations, or one message or conversation a line'
+#: Maximum budget if none is given.
+MAX_BUDGET = 8_000
 #: The replay ends when the summarizer has failed this many times in a row.
 MAX_FAILURES = 3
 #: Seconds of one wait. Waits are short so that an interrupt ends them on every platform.
@@ -83,6 +86,16 @@ def read_transcript(path: str) -> list[Conversation]:
     if not conversations:
         raise CannotRun(f"{name}: holds no conversation; it needs {_SHAPES}")
     return conversations
+
+
+class BudgetTooSmall(CannotRun):
+    """A prompt does not fit, however short its texts."""
+
+
+def choose_budget(conversations: Sequence[Conversation], model: str) -> int:
+    """Return a budget at which something happens: a quarter of the longest conversation, at most ``MAX_BUDGET``."""
+    count = counter_for(model)
+    return min(MAX_BUDGET, max(count_prompt(messages, count) for _, messages in conversations) // 4 + 1)
 
 
 def join_conversations(conversations: Sequence[Conversation]) -> Conversation:
@@ -194,7 +207,7 @@ class Replay:
             try:
                 prompt = compose(memory, ASSISTANT, budget=self.budget, model=self.config.model)
             except BudgetExceeded as error:
-                raise CannotRun(f"conversation {name}, message {index + 1}: {error}") from error
+                raise BudgetTooSmall(f"conversation {name}, message {index + 1}: {error}") from error
             longest_ms = max(longest_ms, round(1000 * (time.perf_counter() - began), 3))
             open_calls = count_open_calls(prompt.messages) - count_open_calls(messages[:index])
             torn = count_torn_calls(prompt.messages) + max(open_calls, 0)
@@ -284,8 +297,8 @@ def sum_results(results: Sequence[Figures]) -> Figures:
     return sums | {"longest_compose_ms": max(figures["longest_compose_ms"] for figures in results)}
 
 
-def print_report(results: Sequence[Figures], console: Console) -> None:
-    """Print a row for each result if there are few, the totals, and the savings."""
+def print_report(results: Sequence[Figures], budget: int, console: Console) -> None:
+    """Print a row for each result if there are few, the totals, the savings, and a plot of the longest one."""
     if 1 < len(results) <= _MAX_ROWS:
         columns = ("conversation", "rounds", "summarised", "compactions", "raw", "composed", "saved")
         names = ("name", "rounds", "covered_rounds", "compactions", "raw_tokens", "prompt_tokens")
@@ -298,6 +311,7 @@ def print_report(results: Sequence[Figures], console: Console) -> None:
         name, last = f"conversation {results[0]['name']}", "last prompt"
     every = f"all {sums['prompts']:,} prompts"
     rows = [
+        ("budget", f"{budget:,} tokens"),
         ("rounds", sums["rounds"]),
         ("rounds summarised", sums["covered_rounds"]),
         ("compactions", sums["compactions"]),
@@ -319,9 +333,19 @@ def print_report(results: Sequence[Figures], console: Console) -> None:
     console.print(strategy_table(sums["strategies"]))
     if any(level["prompts"] for level in sums["ladder"].values()):
         console.print(level_table(sums["ladder"]))
+    console.print(_plot(max(results, key=lambda one: one["raw_tokens"]), console))
+    if not sums["compactions"] + sums["reductions"] + sum(level["prompts"] for level in sums["ladder"].values()):
+        console.print("Nothing had to be shortened: this conversation fits. Try a smaller --budget.")
     if sums["failures"]:
         attempts = quantity(sums["failures"], "attempt")
         console.print(f"{attempts} at a summary failed; what was there before stayed in place.")
+
+
+def _plot(one: Figures, console: Console) -> Group:
+    raw, composed = ([size[index] for size in one["sizes"]] for index in (0, 1))
+    what = f"tokens of each prompt of conversation {one['name']}, 1 to {len(raw)}"
+    both = ("everything", "red", raw), ("composed", "green", composed)
+    return Group(*draw_plot(what, both, len(raw), console.width, 8, ascii_only=console.options.ascii_only))
 
 
 def print_last_prompt(results: Sequence[tuple[Figures, Prompt]], console: Console) -> None:

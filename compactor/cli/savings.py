@@ -86,6 +86,7 @@ class Watch:
         self._figures: Figures = dict.fromkeys((*_OF_EVENTS, *_OF_PROMPTS), 0) | {
             "strategies": {getattr(one, "__name__", type(one).__name__): dict(NO_SAVING) for one in strategies},
             "ladder": {name: dict(NO_WORK) for name in LEVELS},
+            "sizes": [],  # of each prompt: raw tokens and tokens
         }
         self._news: list[str] = []
         #: The sentence of the newest event that has one.
@@ -125,6 +126,7 @@ class Watch:
         }
         with self._lock:
             self._figures |= {"prompt_tokens": tokens, "raw_tokens": raw_tokens}
+            self._figures["sizes"].append([raw_tokens, tokens])
             add_figures(self._figures, figures)
 
     def figures(self) -> Figures:

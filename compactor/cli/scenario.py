@@ -1,6 +1,7 @@
 """The two demos: scripted conversations, and the engine that plays them on a Memory with real compactors.
 
-The engine plays rounds as a host would, times its own calls, and checks every prompt.
+The engine plays rounds as a host would, times its own calls, and checks every prompt. The same rounds can be played to
+agents that compact inside the turn, for comparison.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -25,17 +26,19 @@ from memory.events import EventHook
 from memory.overlays import Reductions
 
 from ..background import ContextCompactor
-from ..compose import Prompt, compose
+from ..compose import Prompt, compose, warm_up
 from ..config import CompactorConfig
+from ..cost import Prices, cost_optimal
 from ..plan import Plan
 from ..prompt.accounting import Ledger
 from ..strategies import compact_rounds, compress_tool_runs, drop, offload_large
 from ..summarizers.base import Summary, SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
-from ..tokens import MESSAGE_TOKENS, count_message, count_prompt, counter_for
+from ..tokens import MESSAGE_TOKENS, count_message, counter_for
 from ..triggers import over_tokens
 from ..view import View
 from .savings import Watch, count_open_calls, count_torn_calls, is_whole
+from .sides import Agent, Bill, InTurn, Stopwatch, text_of
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -43,6 +46,7 @@ PLANNER, INTERPRETER, RESPONDER, MONITOR = "Planner", "CodeInterpreter", "Respon
 HEARTBEAT = "heartbeat"
 #: How many hits a search of the history asks for, and how many tool results among them are read.
 _MAX_HITS, _MAX_READS = 12, 4
+_HIT = re.compile(r"^(r\d+\.p\d+) \(", re.MULTILINE)
 _RESULT = re.compile(r"^(r\d+\.p\d+) \(tool to ", re.MULTILINE)
 _REFERENCE = re.compile(r"\br(\d+)(?:-r(\d+)|\.p(\d+)(?:-p(\d+))?)(?![\w-])")
 #: A made-up part of a text: a number from a range, one of several words, or an id.
@@ -61,13 +65,20 @@ class Scenario:
     agents: Mapping[str, str]
     #: Plays one round of the script.
     play_round: Callable[[Demo, Round, Mapping[str, Any]], None]
-    #: Returns a compactor's options for a role and the current plan.
-    options: Callable[[str, Callable[[], Plan]], dict[str, Any]]
+    #: Returns a compactor's options for a role, the current plan and the prices.
+    options: Callable[[str, Callable[[], Plan], Prices], dict[str, Any]]
     #: When strategies run, for readers, and the figures of that.
     rule: str
     settings: Mapping[str, int]
+    #: Tokens of the model's window, which agents that compact inside the turn fill.
+    window: int
     #: Whether agents have a plan, and tools to read back text that prompts omit.
     recalls: bool = False
+
+    @property
+    def focus(self) -> str:
+        """The agent that talks to the user: the first one."""
+        return next(iter(self.agents))
 
 
 @cache
@@ -77,26 +88,25 @@ def load_script(file: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any
     return made_up, rounds
 
 
-@dataclass(eq=False)
-class Agent:
-    """One role: its compactor and the figures of its events and prompts."""
-
-    compactor: ContextCompactor
-    watch: Watch
-    #: Counts all messages as they were said.
-    ledger: Ledger
-
-
 class Demo:
     """A scenario being played: ``with Demo(...) as demo: demo.play(...)``, then ``demo.figures()``."""
 
-    def __init__(self, scenario: Scenario, latency: float, seed: int = 0, hooks: Sequence[EventHook] = ()) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        latency: float,
+        seed: int = 0,
+        hooks: Sequence[EventHook] = (),
+        *,
+        model: str = "",
+        beside: bool = False,
+    ) -> None:
+        """Prices are those of *model*. *beside*: the conversation goes to agents that compact inside the turn, too."""
         self.scenario, self.latency = scenario, latency
-        self.memory = Memory()
-        self.agents: dict[str, Agent] = {}
-        #: Seconds that the host's own calls took, for each finished round.
-        self.turn_seconds: list[float] = []
-        self.longest_call = 0.0
+        self.model, self.prices = model, Prices.of_model(model) if model else Prices()
+        self.memory, self.clock, self.bill = Memory(), Stopwatch(), Bill(self.prices)
+        #: Rounds that were played; the question at the end is none of them.
+        self.played = 0
         #: The user's query and the newest message, for display.
         self.asked = self.doing = ""
         #: Prompts that lack a pinned text, and prompts that lack the plan while it has pending subtasks.
@@ -104,11 +114,13 @@ class Demo:
         #: The ids that an agent had read before and needed again: whether the prompt still showed it (``in_prompt``),
         #: the reference that gave it back ("": none), and whether the id found there is ``right``.
         self.lookups: list[dict[str, Any]] = []
+        #: What each side answered to the question at the end, where it found that, and whether it is right.
+        self.answers: dict[str, dict[str, Any]] = {}
         #: Each reference that prompts contained, and whether it gave back the original.
         self.references: dict[str, bool] = {}
         self._closing = threading.Event()
         self._pause: Callable[[], None] = lambda: None
-        self._turn_seconds, self._calls = 0.0, 0
+        self._calls = 0
         self._made_up, self._rounds = load_script(scenario.file)
         self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
@@ -116,61 +128,75 @@ class Demo:
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
-        for role in scenario.agents:
-            options = scenario.options(role, lambda: self._plan)
-            watch, summarizer = Watch(options["strategies"]), self._make_summarizer()
-            compactor = ContextCompactor.for_role(self.memory, role, summarizer=summarizer, on_event=watch, **options)
+        self.agents = {role: self._make_agent(self.memory, role, self.bill) for role in scenario.agents}
+        for agent in self.agents.values():
             for hook in hooks:
-                compactor.on_event(hook)
-            self.agents[role] = Agent(compactor, watch, Ledger(role, counter_for()))
-        self._recall = Recall(self.memory, next(iter(self.agents)))
+                agent.compactor.on_event(hook)
+        self.rival: InTurn | None = None
+        if beside:
+            self.rival = InTurn(scenario.window, Bill(self.prices), self._make_agent, list(scenario.agents))
+        self._recall = Recall(self.memory, scenario.focus)
         self._tools = self._recall.tools() if scenario.recalls else []
 
-    def _make_summarizer(self) -> Callable[[SummaryRequest], Summary]:
-        """Return the extractive summarizer with a model's latency. Closing the demo ends all waits."""
+    def _make_agent(self, memory: Memory, role: str, bill: Bill) -> Agent:
+        options = self.scenario.options(role, lambda: self._plan, self.prices)
+        if bill is not self.bill:  # it knows nothing else
+            options = {"config": options["config"], "strategies": [compact_rounds]}
+        watch = Watch(options["strategies"])
+        summarizer = self._make_summarizer(bill)
+        compactor = ContextCompactor.for_role(memory, role, summarizer=summarizer, on_event=watch, **options)
+        return Agent(compactor, watch, Ledger(role, counter_for()), bill)
+
+    def _make_summarizer(self, bill: Bill) -> Callable[[SummaryRequest], Summary]:
+        """Return the extractive summarizer with a model's latency and price. Closing the demo ends all waits."""
         extract = ExtractiveSummarizer()
 
         def summarize(request: SummaryRequest) -> Summary:
             self._closing.wait(self.latency)
-            return extract(request)
+            summary = extract(request)
+            bill.add_summary(request.messages, summary.text)
+            return summary
 
         summarize.deterministic = True  # type: ignore[attr-defined]
         return summarize
 
     def __enter__(self) -> Self:
-        counter_for()("")  # load the token tables first, as a host does: no turn should be charged for it
+        warm_up()  # as a server does: no turn should be charged for it, nor for what stands for a remote model
+        ExtractiveSummarizer()(SummaryRequest(rounds=[Round(user_query="Never be cold.")]))
         for agent in self.agents.values():
             agent.compactor.start()
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_exc: object) -> None:
         self._closing.set()
         for agent in self.agents.values():
-            agent.compactor.stop()
+            agent.compactor.stop(5 if error is None else 0.2)  # whoever interrupts does not want to wait
 
-    def play(self, count: int, pause: Callable[[], None] = lambda: None) -> None:
-        """Play *count* rounds; call *pause* in place of each model call. Equal seeds give equal texts."""
-        self._pause = pause
+    def play(
+        self, count: int, pause: Callable[[], None] = lambda: None, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """Play *count* rounds; call *pause* in place of each model call. Equal seeds give equal texts.
+
+        *tick* is called again and again while the other side waits for a summary.
+        """
+        self._pause, self._tick = pause, tick
         for number in range(count):
             passes, index = divmod(number, len(self._rounds))
             if index == 0:
                 names = self._made_up["names"][passes % len(self._made_up["names"])]
                 self._names = {name: self._make_up(text) for name, text in names.items()}
             script = self._rounds[index]
-            self.asked, self._turn_seconds = self.fill(script["user"]), 0.0
+            self.asked = self.fill(script["user"])
             if self.scenario.recalls and "plan" in script:
                 self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
-            with self._timed():
-                round_ = self.memory.create_round(self.asked)
-            self._said[round_.number, 0] = self.asked
+            round_ = self._open_round()
             if script.get("pin"):
                 with self._timed():
                     self.memory.pin(f"r{round_.number}.p0")
                 self._pinned.append(self.asked)
             self.scenario.play_round(self, round_, script)
-            with self._timed():
-                self.memory.finish_round(round_)
-            self.turn_seconds.append(self._turn_seconds)
+            self._close_round(round_)
+            self.played += 1
 
     def settle(self, timeout: float) -> bool:
         """Wait for running compactions, then compose once more. Return False if *timeout* seconds are not enough."""
@@ -179,6 +205,59 @@ class Demo:
         for role in self.agents:
             self._compose(role)
         return all(idle)
+
+    def _open_round(self) -> Round:
+        with self._timed():
+            round_ = self.memory.create_round(self.asked)
+        self._said[round_.number, 0] = self.asked
+        for agent in self.agents.values():
+            agent.longest.append(0)
+        if self.rival is not None:
+            self.rival.create_round(self.asked)
+        return round_
+
+    def _close_round(self, round_: Round) -> None:
+        with self._timed():
+            self.memory.finish_round(round_)
+        self.clock.end_turn()
+        if self.rival is not None:
+            self.rival.finish_round()
+
+    def ask(self) -> None:
+        """Ask about something said in the second round, and keep what each side answers.
+
+        Nobody has more than a model would: the prompt; and what it leaves out, by the tools that the agent has for it.
+        """
+        question, role = self._made_up["question"], self.scenario.focus
+        self.asked, self.doing, right = self.fill(question["ask"]), "", self.fill(question["answer"])
+        round_ = self._open_round()
+        self.say(round_, USER, role, self.asked)
+        sides = {"without": self.rival.agents[role]} if self.rival is not None else {}
+        self._compose(role)
+        for side, agent in (sides | {"with": self.agents[role]}).items():
+            text = "\n".join(str(message.get("content")) for message, _ in agent.prompt)
+            covered = agent.compaction.last_round if agent.compaction is not None else 0
+            found, source = self._find(question, text), "in its summary" if covered > 1 else "in the round"
+            if not found and side == "with":
+                found, source = self._search(question, self._recall.call, _HIT)
+                source = f"reloads {source}"
+            self.answers[side] = {"answer": found, "source": source, "right": found == right}
+        self._close_round(round_)
+
+    def _find(self, wanted: Mapping[str, str], text: str) -> str:
+        match = re.search(f"{re.escape(self.fill(wanted['pattern']))}[^\\n]*?({wanted['find']})", text)
+        return match[1] if match else ""
+
+    def _search(
+        self, wanted: Mapping[str, str], call: Callable[[str, str], str], hit: re.Pattern[str]
+    ) -> tuple[str, str]:
+        """Return what was found in the log and where, by *call* of the tools for that. Only such a *hit* is read."""
+        hits = call("search_history", json.dumps({"query": self.fill(wanted["search"]), "limit": _MAX_HITS}))
+        for ref in hit.findall(hits)[:_MAX_READS]:
+            answer = call("context_reload", json.dumps({"ref": ref, "pattern": self.fill(wanted["pattern"])}))
+            if found := self._find(wanted, answer):
+                return found, ref
+        return "", ""
 
     def fill(self, text: str) -> str:
         """Return *text* with the names of this pass."""
@@ -236,20 +315,14 @@ class Demo:
     def look_up(self, round_: Round, role: str, script: Mapping[str, str]) -> None:
         """Find an id as a model would: search, then read the hits, with only the prompts to go by."""
 
-        def ask(tool: str, **arguments: object) -> str:
+        def call(tool: str, arguments: str) -> str:
             with self._timed():
-                answer = self._recall.call(tool, json.dumps(arguments))
-            return str(self.use(round_, role, (tool, json.dumps(arguments), answer)).messages[-1]["content"])
+                answer = self._recall.call(tool, arguments)
+            return str(self.use(round_, role, (tool, arguments, answer)).messages[-1]["content"])
 
-        right, pattern = self._names[script["look_up"]], self.fill(script["pattern"])
-        in_prompt = right in _text_of(self._compose(role))
-        hits = ask("search_history", query=self.fill(script["search"]), limit=_MAX_HITS)
-        found, source = "", ""
-        for ref in _RESULT.findall(hits)[:_MAX_READS]:
-            answer = ask("context_reload", ref=ref, pattern=pattern)
-            if match := re.search(f"{re.escape(pattern)}[^\\n]*?({script['find']})", answer):
-                found, source = match[1], ref
-                break
+        right = self._names[script["look_up"]]
+        in_prompt = right in text_of(self._compose(role))
+        found, source = self._search(script, call, _RESULT)
         self._names["found"] = found
         lookup = {"what": script["look_up"], "in_prompt": in_prompt, "ref": source, "right": found == right}
         self.lookups.append(lookup)
@@ -259,6 +332,8 @@ class Demo:
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
         with self._timed():
             post = self.memory.add_post(round_, send_from=send_from, send_to=send_to, message=message, **more)
+        if self.rival is not None:
+            self.rival.add_post(send_from=send_from, send_to=send_to, message=message, **more)
         self._said[round_.number, post.number] = tuple(call.arguments for call in calls) or message
 
     def _compose(self, role: str) -> Prompt:
@@ -266,20 +341,22 @@ class Demo:
         plan = True if self.scenario.recalls else None
         with self._timed():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
+        if self.rival is not None:
+            self.rival.compose(role, system, self._tick)
         count = counter_for()
         extra = sum(MESSAGE_TOKENS + count(json.dumps(tool)) for tool in tools)
         header = count_message({"role": "system", "content": system}, count)
         rounds = self.memory.rounds_getter(role)()
         agent.watch.add_prompt(
             prompt,
-            count_prompt(prompt.messages, count) + extra,
+            agent.take(prompt, extra),
             View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
             budget=BUDGET,
             torn=count_torn_calls(prompt.messages) + count_open_calls(prompt.messages),
             whole=is_whole({"role": "user", "content": self.asked}, prompt.messages),
         )
         if self.scenario.recalls:
-            text = _text_of(prompt)
+            text = text_of(prompt)
             self.pins_lost += any(pinned not in text for pinned in self._pinned)
             self.plans_lost += self._plan.pending and str(self._plan) not in text
             for match in _REFERENCE.finditer(text):
@@ -290,7 +367,7 @@ class Demo:
     def _gives_back(self, match: re.Match[str]) -> bool:
         """Return whether a reference reloads the original: exactly, if it names one message; else all of it."""
         try:
-            text = self.memory.reload(match[0], role=next(iter(self.agents)))
+            text = self.memory.reload(match[0], role=self.scenario.focus)
         except UnknownReference:
             return False
         first, last, post, last_post = (int(part) if part else None for part in match.groups())
@@ -304,16 +381,8 @@ class Demo:
                 return text == said[0]
         return bool(said) and all(part in text for one in said for part in ((one,) if isinstance(one, str) else one))
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Charge the time spent inside to the current turn: a chat would have to wait that long."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            took = time.perf_counter() - began
-            self._turn_seconds += took
-            self.longest_call = max(self.longest_call, took)
+    def _timed(self) -> AbstractContextManager[None]:
+        return self.clock.running()
 
     @property
     def wrong_references(self) -> int:
@@ -322,18 +391,22 @@ class Demo:
     def figures(self) -> dict[str, Any]:
         """Return all figures as the JSON document has them."""
         figures = {
-            "rounds": len(self.turn_seconds),
+            "rounds": self.played,
             "budget": BUDGET,
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
-            "longest_turn_ms": round(1000 * max(self.turn_seconds, default=0.0), 3),
-            "longest_call_ms": round(1000 * self.longest_call, 3),
+            "longest_turn_ms": round(1000 * self.clock.longest_turn, 3),
+            "longest_call_ms": round(1000 * self.clock.longest_call, 3),
+            "dollars": round(self.bill.dollars, 6),
+            "answers": self.answers,
             "roles": {
                 role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
                 for role, agent in self.agents.items()
             },
             **self.scenario.settings,
         }
+        if self.rival is not None:
+            figures["without"] = self.rival.figures()
         if self.scenario.recalls:
             figures |= {
                 "pins_lost": self.pins_lost,
@@ -345,13 +418,9 @@ class Demo:
         return figures
 
 
-def _text_of(prompt: Prompt) -> str:
-    return "\n".join(str(message.get("content")) for message in prompt.messages)
-
-
 # The sales forecast: a planner and a code interpreter, for `compactor demo`.
 
-_THRESHOLD, _RETAIN = 8, 3
+_RETAIN = 3
 
 
 def _play_forecast(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None:
@@ -370,14 +439,13 @@ def _play_forecast(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None
     demo.say(round_, PLANNER, USER, answer, plan=plan)
 
 
-def _forecast_options(role: str, _plan: Callable[[], Plan]) -> dict[str, Any]:
+def _forecast_options(role: str, _plan: Callable[[], Plan], prices: Prices) -> dict[str, Any]:
     config = CompactorConfig(
-        threshold=_THRESHOLD,
         retain_recent=_RETAIN,
-        target_tokens=600,
+        target_tokens=400,
         prompt_template_path={PLANNER: "planner", INTERPRETER: "code_interpreter"}[role],
     )
-    return {"config": config, "strategies": [compact_rounds]}
+    return {"config": config, "strategies": [compact_rounds], "trigger": cost_optimal(prices, budget=BUDGET)}
 
 
 SALES_FORECAST = Scenario(
@@ -390,8 +458,9 @@ SALES_FORECAST = Scenario(
     },
     play_round=_play_forecast,
     options=_forecast_options,
-    rule=f"Compactions were due after {_THRESHOLD} rounds and left the last {_RETAIN} as they are.",
-    settings={"threshold": _THRESHOLD, "retain_recent": _RETAIN},
+    rule=f"Compactions were due when they cost least, and left the last {_RETAIN} rounds as they are.",
+    settings={"retain_recent": _RETAIN},
+    window=12_000,
 )
 
 
@@ -421,7 +490,7 @@ def _play_incident(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None
     demo.say(round_, RESPONDER, USER, demo.fill(script["answer"]))
 
 
-def _incident_options(_role: str, plan: Callable[[], Plan]) -> dict[str, Any]:
+def _incident_options(_role: str, plan: Callable[[], Plan], _prices: Prices) -> dict[str, Any]:
     heaviest = compress_tool_runs(keep_last=4, scope="current")
     heaviest.__name__ = f"{heaviest.__name__}(current)"  # counted apart from the other
     return {
@@ -455,5 +524,6 @@ INCIDENT = Scenario(
         f"the last {_RETAIN_INCIDENT} rounds were not compacted."
     ),
     settings={"mark": _MARK},
+    window=16_000,
     recalls=True,
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -42,7 +44,7 @@ def quantity(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def percent(part: int, total: int) -> str:
+def percent(part: float, total: float) -> str:
     """Return how many percent smaller *part* is than *total*."""
     return f"{100 * (1 - part / total):.0f}%" if total else "-"
 
@@ -51,18 +53,20 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-class _Screen(Console):
+class Screen(Console):
+    """A console that prints plain text: no markup, and control characters are made visible."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def screen(file: TextIO | None = None) -> Console:
-    """Return a console that prints plain text on *file* (default: standard output).
-
-    Markup is off and control characters are made visible: a conversation or a model's name cannot control the terminal.
-    """
-    return _Screen(file=file if file is not None else sys.stdout, markup=False, highlight=False, emoji=False)
+    """Return a console on *file* (default: standard output). What is printed cannot control the terminal."""
+    return Screen(file=file if file is not None else sys.stdout)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **style: Any) -> Table:
@@ -97,6 +101,42 @@ def confirm(question: str, otherwise: str, *, yes: bool) -> None:
     screen(sys.stderr).print(f"{visible(question)} [y/N] ", end="", soft_wrap=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CannotRun(otherwise)
+
+
+class Interrupts:
+    """Ctrl-C that ends the command between two pictures, never inside one: half a control sequence would spoil the
+    terminal. A context manager for the main thread; pressed again, it changes nothing."""
+
+    def __init__(self) -> None:
+        self._pressed = self._sleeping = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._before is not None and not self._pressed:  # else the command ends, and is not to be disturbed
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, *_signal: object) -> None:
+        pressed_before, self._pressed = self._pressed, True
+        if self._sleeping and not pressed_before:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
+        if self._pressed:
+            raise KeyboardInterrupt
+
+    def sleep(self, seconds: float) -> None:
+        self._sleeping = True
+        try:
+            self.check()
+            time.sleep(seconds)
+        finally:
+            self._sleeping = False
 
 
 class ConversationScreen:

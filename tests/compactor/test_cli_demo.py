@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refusal, run
+from command_line import TERMINAL, refusal, run
+from fenced import ROOT
+from rich.console import Console
 
-from compactor import State
+from compactor import (
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Prices,
+    State,
+    Summary,
+    SummaryRequest,
+    compose,
+    count_tokens,
+)
+from compactor.cli.demo import draw_screen
+from compactor.cli.savings import Watch
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
+from compactor.cli.sides import Agent, Bill
 from compactor.events import Published
+from compactor.prompt.accounting import Ledger
 from compactor.summarizers.statements import Section
-from memory import Round
+from compactor.tokens import PROMPT_TOKENS
+from memory import Memory, Round
 from memory.events import Event
 
 PLANNER, INTERPRETER = AGENTS = tuple(SALES_FORECAST.agents)
-LENGTH = SALES_FORECAST.length
+LENGTH, WINDOW = SALES_FORECAST.length, SALES_FORECAST.window
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +100,7 @@ def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
         assert not demo.settle(timeout=0)
     assert states == [State.COMPACTING, State.COMPACTING]
     assert ends == [0, 0]
-    assert len(demo.turn_seconds) == 20
+    assert len(demo.clock.turns) == 20
     assert all(agent.watch.figures()["prompt_tokens"] <= BUDGET for agent in demo.agents.values())
 
 
@@ -86,11 +111,11 @@ def test_stopping_does_not_wait_for_the_added_latency() -> None:
     assert [agent.compactor.status().state for agent in demo.agents.values()] == [State.STOPPED, State.STOPPED]
 
 
-def test_the_time_a_turn_is_turn_seconds_is_measured_turn_by_turn(played: Demo) -> None:
-    assert len(played.turn_seconds) == 24
-    assert all(seconds > 0 for seconds in played.turn_seconds)
-    assert played.figures()["longest_turn_ms"] == round(1000 * max(played.turn_seconds), 3)
-    assert played.longest_call > 0
+def test_the_time_that_turns_are_held_up_is_measured_turn_by_turn(played: Demo) -> None:
+    assert len(played.clock.turns) == 24
+    assert all(seconds > 0 for seconds in played.clock.turns)
+    assert played.figures()["longest_turn_ms"] == round(1000 * max(played.clock.turns), 3)
+    assert played.clock.longest_call > 0
 
 
 def test_each_role_has_its_own_prompt_and_sees_its_own_posts(played: Demo) -> None:
@@ -125,7 +150,7 @@ def test_the_users_standing_rules_are_in_the_summaries(played: Demo) -> None:
 def test_hooks_see_each_roles_events() -> None:
     seen: list[Event] = []
     with Demo(SALES_FORECAST, latency=0.0, hooks=[seen.append]) as demo:
-        demo.play(12)
+        demo.play(24)
         demo.settle(timeout=20)
     assert {event.role for event in seen if isinstance(event, Published)} == set(AGENTS)
 
@@ -185,7 +210,7 @@ def test_the_seed_is_an_option() -> None:
 
 def test_without_a_terminal_it_prints_plain_lines_and_a_table() -> None:
     """What happened can be read in a log: no control characters, one line for each thing."""
-    done = run("demo", "--rounds", 12, "--pace", 0.001, "--latency", 0)
+    done = run("demo", "--rounds", 24, "--pace", 0.001, "--latency", 0)
     assert (done.code, done.err) == (0, "")
     assert not re.search("[\x00-\x09\x0b-\x1f]", done.out)
     for role in AGENTS:
@@ -195,65 +220,224 @@ def test_without_a_terminal_it_prints_plain_lines_and_a_table() -> None:
         assert re.search(
             rf"round  {{1,2}}\d+  {role} +rounds 1-\d+ now read as a summary: [\d,]+ -> [\d,]+ tokens", done.out
         )
-        assert re.search(rf"round  10  {role} +prompt: [\d,]+ tokens of [\d,]+", done.out)
-    assert "12 rounds in one Memory, two agents" in done.out
-    assert re.search(
-        r"All calls of one turn together took [\d.]+ ms at most, the longest single call [\d.]+ ms\.", done.out
-    )
+        assert re.search(rf"round  20  {role} +prompt: [\d,]+ tokens of [\d,]+", done.out)
+    assert "24 rounds in one Memory, two agents" in done.out
+    assert re.search(r"longest wait in a turn +[\d,]+ ms +[\d,]+ ms", done.out)
     assert re.search(r"prompts over the budget \W+0 of \d+", done.out)
-    assert "compactor replay FILE --show" in done.out
+    assert "compactor replay FILE" in done.out
 
 
 @pytest.mark.slow
-def test_on_a_terminal_it_redraws_a_live_display() -> None:
-    """Rounds, each role's covered range, prompt tokens against raw tokens, and the longest turn."""
-    out = run("demo", "--rounds", 11, "--pace", 0.1, "--latency", 0.05, terminal=True).out
-    assert "\x1b[1A" in out  # the cursor goes up, and the next picture over the last one
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
-    for part in (
-        "compactor demo - round 1 of 11",
-        "compactor demo - round 11 of 11",
-        "User: Hello. I plan purchasing",
-        "Planner to CodeInterpreter: List the files",
-        "longest time that a turn was held up",
-        "summarised",
-        "11 rounds in one Memory, two agents",
+def test_on_a_terminal_it_redraws_a_screen_of_its_own_and_leaves_the_last_picture() -> None:
+    """Both prompts, the summary, the plot, and what both cost."""
+    out = run("demo", "--rounds", 21, "--pace", 0.01, "--latency", 0.05, terminal=True).out
+    moving, _, last = out.partition("\x1b[?1049l")
+    assert moving.startswith("\x1b[?1049h")
+    for picture, parts in (
+        (moving, ("round 1 of 21", "User: Hello. I plan purchasing", "round 21 of 21")),
+        (last, ("From when to when was store 17 closed?", "answers: 2023-06-05 to 2023-09-10", "tokens of")),
     ):
-        assert part in plain
-    assert re.search(r"tokens  █+▒*  [\d,]+ of [\d,]+", plain)
-    assert re.search(r"rounds  █+▒+  1-\d+ summarised, \d+ as they are", plain)
+        plain = without_controls(picture)
+        assert all(part in plain for part in parts)
+    assert re.search(r"summary 1-\d+: \d+ new, \d+ kept", without_controls(last))
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Demo]:
+    """A demo of 60 rounds beside agents that compact inside the turn, up to the question."""
+    with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini", beside=True) as demo:
+        demo.play(60)
+        assert demo.settle(timeout=20)
+        demo.ask()
+        yield demo
+
+
+def without_controls(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def picture(demo: Demo, width: int, height: int, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, **options)
+    console.print(draw_screen(demo, 60, console, height))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (200, 60), (120, 20), (41, 12)])
+def test_the_screen_fits_every_terminal(shown: Demo, width: int, height: int) -> None:
+    """No line is wider; from 80 by 24 on nothing is left out, and larger ones are used."""
+    lines = picture(shown, width, height).splitlines()
+    assert max(map(len, lines)) <= width
+    if height >= 24:
+        assert height - 3 <= len(lines) <= height
+        assert max(map(len, lines)) == width
+        text = "\n".join(lines)
+        for part in ("without", "with context-compactor", "cost (gpt-4.1-mini)", "in its summary", "summary 1-"):
+            assert part in text
+
+
+def test_the_summary_is_shown_as_it_grows(shown: Demo) -> None:
+    """New sentences have a sign, those that stayed have none; together they are what the prompt holds."""
+    agent = shown.agents[PLANNER]
+    assert agent.compaction is not None
+    fates = {fate for fate, _ in agent.changes}
+    assert {"came in", "stayed"} <= fates
+    kept = [text for fate, text in agent.changes if fate != "dropped"]
+    letters = "".join(filter(str.isalnum, agent.compaction.summary))
+    assert all("".join(filter(str.isalnum, text)) in letters for text in kept)
+    wide = picture(shown, 200, 60)
+    new = next(text for fate, text in agent.changes if fate == "came in")
+    assert f"+ {new[:40]}" in wide
+
+
+def test_the_other_side_fills_its_window_and_then_holds_the_turn_up(shown: Demo) -> None:
+    """It hears the same, and its figures are measured alike."""
+    rival = shown.rival
+    assert rival is not None
+    assert [one.user_query for one in rival.memory.conversation.rounds] == [
+        one.user_query for one in shown.memory.conversation.rounds
+    ]
+    for role, agent in rival.agents.items():
+        assert WINDOW - 2_000 < max(agent.longest) <= WINDOW
+        assert agent.longest[:5] == shown.agents[role].longest[:5]  # the same until something is compacted
+        assert agent.watch.figures()["compactions"] == 1
+    assert rival.bill.dollars > shown.bill.dollars > 0
+
+
+def test_a_turn_on_the_other_side_waits_for_the_summary() -> None:
+    """As long as the summary takes; on this side no turn waits."""
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3, beside=True) as demo:
+        demo.play(9)
+    assert demo.rival is not None
+    assert demo.rival.clock.longest_turn >= 0.3
+    waited = [seconds >= 0.3 for seconds in demo.rival.clock.turns]
+    assert any(waited)
+    assert len(waited) == len(demo.clock.turns) == 9
+
+
+def test_both_sides_answer_a_question_about_the_second_round(shown: Demo) -> None:
+    """Long after the round itself has left both prompts."""
+    assert list(shown.answers) == ["without", "with"]
+    for answer in shown.answers.values():
+        assert answer == {"answer": "2023-06-05 to 2023-09-10", "source": "in its summary", "right": True}
+    assert "store 17" in shown.memory.conversation.rounds[1].user_query
+
+
+def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has it, and the agent's tools find it; without them there is no answer."""
+    summarize = ExtractiveSummarizer.__call__
+
+    def forget(self: ExtractiveSummarizer, request: SummaryRequest) -> Summary:
+        return Summary(summarize(self, request).text.replace("1204113", "[number]"), extracted=True)
+
+    monkeypatch.setattr(ExtractiveSummarizer, "__call__", forget)
+    question = {"ask": "How long is sales23?", "answer": "1204113", "search": "sales23 shape", "pattern": "has shape ("}
+    monkeypatch.setitem(load_script(SALES_FORECAST.file)[0], "question", question | {"find": r"\d{4,}"})  # type: ignore[index]
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0, beside=True) as demo:
+        demo.play(24)
+        assert demo.settle(timeout=20)
+        demo.ask()
+    assert re.fullmatch(r"reloads r3\.p\d", demo.answers["with"].pop("source"))
+    assert demo.answers["with"] == {"answer": "1204113", "right": True}
+    assert demo.answers["without"]["answer"] == ""
+
+
+def test_prices_are_those_of_the_model_that_is_named() -> None:
+    """Twice the price per token, twice the cost; a model without a price is refused."""
+    words = ("demo", "--fast", "--rounds", 3, "--latency", 0, "--json", "--price")
+    cheap, dear = (run(*words, model).document["without"]["dollars"] for model in ("gpt-4.1-mini", "gpt-4.1"))
+    assert dear == pytest.approx(5 * cheap, rel=0.01)
+    assert refusal(run(*words, "no-such-model")).startswith("--price: ")
+
+
+def test_what_a_prompt_shares_with_the_last_one_is_cached() -> None:
+    """A prompt that only grows pays the full price for what is new."""
+    prices = Prices(cached_input=0.5, per_token=1.0)
+    bill = Bill(prices)
+    memory = Memory()
+    agent = Agent(ContextCompactor.for_role(memory, "a"), Watch(), Ledger("a", count_tokens), bill, longest=[0])
+    memory.append({"role": "user", "content": "One, two, three."})
+    first = agent.take(compose(memory, "a", budget=1_000))
+    assert bill.dollars == first
+    memory.append({"role": "assistant", "content": "Four."})
+    second = agent.take(compose(memory, "a", budget=1_000))
+    shared = first - PROMPT_TOKENS
+    assert bill.dollars == first + second - shared * 0.5
+    assert agent.longest == [second]
+
+
+def test_a_page_holds_the_last_picture_and_all_figures(tmp_path: Path) -> None:
+    path = tmp_path / "demo.html"
+    done = run("demo", "--rounds", 20, "--fast", "--latency", 0, "--html", path)
+    assert (done.code, done.err) == (0, "")
+    page = path.read_text(encoding="utf-8")
+    for part in ("<title>compactor demo</title>", "compactor demo: round 20 of 20", "20 rounds in one Memory", "░"):
+        assert part in page
+    assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import", page)
+
+
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_played(tmp_path: Path) -> None:
+    said = refusal(run("demo", "--html", tmp_path / "none" / "demo.html"))
+    assert said.endswith("give another path by --html")
 
 
 def test_no_colour_where_none_is_wanted() -> None:
     """NO_COLOR is respected: the display is redrawn, and nothing in it is coloured."""
     out = run("demo", "--rounds", 2, "--pace", 0, terminal=True, NO_COLOR="1").out
-    assert "\x1b[1A" in out
+    assert "\x1b[?1049h" in out
     assert not re.search(r"\x1b\[[0-9;]*(3|4|9|10)[0-7]m", out)
     assert re.search(r"\x1b\[[0-9;]*3[0-7]m", run("demo", "--rounds", 2, "--pace", 0, terminal=True).out)
 
 
 def test_a_terminal_without_our_signs_gets_others() -> None:
     """No crash and no boxes of question marks where only ASCII can be shown."""
-    out = run("demo", "--rounds", 10, "--fast", "--latency", 0, terminal=True, encoding="ascii").out
-    assert re.search(r"rounds  [#=]+\.* ", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out))
-    assert "?" not in re.sub(r"User: .*|.* to .*", "", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out))
+    done = run("demo", "--rounds", 20, "--fast", "--latency", 0, terminal=True, encoding="ascii")
+    last = without_controls(done.out.partition("\x1b[?1049l")[2])
+    assert re.search(r"0 \|\.+#+", last)
+    assert "?" not in last.partition("longest prompt")[2].partition("without: sends")[0]
+    assert "+-  without: sends  ---" in last
 
 
 def test_logs_and_a_live_display_do_not_share_a_terminal() -> None:
     """With --log-events on a terminal, lines follow lines."""
-    done = run("demo", "--rounds", 10, "--fast", "--latency", 0, "--log-events", "console", terminal=True)
-    assert "\x1b[1A" not in done.out
+    done = run("demo", "--rounds", 20, "--fast", "--latency", 0, "--log-events", "console", terminal=True)
+    assert "\x1b[?1049h" not in done.out
     assert "compaction.started" in done.err
 
 
 def test_events_as_json_hold_numbers_and_no_text() -> None:
-    done = run("demo", "--rounds", 10, "--fast", "--latency", 0, "--json", "--log-events", "json")
+    done = run("demo", "--rounds", 20, "--fast", "--latency", 0, "--json", "--log-events", "json")
     events = [json.loads(line) for line in done.err.splitlines()]
     assert {event["role"] for event in events} == set(AGENTS)
     assert "roasteries" not in done.err
-    assert done.document["rounds"] == 10
+    assert done.document["rounds"] == 20
 
 
 @pytest.mark.parametrize("words", [("--rounds", 0), ("--pace", -1), ("--pace", "soon"), ("--latency", 61), ("more",)])
 def test_nonsense_is_refused_in_one_line(words: tuple[object, ...]) -> None:
     assert refusal(run("demo", *words))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("sign", [b"\x1b[?1049h", b"STOPPED", b"0 kept"])
+def test_an_interrupt_restores_the_screen_and_ends_with_one_line(sign: bytes) -> None:
+    """Whatever is being drawn or waited for, and however often the key is pressed."""
+    import pty  # not on Windows
+
+    terminal, theirs = pty.openpty()
+    words = ("demo", "--pace", "0.01", "--latency", "0.5")
+    environment = os.environ | TERMINAL | {"PYTHONPATH": str(ROOT), "COLUMNS": "80", "LINES": "24"}
+    command = [sys.executable, "-m", "compactor", *words]
+    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        out, pressed = b"", False
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+            while more := os.read(terminal, 1 << 16):
+                out += more
+                if sign in out and process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                    pressed = True
+    os.close(terminal)
+    shown, _, left = out.partition(b"\x1b[?1049l")
+    assert (process.returncode, pressed, left) == (130, True, b"compactor: interrupted\r\n")
+    assert shown.endswith(b"\x1b[?25h")  # the cursor is back

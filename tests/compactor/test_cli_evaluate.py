@@ -76,7 +76,7 @@ def stock_list(exchange: Exchange) -> None:
 def evaluate(file: Path, server: ModelServer, *words: object) -> Done:
     """Evaluate the server's model with a price of a dollar for a thousand tokens in, and two out."""
     options = ("--model", MODEL, "--base-url", server.base_url, "--price", "1000,2000", "--json", "report.json")
-    return run("evaluate", file, "--strategy", "compact_rounds", *options, *words, OPENAI_API_KEY=KEY)
+    return run("evaluate", file, *options, *words, OPENAI_API_KEY=KEY)
 
 
 def read_report(name: str = "report.json") -> Any:
@@ -191,13 +191,6 @@ def test_refused_answers_are_counted_by_their_check(file: Path, server: ModelSer
     assert read_report()["figures"]["accepted"] == pytest.approx(100 * (1 - 1 / account["answers"]), abs=0.1)
 
 
-def test_a_model_is_asked_for_changes_of_notes_by_default(file: Path, server: ModelServer) -> None:
-    """As a compactor asks one that was told nothing else."""
-    run("evaluate", file, "--model", MODEL, "--base-url", server.base_url, "--json", "report.json")
-    assert read_report()["settings"]["strategy"] == "compact_notes"
-    assert read_report()["account"]["format"]["of"] > 0
-
-
 def test_answers_that_keep_the_form_of_edits_are_counted(file: Path, server: ModelServer) -> None:
     """Asked for edits of notes, a model that writes anew at every other time keeps the form in half of them."""
     edits = iter(range(100))
@@ -267,25 +260,6 @@ def test_what_was_stopped_goes_on(file: Path, server: ModelServer) -> None:
     resumed = without_times(read_report())
     evaluate(file, server, "--answers", "others.jsonl")
     assert without_times(read_report()) == resumed
-
-
-def test_another_model_is_asked_itself(file: Path, server: ModelServer) -> None:
-    """The same requests, the same file: but the paid answers are those of the first."""
-    evaluate(file, server)
-    asked = len(server.requests)
-    evaluate(file, server, "--model", "model-2")
-    assert len(server.requests) > asked
-    assert server.requests[asked].body["model"] == "model-2"
-    assert read_report()["account"]["calls_now"] == read_report()["account"]["answers"]
-
-
-def test_an_answer_without_text_is_paid_for_too(file: Path, server: ModelServer) -> None:
-    evaluate(file, server)
-    account = read_report()["account"]
-    server.answers(ok("", usage={"prompt_tokens": 777, "completion_tokens": 0}))
-    evaluate(file, server, "--answers", "others.jsonl")
-    assert read_report()["account"]["input_tokens"] == account["input_tokens"] + 777
-    assert read_report()["account"]["failed"] == 1
 
 
 def test_an_unknown_price_cannot_be_limited(file: Path, server: ModelServer) -> None:

@@ -26,7 +26,7 @@ from compactor import (
     count_tokens,
 )
 from compactor.cli import replay as module
-from compactor.cli.replay import Replay, sum_results
+from compactor.cli.replay import MAX_BUDGET, Replay, choose_budget, read_transcript, sum_results
 from compactor.cli.terminal import CannotRun
 from compactor.presets import STEPS
 from compactor.testing import ScriptedSummarizer
@@ -201,6 +201,49 @@ def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatc
     done = replayed(LONG[:9], 1000)
     assert (done["prompts"], done["torn_calls"], done["queries_not_whole"]) == (5, 6, 5)
     assert replayed(LONG[:3], 1000)["torn_calls"] == 0  # its call waits in the file too
+
+
+def test_a_budget_is_chosen_at_which_something_happens(tmp_path: Path) -> None:
+    """A quarter of the longest conversation; more if a prompt would not fit, and never more than there is a use for."""
+    path = write_lines(tmp_path / "short.jsonl", [{"messages": dialogue(n)} for n in (2, 8)])
+    document = run("replay", path, "--json").document
+    raw = max(one["raw_tokens"] for one in document["conversations"])
+    assert document["budget"] == raw // 4 + 1
+    assert document["totals"]["compactions"] > 0
+    assert document["totals"]["prompts_over_budget"] == 0
+    long_message = [{"role": "user", "content": "word " * 2_000}, {"role": "assistant", "content": "Yes."}]
+    one_message = write_lines(tmp_path / "one.jsonl", long_message)
+    assert 2_000 < run("replay", one_message, "--json").document["budget"] < 8_100
+    endless = write_lines(tmp_path / "long.jsonl", [{"messages": dialogue(600)}])
+    assert choose_budget(read_transcript(str(endless)), "") == MAX_BUDGET
+
+
+def test_the_tokens_of_each_prompt_are_plotted(file: Path, tmp_path: Path) -> None:
+    """On the terminal, in the page, and as numbers."""
+    page = tmp_path / "replay.html"
+    done = run("replay", file, "--html", page)
+    assert done.code == 0
+    for shown in (done.out, page.read_text(encoding="utf-8")):
+        assert "tokens of each prompt of conversation d16, 1 to 33:" in shown
+        assert "everything" in shown
+        assert "█" in shown
+        assert "░" in shown
+    one = run("replay", file, "--json").document["conversations"][0]
+    assert len(one["sizes"]) == one["prompts"] == 33
+    assert one["sizes"][-1] == [one["raw_tokens"], one["prompt_tokens"]]
+
+
+def test_what_was_said_is_text_in_the_page(tmp_path: Path) -> None:
+    """Nothing in a conversation, or in a file's name, becomes a part of the page."""
+    said = "<script>alert(1)</script> {code} </pre><img src=x onerror=1> \x1b[2J"
+    path = write_lines(tmp_path / "<b>{title}.jsonl", [{"id": said, "messages": [{"role": "user", "content": said}]}])
+    page = tmp_path / "page.html"
+    assert run("replay", path, "--show", "--html", page).code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in text
+    assert "{title}.jsonl</title>" in text
+    assert not re.search("<script|<img|<b>|\x1b", text)
+    assert text.count("</pre>") == 1
 
 
 # -- presets ----------------------------------------------------------------------------------------------------------
