@@ -91,12 +91,10 @@ def freeze_mapping(value: Any) -> FrozenMapping:
 
 def thaw(value: Any) -> Any:
     """Return a copy of *value* in plain dicts and lists, for callers who may change it."""
-    # The class is looked at first: isinstance() is slow for Mapping, and every prompt asks it of every call.
-    kind = type(value)
-    if kind is dict or isinstance(value, Mapping):
-        return {key: item if type(item) is str else thaw(item) for key, item in value.items()}
-    if kind is list or isinstance(value, (list, tuple)):
-        return [item if type(item) is str else thaw(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [thaw(item) for item in value]
     return value
 
 

@@ -38,7 +38,6 @@ class Rounds(Sequence[Round]):
 
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
-        self._newest: Round | None = None  # once it was read: the only one that every prompt reads several times
         self._failed = failed = () if include_failed else snapshot.failed
         #: How many rounds there are.
         self.total = snapshot.total - len(failed)
@@ -82,17 +81,12 @@ class Rounds(Sequence[Round]):
             rounds = list(map(self._snapshot.round_at, numbers))
             return tuple(map(partial(filter_posts, self.role), rounds))
         place = index + self.total if index < 0 else index
-        if self._newest is not None and place == self.total - 1:
-            return self._newest
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
         round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
         for post in round_.post_list if self.role else ():  # as in filter_posts: nearly always, the role sees them all
             if self.role not in (post.send_from, post.send_to):
-                round_ = filter_posts(self.role, round_)
-                break
-        if place == self.total - 1 and not round_.closed:
-            self._newest = round_
+                return filter_posts(self.role, round_)
         return round_
 
     def __iter__(self) -> Iterator[Round]:
