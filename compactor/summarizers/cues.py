@@ -147,7 +147,7 @@ class _Phrase:
     ends: bool
     #: The sentence must contain one of these words or letters: the phrase alone might belong to another language.
     marks: frozenset[str]
-    #: The sentence must contain a word of each of these.
+    #: The sentence must contain a word of each of these, beside the anchor.
     needed: tuple[frozenset[str], ...]
     #: Index in the first run of the word used for lookup.
     anchor: int
@@ -220,18 +220,15 @@ class Cues:
         *anywhere* ignores their required position in a sentence or clause.
         """
         different = set(words)
-        letters = different.union(*different)
-        fit = {
-            word: [
-                phrase
-                for phrase in phrases
-                if (wanted is None or phrase.kind in wanted)
-                and (not phrase.marks or not phrase.marks.isdisjoint(letters))
-                and not any(map(different.isdisjoint, phrase.needed))
-            ]
-            for word in different
-            if (phrases := self._phrases_with(word))
-        }
+        letters: set[str] = set()
+        fit: dict[str, list[_Phrase]] = {}
+        for word in different:
+            for phrase in self._phrases_with(word):
+                if (wanted is not None and phrase.kind not in wanted) or any(map(different.isdisjoint, phrase.needed)):
+                    continue
+                if phrase.marks and phrase.marks.isdisjoint(letters := letters or different.union(*different)):
+                    continue
+                fit.setdefault(word, []).append(phrase)
         for at, word in enumerate(words):
             for phrase in fit.get(word, ()):
                 start = at - phrase.anchor
@@ -285,7 +282,8 @@ def _parse(
         if not any(_specificity(runs[0][anchor])):
             raise ValueError(f"the cue {written!r} begins with any words at all; say which")
         tests = tuple(tuple(_test(word) for word in run) for run in runs)
-        needed = tuple(word for run in runs for word in run if isinstance(word, frozenset))
+        sets = (word for run in runs for word in run if isinstance(word, frozenset) and word is not runs[0][anchor])
+        needed = tuple(sorted(sets, key=len))  # who looks it up has the anchor; the rarest word tells most
         only_marked = marks if written.startswith("?") else frozenset()
         yield (
             _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor),

@@ -212,13 +212,15 @@ class _Draft:
             if line.talk and self._spent_on_talk + line.talk > for_talk:
                 continue
             covered = self._covered_for(place)
-            if line.gain(covered) < _MIN_GAIN:
+            gain = line.gain(covered)
+            if gain < _MIN_GAIN:
                 continue
             if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
                 continue  # only the user's lines may say something new in known words
-            if -self._worth(place) > worth:
+            present = -self._worth(place, gain)
+            if present > worth:
                 # Lines chosen since then cover part of it; it may still be the best.
-                heapq.heappush(heap, (-self._worth(place), -place))
+                heapq.heappush(heap, (present, -place))
                 continue
             self._take(place, cost)
             beside = ((line.statement.source, line.statement.place + step) for step in (-1, 1))
@@ -237,10 +239,11 @@ class _Draft:
         self._covered.update(terms)
         self._covered_or_done.update(terms)
 
-    def _worth(self, place: int) -> float:
+    def _worth(self, place: int, gain: float | None = None) -> float:
         """Return the gain of a line per token. A clause next to a chosen one has no extra cost: context is there."""
         line = self._lines[place]
-        return line.factor * line.gain(self._covered_for(place)) / (line.cost + (place not in self._joined) * _COST)
+        gain = line.gain(self._covered_for(place)) if gain is None else gain
+        return line.factor * gain / (line.cost + (place not in self._joined) * _COST)
 
     def _covered_for(self, place: int) -> set[str]:
         return self._covered if self._lines[place].statement.of_user else self._covered_or_done

@@ -253,6 +253,8 @@ _INNER_SIGNS = frozenset("_/@.\\:")
 
 def flatten(text: str) -> str:
     """Return *text* on one line, without control sequences and lone surrogates."""
+    if text.isprintable() and "  " not in text and text == text.strip():
+        return text  # the usual case: no other white space is printable
     # A space, not an empty string: two numbers must not merge.
     return _SURROGATE.sub("\ufffd", " ".join(_CONTROL.sub(" ", text).split()))
 

@@ -256,13 +256,14 @@ def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
     prefer Y, can you ...?" only the clause with the wish is an instruction. The clause before it joins it if that gives
     the reason.
     """
-    if listed or (len(sentence) <= _RULE and instruction_strength(sentence) == 1) or is_prohibition(sentence):
+    strength = cache(instruction_strength)  # a sentence is often one clause
+    if listed or (strength(sentence) == 1 if len(sentence) <= _RULE else is_prohibition(sentence)):
         yield from ((piece, True) for piece in wrap(sentence, _SENTENCE))
         return
     before = ""
     for clause in clauses(sentence):
         for piece in (clause,) if len(clause) <= _SENTENCE else wrap(clause, _SENTENCE):
-            is_rule = instruction_strength(piece) > 0
+            is_rule = strength(piece) > 0
             whole = f"{before} {piece}" if is_rule and before and has_reason(piece) else piece
             if before and whole == piece:
                 yield before, False

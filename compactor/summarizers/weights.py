@@ -6,8 +6,9 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from memory.patterns import compile_later
@@ -57,9 +58,9 @@ class Line:
     factor: float
     cost: int
 
-    def gain(self, covered: set[str]) -> float:
+    def gain(self, covered: Set[str]) -> float:
         """Return the gain of the line if chosen lines contain the terms *covered*."""
-        return sum(worth * _COVERED_FACTOR if term in covered else worth for term, worth in self.terms)
+        return sum([worth * _COVERED_FACTOR if term in covered else worth for term, worth in self.terms])
 
     @property
     def talk(self) -> int:
@@ -84,7 +85,8 @@ def breathe(items: Iterable[Item]) -> Iterator[Item]:
 def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     """Return the current statements as lines, weighed against the whole conversation."""
     said_in = {text: content(text) for text in breathe(dict.fromkeys(one.text for one in all_of_them))}
-    statements = _drop_repeated_wishes(_drop_superseded(_drop_repeated(all_of_them)), said_in)
+    strength = cache(instruction_strength)
+    statements = _drop_repeated_wishes(_drop_superseded(_drop_repeated(all_of_them)), said_in, strength)
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
     shapes, forms = Counter(said.shape for said in others), Counter(said.form for said in others)
@@ -104,7 +106,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
         cost = count(f"- {statement.text}\n")
         weight = statement.weight
         if statement.section is Section.INSTRUCTIONS:
-            weight *= _RULE * max(0.6, instruction_strength(statement.text))
+            weight *= _RULE * max(0.6, strength(statement.text))
         elif statement.of_user:
             of_rest = min(1, (sizes[statement.source] - 1) / _LONG)
             weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place * of_rest)
@@ -158,7 +160,9 @@ def _drop_superseded(statements: Sequence[Statement]) -> list[Statement]:
     return list(current.values())
 
 
-def _drop_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str, Content]) -> list[Statement]:
+def _drop_repeated_wishes(
+    statements: Sequence[Statement], contents: Mapping[str, Content], strength: Callable[[str], float]
+) -> list[Statement]:
     """Return *statements* without wishes that another instruction repeats.
 
     Of two similar wishes the newer stays, or the one that says more. A wish stays if it has an identifier or number
@@ -169,7 +173,7 @@ def _drop_repeated_wishes(statements: Sequence[Statement], contents: Mapping[str
     terms = {place: contents[statements[place].text].terms for place in rules}
     gone: set[int] = set()
     for place in rules:
-        if instruction_strength(statements[place].text) == 1:
+        if strength(statements[place].text) == 1:
             continue
         for other in rules:
             says_so = other != place and other not in gone and _covers(terms[other], terms[place])
