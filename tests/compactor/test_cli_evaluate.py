@@ -76,7 +76,7 @@ def stock_list(exchange: Exchange) -> None:
 def evaluate(file: Path, server: ModelServer, *words: object) -> Done:
     """Evaluate the server's model with a price of a dollar for a thousand tokens in, and two out."""
     options = ("--model", MODEL, "--base-url", server.base_url, "--price", "1000,2000", "--json", "report.json")
-    return run("evaluate", file, *options, *words, OPENAI_API_KEY=KEY)
+    return run("evaluate", file, "--strategy", "compact_rounds", *options, *words, OPENAI_API_KEY=KEY)
 
 
 def read_report(name: str = "report.json") -> Any:
@@ -145,6 +145,19 @@ def test_a_model_is_measured_beside_the_offline_summarizer(file: Path, server: M
     assert report["settings"]["endpoint"] == server.base_url
 
 
+def test_the_offline_summarizer_gets_as_much_room_as_the_model_took(file: Path, server: ModelServer) -> None:
+    """However much the model was asked for."""
+
+    def list_little(exchange: Exchange) -> None:
+        first = "; ".join(list_stock(told(exchange)).split("; ")[:6])
+        exchange.send(200, json.dumps(completion(f"{first}.")))
+
+    server.always(list_little)
+    evaluate(file, server)
+    lengths = [method["summary_tokens"] for method in read_report()["methods"]]
+    assert lengths[0] * 0.5 < lengths[1] <= lengths[0] * 1.2, lengths
+
+
 def test_a_model_that_keeps_half_is_measured_as_half(file: Path, server: ModelServer) -> None:
     """The measure can be trusted where the truth is known: this one leaves out every second thing, each time."""
 
@@ -189,6 +202,26 @@ def test_refused_answers_are_counted_by_their_check(file: Path, server: ModelSer
     assert account["failed"] == 1  # and the greeting before it is not paid for again
     assert account["calls_now"] == account["answers"] + 1 == len(server.requests)
     assert read_report()["figures"]["accepted"] == pytest.approx(100 * (1 - 1 / account["answers"]), abs=0.1)
+
+
+def test_a_refused_compaction_is_left_out(file: Path, server: ModelServer, waits: list[float]) -> None:
+    """Refused at every attempt: the next one covers its rounds too, and nothing is waited for."""
+    evaluate(file, server)
+    compactions = read_report()["methods"][0]["compactions"]
+    greeting = ok("Hello! How can I help you today?")
+    server.answers(stock_list, greeting, greeting)
+    assert evaluate(file, server, "--answers", "others.jsonl").code == 0
+    assert waits == []
+    assert read_report()["account"]["refused"] == {"greeting": 2}
+    assert {method["compactions"] for method in read_report()["methods"]} == {compactions - 1}
+    assert read_report()["methods"][0]["retention"]["ids"]["1"] == {"part": ROUNDS, "of": ROUNDS}
+
+
+def test_a_model_is_asked_for_changes_of_notes_by_default(file: Path, server: ModelServer) -> None:
+    """As a compactor asks one that was told nothing else."""
+    run("evaluate", file, "--model", MODEL, "--base-url", server.base_url, "--json", "report.json")
+    assert read_report()["settings"]["strategy"] == "compact_notes"
+    assert read_report()["account"]["format"]["of"] > 0
 
 
 def test_answers_that_keep_the_form_of_edits_are_counted(file: Path, server: ModelServer) -> None:
@@ -260,6 +293,25 @@ def test_what_was_stopped_goes_on(file: Path, server: ModelServer) -> None:
     resumed = without_times(read_report())
     evaluate(file, server, "--answers", "others.jsonl")
     assert without_times(read_report()) == resumed
+
+
+def test_another_model_is_asked_itself(file: Path, server: ModelServer) -> None:
+    """The same requests, the same file: but the paid answers are those of the first."""
+    evaluate(file, server)
+    asked = len(server.requests)
+    evaluate(file, server, "--model", "model-2")
+    assert len(server.requests) > asked
+    assert server.requests[asked].body["model"] == "model-2"
+    assert read_report()["account"]["calls_now"] == read_report()["account"]["answers"]
+
+
+def test_an_answer_without_text_is_paid_for_too(file: Path, server: ModelServer) -> None:
+    evaluate(file, server)
+    account = read_report()["account"]
+    server.answers(ok("", usage={"prompt_tokens": 777, "completion_tokens": 0}))
+    evaluate(file, server, "--answers", "others.jsonl")
+    assert read_report()["account"]["input_tokens"] == account["input_tokens"] + 777
+    assert read_report()["account"]["failed"] == 1
 
 
 def test_an_unknown_price_cannot_be_limited(file: Path, server: ModelServer) -> None:

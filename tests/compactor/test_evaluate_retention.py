@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.cli.evaluate.report import measure
 from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_items, find_made_up, source_of
-from compactor.cli.evaluate.runner import MIN_BATCH, Source
+from compactor.cli.evaluate.runner import MIN_BATCH, Compaction, Source
 from memory import Memory
 
 
@@ -78,6 +79,7 @@ def test_a_tools_outcome_is_kept_with_its_call() -> None:
     found = items_of(*call("count_stock", '{"pieces": 592, "hall": "north"}', item="bolts"))
     assert kept(found, "outcomes", "Stock of bolts: 592 pieces in the north hall.") == [True]
     assert kept(found, "outcomes", "The stock was counted.") == [False]
+    assert kept(found, "outcomes", "Somewhere north there are 592 pieces in a hall.") == [False]
     failed = items_of(*call("read_file", "PermissionError: access denied to the ledger", path="ledger.csv"))
     assert kept(failed, "outcomes", "Reading ledger.csv failed: PermissionError, access denied.") == [True]
     assert kept(failed, "outcomes", "ledger.csv was read.") == [False]
@@ -102,8 +104,30 @@ def test_the_newest_value_replaces_the_older_one() -> None:
 
 
 def test_a_second_change_replaces_the_first() -> None:
-    found = items_of("The gate is B12.", "The gate is now C40.", "The gate is now D77.")
+    """Each value holds until the next, also where both are said in one round."""
+    found = items_of("The budget is 500 euros.", "The budget is now 700 euros. No, the budget is now 900 euros.")
+    assert [(item.round, item.until) for item in found if item.kind == "newest"] == [(2, 2), (2, None)]
+    found = items_of(*(f"The budget is now {number} euros." for number in (500, 700, 900)))
     assert [(item.round, item.until) for item in found if item.kind == "newest"] == [(2, 3), (3, None)]
+    assert [(item.round, item.until) for item in found if item.kind == "numbers"] == [(1, 2), (2, 3), (3, None)]
+
+
+def test_what_is_replaced_is_asked_for_until_then() -> None:
+    """A summary that still has the old value is not praised for it, and one without it is not blamed."""
+    talk = ("The budget is 500 euros.", "Go on.", "The budget is now 700 euros.")
+    messages = [
+        {"role": role, "content": text} for said in talk for role, text in (("user", said), ("assistant", "ok"))
+    ]
+    source = Source.of("x", ("1", messages), 1)
+    summaries = [Compaction(end, "Budget: 700 euros.") for end in (1, 2, 2, 2, 2)]
+    assert numbers_asked(source, summaries) == [("500", 1), ("500", 5)]
+    assert numbers_asked(source, [Compaction(3, "")]) == [("700", 1)]
+
+
+def numbers_asked(source: Source, summaries: list[Compaction]) -> list[tuple[str, int]]:
+    """Return the numbers that *summaries* are asked for, each with the compactions since it was said."""
+    items = [pair for one in measure(source, summaries, quotes=True) for pair in one.items]
+    return [(item.key, after) for item, after, _ in items if item.kind == "numbers"]
 
 
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 20))

@@ -116,17 +116,17 @@ def _reason(error: Exception) -> str:
 
 @dataclass
 class Answers:
-    """Asks *model* and keeps account of its answers. A summarizer, for one compactor at a time.
+    """Asks a model by *ask* and keeps account of its answers. A summarizer, for one compactor at a time.
 
     A stored answer costs nothing again. Raises ``SpendReached`` before a call that could exceed *max_spend* dollars.
     """
 
-    model: Summarizer
+    ask: Summarizer
     count: TokenCounter
     price: Price | None = None
     #: The same request to another endpoint, or to another model there, has another answer.
     endpoint: str = ""
-    name: str = ""
+    model: str = ""
     file: AnswerFile | None = None
     max_spend: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -156,7 +156,7 @@ class Answers:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         key = hashlib.sha256(
-            "\n".join((self.endpoint, self.name, request.kind, digest_of(request))).encode()
+            "\n".join((self.endpoint, self.model, request.kind, digest_of(request))).encode()
         ).hexdigest()
         stored = self.file.find(key) if self.file is not None else None
         if stored is not None:
@@ -181,7 +181,7 @@ class Answers:
     def _ask(self, request: SummaryRequest) -> Summary:
         self.calls += 1
         try:
-            answer = self.model(request)
+            answer = self.ask(request)
         except SummarizerError as error:
             self.failed += 1
             self._charge(getattr(error, "usage", None) or {}, paid_now=True)

@@ -65,7 +65,7 @@ def evaluate(
     ] = "assistant",
     strategy: Annotated[
         Literal["compact_rounds", "compact_view", "compact_notes"] | None,
-        option("NAME", "compact_rounds, compact_view or compact_notes.  [default: a compactor's]"),
+        option("NAME", "compact_rounds, compact_view or compact_notes.  [default: compact_notes with a model]"),
     ] = None,
     target: Annotated[int, typer.Option(min=32, metavar="TOKENS", help="Desired length of a summary.")] = 1_000,
     compactions: Annotated[
@@ -105,6 +105,7 @@ def evaluate(
     compactions or as in ids@5; grounded (names that somebody said); accepted (answers); format (edits of notes).
     """
     limits = check_limits(fail_under or ())
+    strategy = strategy or ("compact_notes" if model else "compact_rounds")  # as a compactor does by itself
     earlier = read_earlier(compare) if compare is not None else None
     sources, transcripts = _read_sources(files, compactions)
     _check_outputs([path for path in (to_json, to_html, answers) if path not in (None, "-")], files)
@@ -123,7 +124,7 @@ def evaluate(
         "endpoint": None,
         "prompt": prompt,
         "prompt_sha256": _digest(config.prompt.content),
-        "strategy": strategy or "default",
+        "strategy": strategy,
         "target_tokens": target,
         "compactions": compactions,
     }
@@ -133,8 +134,12 @@ def evaluate(
         asked.max_spend = max_spend
         asked.file = AnswerFile(_answers_path(answers, to_json, to_html), read_only=dry_run)
     hooks = event_log(log)
-    chosen = getattr(strategies, strategy) if strategy is not None else None
-    runner = Runner(config, chosen, asked or ExtractiveSummarizer(), (*hooks, *([asked.watch] if asked else [])))
+    runner = Runner(
+        config,
+        getattr(strategies, strategy),
+        asked or ExtractiveSummarizer(),
+        (*hooks, *([asked.watch] if asked else [])),
+    )
     if dry_run:
         _print_cost(asked, runner, sources)
         return

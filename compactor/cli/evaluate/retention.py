@@ -238,7 +238,7 @@ def _outcomes_in(round_: Round) -> Iterator[Item]:
 def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, list[Item]]]:
     """Return for each place in *said* the round that replaces its value, and the newest values that replace another.
 
-    A value is replaced by one of the same subject in a later round that says that it changes, or says nearly the same.
+    A value is replaced by a later one of the same subject that says that it changes, or says nearly the same.
     """
     newer: dict[int, int] = {}
     newest: dict[int, list[Item]] = defaultdict(list)
@@ -252,7 +252,6 @@ def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, lis
             (earlier, other)
             for earlier, other in known[told.subject]
             if earlier not in newer
-            and said[earlier].round < one.round
             and _value_in(said[earlier].text, other) != value
             and said[earlier].by_user == one.by_user
             and (told.change or _is_alike(other, told))

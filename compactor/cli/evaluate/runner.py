@@ -16,6 +16,7 @@ from ...background import ContextCompactor
 from ...config import CompactorConfig
 from ...cycle import Strategy
 from ...errors import CompactionFailed, SummaryRejected
+from ...strategies import compact_rounds
 from ...summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...timers import DaemonExecutor
@@ -104,7 +105,7 @@ class Runner:
     """Compacts sources with one summarizer and one configuration."""
 
     config: CompactorConfig
-    strategy: Strategy | None
+    strategy: Strategy
     summarizer: Summarizer
     hooks: Sequence[EventHook] = ()
     wait: Callable[[float], None] = time.sleep
@@ -115,8 +116,8 @@ class Runner:
         A compaction whose answers are refused is left out, and the next one covers its rounds as well. Ends early if
         the spend is reached. Raises ``CannotRun`` if the endpoint fails ``ATTEMPTS`` times in a row.
         """
-        memory, chosen = Memory(), None if self.strategy is None else (self.strategy,)
-        compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=chosen)
+        memory, strategies = Memory(), (self.strategy,)
+        compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=strategies)
         for hook in self.hooks:
             compactor.on_event(hook)
         sent, messages, executor = 0, source.conversation[1], DaemonExecutor(1)
@@ -180,7 +181,7 @@ def summarize_offline(source: Source, like: Sequence[Compaction], runner: Runner
 
     summarize.deterministic, summarize.takes_changes, summarize.takes_continued = True, False, False  # type: ignore[attr-defined]
     ends = [one.end for one in like]
-    return copy_with(runner, summarizer=summarize, strategy=None, hooks=()).run(copy_with(source, ends=ends))
+    return copy_with(runner, summarizer=summarize, strategy=compact_rounds, hooks=()).run(copy_with(source, ends=ends))
 
 
 def cut_text(source: Source, like: Sequence[Compaction], *, last: bool) -> list[Compaction]:
