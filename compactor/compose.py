@@ -23,7 +23,7 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
-from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
+from .prompt.groups import Message, MessageGroup, copy_messages, copy_plain, is_summary
 from .prompt.shorten import is_result
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
 from .view import LastPrompt, View, last_prompts
@@ -174,21 +174,21 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     tokens = PROMPT_TOKENS + view.header_tokens + view.compaction_tokens + last.tokens - first.tokens
     asked = last.asked is not None and last.asked >= start
-    for round_, group in growing:
-        tokens += sum(view.ledger.costs(round_, group))
-        asked = asked or group.from_user
+    for block in growing:
+        tokens += block.account.totals.tokens
+        asked = asked or block.account.totals.asked is not None
     if not asked or tokens > limit:
         return None
     messages = [*system, *([view.summary] if view.summary is not None else [])]
-    for account in sums.accounts[start - sums.start : closed - sums.start]:
+    accounts = sums.accounts[start - sums.start : closed - sums.start]
+    for account in (*accounts, *[block.account for block in growing]):
         parts = account.parts
         if parts is None:
             return None
         if account.plain:
-            messages += [message.copy() for part in parts for message in part.messages]
+            messages += copy_plain([message for part in parts for message in part.messages])
         else:
             messages += copy_messages([message for part in parts for message in part.messages])
-    messages += copy_messages([message for _, group in growing for message in group.messages])
     return messages, Report(tokens, tokens)
 
 

@@ -19,7 +19,7 @@ from memory.visibility import Rounds
 
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import Ledger, PrefixSums, count_calls, group_pins, is_pinned
+from .prompt.accounting import Block, Ledger, PrefixSums, count_calls, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
 from .prompt.shorten import is_result
 from .summarize import Work
@@ -66,10 +66,8 @@ class View:
     role: str = field(init=False, repr=False, compare=False)
     #: What stands in prompts instead of posts of the tail.
     reductions: Reductions = field(init=False, repr=False, compare=False)
-    #: The groups of open rounds by place, once they were made.
-    _open_groups: dict[int, list[tuple[Round, MessageGroup]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    #: The blocks of open rounds by place, once they were read.
+    _blocks: dict[int, list[Block]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
@@ -143,7 +141,7 @@ class View:
         """Messages of the tail."""
         totals, start = self.prefix_sums.totals, self.prefix_sums.start
         closed = totals[self.closed - start].messages - totals[min(self.end, self.closed) - start].messages
-        return closed + sum([len(group.posts) for _, group in self.growing])
+        return closed + sum([block.account.totals.messages for block in self.growing])
 
     @property
     def window(self) -> int:
@@ -160,7 +158,7 @@ class View:
     def asked(self) -> int:
         """The place of the newest round in which the user speaks, covered or not; -1 if there is none."""
         for place in range(self.total - 1, self.closed - 1, -1):
-            if any(group.from_user for _, group in self.groups(place)):
+            if any(block.account.totals.asked is not None for block in self.blocks(place)):
                 return place
         sums = self.prefix_sums
         asked = sums.totals[self.closed - sums.start].asked
@@ -174,7 +172,7 @@ class View:
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum([sum(self.costs(round_, group)) for round_, group in self.growing])
+        growing = sum([block.account.totals.tokens for block in self.growing])
         return self.closed_tokens(end, self.closed) + growing
 
     def calls_behind(self, end: int) -> int:
@@ -213,25 +211,31 @@ class View:
 
     def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
-        is_open = place >= max(self.closed, self.end)
-        if is_open and place in self._open_groups:
-            return list(self._open_groups[place])
+        if place >= self.closed:
+            round_ = self.round(place)
+            return [(round_, part.group) for block in self.blocks(place) for part in block.parts]
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
-        if sums is not None and sums.start <= place < self.closed:
+        if sums is not None and sums.start <= place:
             parts = sums.accounts[place - sums.start].parts
             if parts is not None:
                 return [(part.round_, part.group) for part in parts]
-        raw = self.rounds[place]
-        round_ = apply_overlays(raw, self.reductions.by_round.get(raw.id, ()), self.role)
-        groups = [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
-        if is_open:
-            self._open_groups[place] = groups
-        return groups
+        round_ = self.round(place)
+        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
+
+    def blocks(self, place: int) -> list[Block]:
+        """Return the blocks of a round that may still grow, as it reads now."""
+        if place not in self._blocks:
+            raw = self.rounds[place]
+            overlays = self.reductions.by_round.get(raw.id, ()), self.pinned.get(raw.id, frozenset())
+            # Nobody promises that another host's posts stay as they are.
+            is_last, keeps = place == self.total - 1, isinstance(self.rounds, Rounds)
+            self._blocks[place] = self.ledger.read_blocks(raw, *overlays, last=is_last, keeps=keeps)
+        return self._blocks[place]
 
     @cached_property
-    def growing(self) -> list[tuple[Round, MessageGroup]]:
-        """The message groups of the tail's rounds from the first open one on, each with its round."""
-        return [pair for place in range(max(self.closed, self.end), self.total) for pair in self.groups(place)]
+    def growing(self) -> list[Block]:
+        """The blocks of the tail's rounds from the first open one on."""
+        return [block for place in range(max(self.closed, self.end), self.total) for block in self.blocks(place)]
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
@@ -272,7 +276,7 @@ class View:
 
     def read_back(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a group is a recall in the newest round: the agent still works with its result."""
-        return round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
+        return bool(group.calls) and round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
 
     @cached_property
     def newest_id(self) -> str:

@@ -18,7 +18,7 @@ from memory.rounds import copy_with
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
-from .accounting import MAX_OPEN_GROUPS
+from .accounting import MAX_OPEN_GROUPS, Block
 from .groups import Message, copy_messages
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
 
@@ -67,7 +67,7 @@ def fit(
         tokens = frame.count_draft(draft)
     shown = [*draft.ahead, *draft.parts]
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
-    in_part = dict.fromkeys([part.round_.number for part in draft.omitted_parts])
+    in_part = sorted({part.round_.number for part in draft.omitted_parts})
     omitted = (*frame.omitted_rounds, *frame.sums.numbers(draft.omitted), *in_part)
     return frame.show(draft), Report(before, tokens, omitted, reductions, max(tokens - limit, 0))
 
@@ -121,6 +121,11 @@ class _Frame:
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.max_step, max(int(room * MAX_STEP_SHARE), 1))
 
+    @property
+    def clip_limit(self) -> int:
+        """The most tokens that a text may take once posts are left out."""
+        return max(int((self.limit - self.tokens) * MAX_TEXT_SHARE), MIN_CLIP)
+
     def _count_message(self, message: Message | None) -> int:
         return count_message(message, self.view.ledger.count_again) if message is not None else 0
 
@@ -133,8 +138,10 @@ class _Frame:
             return self._parts[place]
         view, sums = self.view, self.sums
         kept = sums.accounts[place - sums.start].parts if sums.start <= place < view.closed else None
-        parts = list(kept) if kept is not None else []
-        for round_, group in view.groups(place) if kept is None else ():
+        parts = list(kept or ())
+        if place >= view.closed:
+            parts = [part for block in view.blocks(place) for part in block.parts]
+        for round_, group in view.groups(place) if kept is None and place < view.closed else ():
             costs, pinned = view.costs(round_, group), view.is_pinned(round_, group)
             levels = () if pinned or group.pending or group.from_user else None
             parts.append(PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels))
@@ -311,6 +318,14 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
     """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
     from there are shortened, level by level, the oldest first; then parts are left out."""
     parts = frame.list_parts(first)
+    skipped = _find_omitted(frame, first, target, boundary)
+    gone: list[PromptPart] = []
+    for place, (block, start) in reversed(list(enumerate(skipped))):
+        # The line about what is left out needs the first and the last of them, and their rounds.
+        gone += block.parts if place in (0, len(skipped) - 1) else block.parts[:1]
+        del parts[start : start + len(block.parts)]
+        target -= block.account.totals.tokens
+        boundary -= block.account.totals.tokens
     within = _find_shortenable(frame.view, parts, boundary)
     levels: dict[int, tuple[PromptPart, ...]] = {}
     for at in range(len(LEVELS)):
@@ -332,14 +347,42 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
     draft = _Draft(frame.list_parts_ahead(first), parts=parts, omitted=range(frame.view.end, first))
     if target > 0:
         _leave_out(frame, draft, target)
+        draft.omitted_parts = [*gone, *draft.omitted_parts]
     return draft
+
+
+def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> list[tuple[Block, int]]:
+    """Return blocks of open rounds that ``_leave_out`` would leave out as a whole, however much shortening the rest
+    saves; each with the number of its first part behind round *first*. In a round of thousands of posts these are most.
+    """
+    view = frame.view
+    if target <= 0 or first != max(view.closed, view.end):
+        return []
+    limit, end, start, most = min(frame.clip_limit, frame.step), 0, 0, 0
+    free: list[tuple[Block, int]] = []
+    for block in view.growing:
+        totals, is_whole = block.account.totals, block.largest is not None and block.largest <= limit
+        end += totals.tokens
+        if is_whole and end <= boundary and block.parts:
+            free.append((block, start))
+            most += totals.tokens - totals.shortest
+        else:  # all of it may be saved; and if it comes before the others, it goes before them
+            most += totals.tokens * (1 if end > boundary else 2)
+        start += len(block.parts)
+    left, omitted = target - most, []
+    for block, start in free:
+        left -= block.account.totals.shortest
+        if left <= 0:
+            break
+        omitted.append((block, start))
+    return omitted
 
 
 def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     """Clip the largest texts in *draft*, and leave out its oldest parts until it is *target* tokens shorter. The newest
     part stays if it can, clipped as far as it takes."""
     view = frame.view
-    limit = max(int((frame.limit - frame.tokens) * MAX_TEXT_SHARE), MIN_CLIP)
+    limit = frame.clip_limit
     room = frame.limit - frame.tokens - frame.note_tokens - sum([part.tokens for part in draft.ahead])
     # What the agent has just read back is not taken from it again, but for lack of any room.
     newest_id = view.newest_id

@@ -23,7 +23,7 @@ from memory.messages import (
 )
 from memory.overlays import Reduction
 from memory.references import post_reference
-from memory.rounds import USER, Post, Round, copy_with, freeze_mapping, thaw
+from memory.rounds import USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -217,10 +217,14 @@ class MessageGroup:
         return self.posts[0].number if self.posts[0] is not None else 0
 
     @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        post = self.posts[0]
+        return post.tool_calls if post is not None else ()
+
+    @property
     def tools(self) -> tuple[str, ...]:
         """The names of the tools that it calls."""
-        post = self.posts[0]
-        return tuple(call.name for call in post.tool_calls) if post is not None else ()
+        return tuple([call.name for call in self.calls])
 
 
 def group_messages(round_: Round, role: str, *, last: bool = True) -> list[MessageGroup]:
@@ -295,14 +299,40 @@ def _make_message(post: Post, role: str) -> Message:
     return message
 
 
+def is_plain(message: Message) -> bool:
+    """Return whether there is nothing but text in *message*, and in its calls if it has any."""
+    calls = message.get("tool_calls", [])
+    return type(calls) is list and all(
+        type(value) is str or (key == "tool_calls" and all(map(_is_plain_call, calls)))
+        for key, value in message.items()
+    )
+
+
+def _is_plain_call(call: Any) -> bool:
+    function = call.get("function") if type(call) is dict else None
+    return (
+        type(function) is dict
+        and {*map(type, function.values())} <= {str}
+        and all(type(value) is str or key == "function" for key, value in call.items())
+    )
+
+
+def copy_plain(messages: Iterable[Message]) -> list[Message]:
+    """Return what ``copy_messages`` does, for plain *messages*: in a fraction of the time."""
+    copies = [message.copy() for message in messages]
+    for copy in copies:
+        if "tool_calls" in copy:
+            copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in copy["tool_calls"]]
+    return copies
+
+
 def copy_messages(messages: Iterable[Message]) -> list[Message]:
     """Return copies of *messages* that their receiver may change, however deep."""
     copies: list[Message] = []
     for message in messages:
-        for value in message.values():
-            if not isinstance(value, str):
-                copies.append({key: part if isinstance(part, str) else thaw(part) for key, part in message.items()})
-                break
-        else:
-            copies.append(message.copy())
+        copy = message.copy()
+        for key, value in message.items():
+            if type(value) is not str:
+                copy[key] = thaw(value)
+        copies.append(copy)
     return copies

@@ -721,7 +721,7 @@ def test_the_compactor_counts_before_the_chat_composes() -> None:
     counter.texts.clear()
     compose(memory, budget=100_000, counter=counter)
     said = {f"q{number}" for number in range(50)} | {words(number) for number in range(50)}
-    assert said & set(counter.texts) == {"q49", words(49)}, "only the open round is left to count"
+    assert said & set(counter.texts) <= {"q49", words(49)}, "at most the open round is left to count"
 
 
 def test_a_token_trigger_counts_what_compose_puts_in_front() -> None:

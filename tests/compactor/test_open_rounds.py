@@ -1,0 +1,163 @@
+"""An open round that grows: what prompts keep of it from post to post never shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from chats import calls, result, user, words
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from compactor import BudgetExceeded, InMemoryStore, Memory, Post, Prompt, Reduction, compose
+from compactor.prompt import accounting
+from compactor.tokens import count_tokens
+from memory import StaleCompaction, UnknownReference
+
+SAYS: dict[str, Any] = {"role": "assistant", "content": "ok"}
+ids = st.sampled_from(["c0", "c1", "c2"])
+#: Short in the report of a failure; ``take`` says them at length.
+LONG = {"some": words(30), "many": words(200), "far too many": "row " * 2_000}
+texts = st.sampled_from(["", "ok", *LONG])
+places = st.integers(0, 40)
+posts = st.one_of(
+    st.builds(calls, ids),
+    st.builds(calls, ids, ids),
+    st.builds(lambda name: calls(name) | {"tool_calls": [named(name)]}, ids),
+    st.builds(result, ids, texts),
+    st.builds(result, ids, texts),
+    st.builds(lambda text: {"role": "assistant", "content": text}, texts),
+    st.builds(lambda text: {"role": "function", "name": "look_up", "content": text}, texts),
+    st.builds(
+        lambda one, two, text: {
+            "role": "tool",
+            "tool_call_id": one,
+            "content": [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_ in (one, two)],
+        },
+        ids,
+        ids,
+        texts,
+    ),
+)
+kinds = st.sampled_from(["ephemeral:screen", "approval_request", "approval_response", "message"])
+steps = st.one_of(
+    posts,
+    posts,
+    posts,
+    st.tuples(st.just("say"), kinds, st.integers(0, 2), texts),
+    st.tuples(st.sampled_from(["offloaded", "dropped", "summarised"]), places, places, texts),
+    st.tuples(st.sampled_from(["pin", "unpin", "redact"]), places),
+)
+
+
+def named(id_: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": "recall", "arguments": "{}"}}
+
+
+def take(memory: Memory, step: Any) -> None:
+    """Do what *step* says with the newest round."""
+    round_ = memory.conversation.rounds[-1]
+    if isinstance(step, dict):
+        content = step["content"]
+        if isinstance(content, list):
+            content = [part | {"content": LONG.get(part["content"], part["content"])} for part in content]
+        memory.append(step | {"content": LONG.get(content, content) if isinstance(content, str) else content})
+    elif step[0] == "say":
+        _, kind, keep, text = step
+        text = LONG.get(text, text)
+        memory.add_post(round_, send_from="tool", send_to="assistant", message=text, kind=kind, extra={"keep": keep})
+    elif step[0] in ("pin", "unpin", "redact"):
+        with suppress(UnknownReference):
+            getattr(memory, step[0])(f"r{round_.number}.p{step[1]}")
+    else:
+        kind, first, more, text = step
+        last = first if kind == "offloaded" else first + more % 8
+        covered: list[Post | None] = [None, *round_.post_list][first : last + 1]
+        if covered:
+            journal = memory.journal("assistant")
+            text = "" if kind == "dropped" else LONG.get(text, text)
+            with suppress(StaleCompaction):
+                journal.reduce(Reduction.over(round_, covered, kind, text), base=journal.read().generation)
+
+
+def compose_or_refuse(memory: Memory, budget: int) -> Prompt | str:
+    try:
+        return compose(memory, budget=budget)
+    except BudgetExceeded as error:
+        return str(error)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks() -> Iterator[None]:
+    with patch.object(accounting, "MIN_BLOCK", 2), patch.object(accounting, "MIN_REST", 1):
+        yield
+
+
+@example(said=[calls("c0"), *[SAYS] * 5, result("c0", "late")], budget=4_000, after_another=False)
+@example(
+    said=[("say", "ephemeral:screen", 1, "some"), *[SAYS] * 5, ("say", "ephemeral:screen", 0, "")],
+    budget=4_000,
+    after_another=True,
+)
+@example(
+    said=[("say", "approval_request", 0, ""), *[SAYS] * 5, ("say", "approval_response", 0, "")],
+    budget=4_000,
+    after_another=True,
+)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(steps, min_size=12, max_size=40), st.integers(150, 6_000), st.booleans())
+def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budget: int, after_another: bool) -> None:
+    """Whatever comes, in whatever order, and whatever is reduced, pinned or erased meanwhile: every prompt reads as
+    that of a Memory which has just been opened, and which reads the round in one piece."""
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+    for message in [user("before"), {"role": "assistant", "content": words(60)}] if after_another else []:
+        memory.append(message)
+    memory.append(user("Do all of it."))
+    for step in said:
+        take(memory, step)
+        found = [compose_or_refuse(memory, limit) for limit in (budget, 10**6)]
+        with patch.object(accounting, "MIN_BLOCK", 10**9):
+            anew = Memory("s", store=store)
+            assert found == [compose_or_refuse(anew, limit) for limit in (budget, 10**6)]
+
+
+def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
+    """A compactor may still look at the round as it was, while the chat goes on."""
+    memory = Memory.from_messages([user("Do all of it.")])
+    ledger = accounting.ledger_of(memory, "assistant", count_tokens)
+    for number in range(20):
+        memory.append(calls(f"c{number}"))
+        memory.append(result(f"c{number}", words(30)))
+        if number == 9:
+            before = memory.conversation.rounds[0]
+    now = memory.conversation.rounds[0]
+
+    kept = ledger.read_blocks(now, (), frozenset())
+    ledger.read_blocks(before, (), frozenset())
+    again = ledger.read_blocks(now, (), frozenset())
+
+    assert len(kept) > 10
+    assert all(one is other for one, other in zip(kept[:-1], again[:-1], strict=True))
+    assert [part for block in kept for part in block.parts] == [part for block in again for part in block.parts]
+
+
+def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
+    """An agent whose results are offloaded one by one does not have its whole round read anew for each."""
+    memory = Memory.from_messages([user("Do all of it.")])
+    ledger = accounting.ledger_of(memory, "assistant", count_tokens)
+    for number in range(20):
+        memory.append(calls(f"c{number}"))
+        memory.append(result(f"c{number}", words(30)))
+    round_ = memory.conversation.rounds[0]
+    before = ledger.read_blocks(round_, (), frozenset())
+    reduction = Reduction.over(round_, [round_.post_list[9]], "offloaded", "[short]")
+
+    after = ledger.read_blocks(round_, (reduction,), frozenset({3}))
+
+    assert [one is other for one, other in zip(before[:-1], after[:-1], strict=True)].count(False) == 2
+    assert sum(block.account.totals.pinned for block in after) > 0
+    assert "[short]" in [message.get("content") for block in after for part in block.parts for message in part.messages]
