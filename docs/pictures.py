@@ -31,7 +31,7 @@ _PICTURE = """\
 </svg>
 """
 _FRAME = """\
-<svg class="frame" style="animation-delay: DELAYs" viewBox="0 0 {width} {height}">
+<svg class="frame" style="animation-delay: 0s" viewBox="0 0 {width} {height}">
 <style>{styles}</style><rect width="100%" height="100%" fill="#292929"/>
 <g transform="translate({terminal_x}, {terminal_y})">{backgrounds}{matrix}</g>
 </svg>
@@ -43,10 +43,12 @@ def draw(demo: Demo, size: tuple[int, int], template: str, name: str) -> str:
     options = {"force_terminal": True, "color_system": "truecolor", "legacy_windows": False, "markup": False}
     console = Console(record=True, file=io.StringIO(), width=size[0], height=size[1], **options)
     console.print(draw_screen(demo, SALES_FORECAST.length, console, size[1]))
-    return re.sub(r' clip-path="[^"]*"', "", console.export_svg(code_format=template, unique_id=name))
+    text = console.export_svg(code_format=template, unique_id=name)
+    return re.sub(r' clip-path="[^"]*"|<text[^>]*>\s*</text>', "", text)  # half of it, and nothing of the picture
 
 
-def main() -> None:
+def main(folder: Path = FOLDER, pace: float = PACE) -> None:
+    """Play the demo with rounds of about *pace* seconds, and write its pictures to *folder*."""
     frames: list[str] = []
     shown = -1.0
 
@@ -55,12 +57,12 @@ def main() -> None:
 
     def pause() -> None:
         nonlocal shown
-        time.sleep(PACE / 5)
+        time.sleep(pace / 5)
         if demo.played % EVERY == 0 and demo.played != shown:
             shown = demo.played
             take_frame()
 
-    with Demo(SALES_FORECAST, latency=2.5 * PACE, model="gpt-4.1-mini", beside=True) as demo:
+    with Demo(SALES_FORECAST, latency=2.5 * pace, model="gpt-4.1-mini", beside=True) as demo:
         demo.play(SALES_FORECAST.length, pause, lambda: take_frame() if time.monotonic() % FRAME < 1 / 12 else None)
         demo.settle(10)
         demo.ask()
@@ -68,27 +70,27 @@ def main() -> None:
         for width, height in SIZES:
             title = f"The last frame of compactor demo at {width} by {height}"
             text = draw(demo, (width, height), _PICTURE.replace("TITLE", title), "last")
-            (FOLDER / f"demo-{width}x{height}.svg").write_text(text, encoding="utf-8")
-    (FOLDER / "demo.svg").write_text(animate(frames), encoding="utf-8")
+            (folder / f"demo-{width}x{height}.svg").write_text(text, encoding="utf-8")
+    (folder / "demo.svg").write_text(animate(frames), encoding="utf-8")
 
 
 def animate(frames: list[str]) -> str:
-    """Return one SVG that shows *frames* one after the other, again and again."""
+    """Return one SVG that shows *frames* one after the other, again and again; where nothing moves, the last one."""
     box = frames[0].partition('viewBox="')[2].partition('"')[0]
     whole = FRAME * (len(frames) - 1) + LAST
-    shares = [100 * FRAME / whole, 100 * LAST / whole]
+    until, after = 100 * FRAME / whole, 100 - 100 * LAST / whole
     style = (
         'text { font: 20px Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre }\n'
-        f".frame {{ visibility: hidden; animation: show {whole}s step-end infinite }}\n"
-        f".frame:last-child {{ animation-name: show-last }}\n"
-        f"@keyframes show {{ 0% {{ visibility: visible }} {shares[0]:.3f}% {{ visibility: hidden }} }}\n"
-        f"@keyframes show-last {{ 0% {{ visibility: visible }} {shares[1]:.3f}% {{ visibility: hidden }} }}\n"
-        "@media (prefers-reduced-motion: reduce) { .frame { animation: none }"
-        " .frame:last-child { visibility: visible } }"
+        f".frame {{ visibility: hidden; animation: show {whole:g}s step-end infinite }}\n"
+        ".last { visibility: visible; animation-name: show-last }\n"
+        f"@keyframes show {{ 0% {{ visibility: visible }} {until:.3f}% {{ visibility: hidden }} }}\n"
+        f"@keyframes show-last {{ 0% {{ visibility: hidden }} {after:.3f}% {{ visibility: visible }} }}\n"
+        "@media (prefers-reduced-motion: reduce) { .frame { animation: none } }"
     )
-    delayed = [frame.replace("DELAY", f"{FRAME * number:g}") for number, frame in enumerate(frames)]
+    delayed = [frame.replace("delay: 0s", f"delay: {FRAME * number:g}s") for number, frame in enumerate(frames[:-1])]
+    last = frames[-1].replace('class="frame"', 'class="frame last"')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img">\n<title>compactor demo</title>'
-    return f"{head}\n<style>{style}</style>\n{''.join(delayed)}</svg>\n"
+    return f"{head}\n<style>{style}</style>\n{''.join(delayed)}{last}</svg>\n"
 
 
 if __name__ == "__main__":

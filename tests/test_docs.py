@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 import re
+import runpy
 import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -281,3 +282,17 @@ def test_pictures_load_nothing_and_run_nothing(picture: Path) -> None:
     root = ElementTree.fromstring(text)  # noqa: S314  (made here)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert not re.search(r"<script|<foreignObject|href=|url\((?!#)|@import|\bon\w+=", text)
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_demo_are_drawn_by_their_script(tmp_path: Path) -> None:
+    """An animation whose frames have their turns one after the other, and the last frame in two sizes."""
+    runpy.run_path(str(ROOT / "docs" / "pictures.py"))["main"](tmp_path, 0.02)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo-140x40.svg", "demo-80x24.svg", "demo.svg"]
+    frames = re.findall(
+        r'<svg class="frame( last)?" style="animation-delay: ([\d.]+)s"', (tmp_path / "demo.svg").read_text()
+    )
+    assert len(frames) > 10
+    assert [last for last, _ in frames] == [""] * (len(frames) - 1) + [" last"]
+    delays = [float(delay) for _, delay in frames[:-1]]
+    assert delays == sorted(set(delays))

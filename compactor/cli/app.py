@@ -126,8 +126,10 @@ def demo(
         return
     if not live:
         print_summary(playing, console)
-    elif scenario.recalls:
-        print_promises(playing, console)
+    else:
+        if scenario.recalls:
+            print_promises(playing, console)
+        console.print(draw_screen(playing, count, console, console.height - 2))  # with the line below and a prompt
     console.print("With a conversation of yours: compactor replay FILE. With a model: compactor chat --help.")
 
 

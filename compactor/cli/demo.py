@@ -35,7 +35,7 @@ _MIN_ROWS = 3
 
 
 def play_live(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
-    """Play *count* rounds of about *pace* seconds each, on a screen that redraws itself; leave its last picture."""
+    """Play *count* rounds of about *pace* seconds each, on a screen of its own that redraws itself."""
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def draw() -> None:
@@ -50,7 +50,6 @@ def play_live(demo: Demo, count: int, pace: float, console: Console, interrupts:
                 draw()
 
         _play(demo, count, pause, draw)
-    console.print(draw_screen(demo, count, console, console.height - 2))
 
 
 def play_plainly(demo: Demo, count: int, pace: float, console: Console | None, interrupts: Interrupts) -> None:
@@ -140,7 +139,7 @@ def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     if waits is not None:
         title, style = f" {name}: STOPPED for a summary, {time.perf_counter() - waits:.1f} s ", "bold reverse red"
     elif name == WITH and agent.compactor.status().state is State.COMPACTING:
-        title = f" {name}: goes on; a summary is being made "
+        title = f" {name}: goes on while it compacts "
     tokens = sum(tokens for _, tokens in agent.prompt)
     lines = list(_list_prompt(agent, rows, width - 4))
     if answer := demo.answers.get("with" if name == WITH else "without"):
@@ -245,7 +244,7 @@ def _explain(demo: Demo) -> list[str]:
     read, cached, written = million, million * prices.cached_input, million * prices.output
     return [
         f"without: sends all, and stops to summarize when its window of {demo.scenario.window:,} tokens is full.",
-        f"Each summary takes {demo.latency:g} s more, on both sides, as from a model.",
+        f"Both sides summarize offline and wait {demo.latency:g} s more, as for a model.",
         f"$ per million tokens: {read:.2f}, {cached:.2f} cached (as in the last prompt), {written:.2f} for summaries.",
         "A wait is what all calls of one turn took.",
         f"with: no prompt has more than {BUDGET:,} tokens.",

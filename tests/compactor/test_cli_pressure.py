@@ -285,7 +285,7 @@ def test_figures_as_json() -> None:
     assert one["prompts_over_budget"] == 0
 
 
-def test_the_savings_of_each_strategy_stand_below_the_last_picture() -> None:
+def test_the_savings_of_each_strategy_stand_above_the_last_picture() -> None:
     out = run("demo", "--pressure", "--rounds", 2, "--pace", 0.01, "--latency", 0, terminal=True).out
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     assert "compactor demo --pressure: round 2 of 2" in plain
