@@ -86,6 +86,9 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
         str(tmp_path),
         "--repeat",
         "2",
+        "--change-words",
+        "20",
+        "60",
     ]
     page = tmp_path / "benchmarks.md"
     page.write_text(f"# Page\n\n{RESULTS}\nold\n\n## More\n\nkept\n", encoding="utf-8")
@@ -99,6 +102,7 @@ def test_the_command_prints_tables_and_writes_what_the_page_shows(
     assert "| no compaction |" in printed
     assert "| ours: README.md, OpenAI messages |" in printed
     assert "Left out: " in printed
+    assert "summaries each fact went through | 20 | 60 |" in printed
     found = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert [row["label"] for row in found["scenarios"]["chat"]] == ["nothing", "ours:messages"]
     assert (tmp_path / "comparison.svg").read_text(encoding="utf-8").startswith("<svg")
@@ -111,7 +115,8 @@ def test_what_was_played_before_stays_on_the_page(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(command.SCENARIOS, "chat", lambda: small(12))
     (tmp_path / "elsewhere").mkdir()
     there, here = str(tmp_path / "elsewhere"), str(tmp_path)
-    command.main(["--only", "ours:messages", "sliding_window", "--scenarios", "chat", "--docs", there])
+    only = ["--only", "ours:messages", "sliding_window", "--scenarios", "chat", "--change-words", "20"]
+    command.main([*only, "--docs", there])
     assert read(Path(there) / "comparison.json")["given_up"] == {"chat": ["sliding_window"]}
     (tmp_path / "benchmarks.md").write_text(f"{RESULTS}\n## More\n", encoding="utf-8")
     command.main(["--only", "nothing", "--scenarios", "chat", "--docs", here])

@@ -80,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scenarios", nargs="*", choices=names, default=names)
     parser.add_argument("--only", nargs="+", default=(), metavar="ADAPTER", help="such as: nothing ours langchain")
     parser.add_argument("--turns", type=int, help="play so many turns instead of all")
+    parser.add_argument(
+        "--change-words", nargs="+", type=int, metavar="N", help="words in the answers that change notes"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="play so many times; of each turn, the shortest times")
     parser.add_argument("--timeout", type=float, default=1_800.0, help="seconds after which an adapter is given up")
     parser.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER")
@@ -121,6 +124,8 @@ def _scenario(name: str, options: argparse.Namespace) -> _Played:
     scenario = SCENARIOS[name]()
     if options.turns is not None:
         scenario = replace(scenario, turns=scenario.turns[: options.turns])
+    if options.change_words is not None:
+        scenario = replace(scenario, change_words=tuple(options.change_words))
 
     def row(contender: Contender) -> dict[str, Any]:
         outcome = _best_of(scenario, contender, options)
