@@ -57,7 +57,8 @@ class OpenHands(Adapter):
         self._events_of, self._messages_of = events, messages
         self._action, self._observation = MCPToolAction, MCPToolObservation
         self._prepared, self._condensation = prepare_llm_messages, Condensation
-        model = f"openai/{setting.model}"
+        # It asks newer models by an API that the server does not have; none of its requests goes on from the agent's.
+        model = "openai/gpt-4o"
         self._llm = LLM(usage_id="agent", model=model, base_url=setting.base_url, api_key="unused")
         tools = token_counter(model=model, messages=[], tools=list(setting.tools)) if setting.tools else 0
         self._condenser = LLMSummarizingCondenser(
