@@ -354,9 +354,11 @@ def test_a_torn_line_of_answers_is_asked_for_again(file: Path, server: ModelServ
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
-def test_nobody_else_reads_the_answers(file: Path, server: ModelServer) -> None:
-    evaluate(file, server)
-    assert os.stat("report.json.answers.jsonl").st_mode & 0o077 == 0
+def test_nobody_else_reads_what_is_written(file: Path, server: ModelServer) -> None:
+    """The answers and the page hold text of the conversations."""
+    evaluate(file, server, "--html", "page.html")
+    for name in ("report.json.answers.jsonl", "page.html", "report.json"):
+        assert os.stat(name).st_mode & 0o077 == 0
 
 
 def test_an_interrupt_is_a_line_and_loses_nothing(file: Path, server: ModelServer) -> None:

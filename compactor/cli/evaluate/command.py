@@ -24,6 +24,7 @@ from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import counter_for
 from ..chat import OPENAI, find_endpoint
+from ..exchange import name_errors, replace_when_complete
 from ..replay import Conversation, read_transcript
 from ..session_commands import option
 from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
@@ -233,10 +234,11 @@ def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise CannotRun(f"{path}: cannot be written ({error.strerror}); the paid answers are kept") from error
+    with (
+        name_errors(f"{one_line(path)} cannot be written", "the paid answers are kept: give another path"),
+        replace_when_complete(path) as file,
+    ):
+        file.write(text)
 
 
 def _digest(text: str) -> str:
