@@ -30,7 +30,7 @@ SPEAK_FOR_NO_AGENT = tuple(_ROLES)
 OPENAI_FIELDS = "openai"
 _ABSENT = "openai_absent"
 #: The extra of most user messages, shared by all of them.
-_NO_FIELDS = freeze_mapping({OPENAI_FIELDS: {}})
+NO_FIELDS = freeze_mapping({OPENAI_FIELDS: {}})
 #: Fields that all posts made from messages share.
 _ALIKE = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
@@ -80,9 +80,9 @@ def parse(message: Mapping[str, Any]) -> Post:
         absent = [key for key in plain if key not in message]
         # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
         extra = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
-        fields["extra"] = freeze_mapping(extra) if extra != {OPENAI_FIELDS: {}} else _NO_FIELDS
+        fields["extra"] = freeze_mapping(extra) if extra != {OPENAI_FIELDS: {}} else NO_FIELDS
     elif role == "user":
-        fields["extra"] = _NO_FIELDS
+        fields["extra"] = NO_FIELDS
     return post
 
 

@@ -28,6 +28,7 @@ from ..entries import (
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..messages import came_as_message
 from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, merge_reductions, without_span
+from ..packed import pack_round, unpack_round
 from ..rounds import USER, Post, Record, Round, RoundState, copy_with, create_unchecked
 from ..stores.base import Store
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
@@ -43,6 +44,8 @@ MAX_PREPARED = 64
 BATCH = 16
 #: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
 MAX_SPANS = 8
+#: The newest closed rounds, which every prompt reads, are kept as records.
+MAX_UNPACKED = 4
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
 
@@ -111,7 +114,7 @@ class ClosedRounds:
         self.store, self.session = store, session
         #: Numbers of rounds by their ids, also of rounds that are newer than a snapshot.
         self.numbers: dict[str, int] = {}
-        self._rounds: list[Round] = []
+        self._rounds: list[Round | tuple[Any, ...]] = []  # packed, apart from the newest
         self._records: Mapping[int, Any] = {}  # replaced, never changed
 
     def find_number(self, round_id: str) -> int:  # noqa: ARG002
@@ -120,21 +123,26 @@ class ClosedRounds:
 
     def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:  # noqa: ARG002  (the list knows)
         """Return a round as it was when so many rounds were closed, and those numbers had failed."""
-        return self._rounds[number - 1]
+        found = self._rounds[number - 1]
+        return found if isinstance(found, Round) else unpack_round(found)
 
     def before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
         """Return a round as the entries before that of number *entry* make it."""
-        return self._rounds[number - 1]
+        return self.round(number, number, ())
 
     def settle(self, settled: int, rounds: Sequence[Round]) -> None:
         """Take over the *rounds* behind the first *settled*."""
         self._rounds[settled:] = rounds  # not extend(): an interrupted writer may have left more
+        for place in range(max(settled - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
+            round_ = self._rounds[place]
+            if isinstance(round_, Round):
+                self._rounds[place] = pack_round(round_)
 
     def with_change(self, settled: int, number: int, change: Callable[[Round], Round]) -> ClosedRounds:
         # Readers hold the list, so it is copied. This is rare, and the only step whose cost grows with the history.
         copy = ClosedRounds(self.store, self.session)
         copy.numbers, copy._rounds = self.numbers, self._rounds[:settled]
-        copy._rounds[number - 1] = change(copy._rounds[number - 1])
+        copy._rounds[number - 1] = pack_round(change(self.round(number, settled, ())))
         return copy
 
     def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:

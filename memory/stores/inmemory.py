@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..entries import BODY_VERSION, KINDS, Entry
+from ..entries import BODY_VERSION, KINDS, NAMES, Entry, PostAdded, RoundOpened
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
+from ..packed import pack_mapping, pack_post, unpack_mapping, unpack_post
 from ..rounds import create_unchecked
 from .base import INTERRUPTED, Store
 from .retention import delete_files
@@ -19,6 +20,17 @@ from .retention import delete_files
 #: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
+
+
+#: What is packed of the records of every turn: the last of their values.
+_PACKED: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    NAMES[PostAdded]: (pack_post, unpack_post),
+    NAMES[RoundOpened]: (pack_mapping, unpack_mapping),
+}
+
+
+def _unpack(kind: str, values: Sequence[Any]) -> Sequence[Any]:
+    return (*values[:-1], _PACKED[kind][1](values[-1])) if kind in _PACKED else values
 
 
 class InMemoryStore(Store):
@@ -60,7 +72,10 @@ class InMemoryStore(Store):
                     if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
                         lines.append((*head, entry.body))
                     else:
-                        lines.append((*head, None, *map(record.__dict__.__getitem__, fields)))
+                        values = [record.__dict__[field] for field in fields]
+                        if entry.kind in _PACKED:
+                            values[-1] = _PACKED[entry.kind][0](values[-1])
+                        lines.append((*head, None, *values))
                 log += lines  # in one step: readers see all of them or none
                 return after + len(entries)
             finally:
@@ -77,7 +92,7 @@ class InMemoryStore(Store):
         return (
             Entry(
                 kind,
-                record=create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], values, strict=True)))
+                record=create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], _unpack(kind, values), strict=True)))
                 if body is None
                 else None,
                 body=body,

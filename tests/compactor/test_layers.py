@@ -40,7 +40,7 @@ LAYERS = """
     memory.log.session_log memory.search
     memory.log memory.visibility memory.usage memory.references
     memory.stores
-    memory.entries memory.overlays memory.messages
+    memory.packed memory.entries memory.overlays memory.messages
     memory.events memory.hooks memory.rounds memory.arguments memory.patterns memory.errors
 """
 ORDER = LAYERS.split()

@@ -1,0 +1,76 @@
+"""Rounds and posts as nested tuples of texts and numbers.
+
+The garbage collector stops walking such tuples after its first look, so what is closed costs it nothing, however long a
+session grows. They take half the memory of records, and share their texts.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from .entries import from_ascii, to_ascii
+from .messages import NO_FIELDS
+from .rounds import EMPTY, Attachment, FrozenMapping, Post, Round, ToolCall, create_unchecked, freeze_mapping
+
+_POST, _ROUND, _CALL = tuple(Post.model_fields), tuple(Round.model_fields), tuple(ToolCall.model_fields)
+_post_values, _round_values = itemgetter(*_POST), itemgetter(*_ROUND)
+#: The ``extra`` of most records, by the number that stands for it.
+_SHARED = (EMPTY, NO_FIELDS)
+
+
+def pack_mapping(mapping: Any) -> int | str:
+    """Return *mapping*, which is frozen, as a number or a text."""
+    return 0 if mapping is EMPTY else 1 if mapping is NO_FIELDS else to_ascii(mapping)
+
+
+def unpack_mapping(packed: int | str) -> FrozenMapping:
+    return _SHARED[packed] if isinstance(packed, int) else freeze_mapping(from_ascii(packed))
+
+
+def pack_post(post: Post) -> Post | tuple[Any, ...]:
+    """Return *post* packed; itself if it is a host's own class, which may hold more."""
+    if type(post) is not Post:
+        return post
+    *head, attachments, calls, answers, kind, number, created_at, extra = _post_values(post.__dict__)
+    packed: tuple[Any, ...] = ()
+    if attachments or calls:
+        if not all(type(one) is Attachment for one in attachments) or not all(type(one) is ToolCall for one in calls):
+            return post
+        packed = (
+            tuple([(one.id, one.type, one.content, pack_mapping(one.extra)) for one in attachments]),
+            tuple([(one.id, one.name, one.arguments) for one in calls]),
+        )
+    return (*head, packed, answers, kind, number, created_at, pack_mapping(extra))
+
+
+def unpack_post(packed: Post | tuple[Any, ...]) -> Post:
+    """Return the post that was packed, or an equal one."""
+    if isinstance(packed, Post):
+        return packed
+    *head, parts, answers, kind, number, created_at, extra = packed
+    attachments, calls = parts or ((), ())
+    values = (
+        *head,
+        tuple([_unpack_attachment(*one) for one in attachments]),
+        tuple([create_unchecked(ToolCall, dict(zip(_CALL, one, strict=True))) for one in calls]),
+        *(answers, kind, number, created_at, unpack_mapping(extra)),
+    )
+    return create_unchecked(Post, dict(zip(_POST, values, strict=True)))
+
+
+def _unpack_attachment(id_: str, type_: str, content: str, extra: int | str) -> Attachment:
+    fields = {"id": id_, "type": type_, "content": content, "extra": unpack_mapping(extra)}
+    return create_unchecked(Attachment, fields)
+
+
+def pack_round(round_: Round) -> tuple[Any, ...]:
+    id_, user_query, state, posts, *more, extra = _round_values(round_.__dict__)
+    return (id_, user_query, state, tuple(map(pack_post, posts)), *more, pack_mapping(extra))
+
+
+def unpack_round(packed: tuple[Any, ...]) -> Round:
+    """Return a round equal to the one that was packed."""
+    id_, user_query, state, posts, *more, extra = packed
+    values = (id_, user_query, state, tuple(map(unpack_post, posts)), *more, unpack_mapping(extra))
+    return create_unchecked(Round, dict(zip(_ROUND, values, strict=True)))
