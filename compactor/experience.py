@@ -63,8 +63,8 @@ class Experience:
         usage = answer.usage or {}
         reported = usage.get("output_tokens", 0)
         length = float(reported if 0 < reported <= MAX_ANSWER else tokens)
-        if continued and usage.get("input_tokens"):
-            share = min(usage.get("cached_tokens", 0) / usage["input_tokens"], 1.0)
+        if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
+            share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
             self.cached = max(self.cached or 0.0, share)
         if kind == "changes":
             self.asked_for_changes += 1
