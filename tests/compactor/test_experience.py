@@ -1,0 +1,99 @@
+"""What a summarizer's answers have been like: whatever it reports, the next estimate is a sound one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import Summary
+from compactor.experience import MAX_ANSWER, MAX_REFUSED, MIN_CACHED, Experience
+
+COUNTS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 2**53, 2**53 + 1])
+NONSENSE = st.none() | st.text(max_size=5) | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2)
+NAMES = st.sampled_from(["input_tokens", "output_tokens", "cached_tokens", "else"])
+USAGE: Any = st.none() | st.dictionaries(NAMES | st.integers(0, 3), COUNTS | NONSENSE) | NONSENSE
+ANSWERS = st.lists(
+    st.tuples(
+        st.sampled_from(["rounds", "changes", "tool_run", "large_post"]),
+        USAGE,
+        st.integers(0, 10**6),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def noted(*answers: tuple[Any, Any, int, bool, bool]) -> Experience:
+    experience = Experience()
+    for kind, usage, tokens, continued, refused in answers:
+        experience.note_answer(kind, Summary("Noted.", usage), tokens, continued=continued, refused=refused)
+    return experience
+
+
+@given(ANSWERS)
+def test_any_usage_in_any_order_gives_a_sound_estimate(answers: list[Any]) -> None:
+    """Nothing raises; shares are shares, and lengths such as a model can write."""
+    experience = noted(*answers)
+    assert experience.cached is None or 0 <= experience.cached <= 1
+    for length in (experience.full, experience.changes):
+        assert length is None or (math.isfinite(length) and 0 <= length <= max(MAX_ANSWER, 10**6))
+    assert (
+        0 <= experience.refused_changes <= experience.asked_for_changes == sum(one[0] == "changes" for one in answers)
+    )
+    assert not any(word in line for line in experience.describe() for word in ("nan", "inf "))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 200_000), st.floats(0, 1)), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_the_largest_hit_counts(prompts: list[tuple[int, float]], rng: Any) -> None:
+    """In whichever order they come: a cache that had the prompt once is one that both models share."""
+    usages = [{"input_tokens": read, "cached_tokens": int(read * share)} for read, share in prompts]
+    best = max(usage["cached_tokens"] / usage["input_tokens"] for usage in usages)
+    rng.shuffle(usages)
+    experience = noted(*[("rounds", usage, 10, True, False) for usage in usages])
+    assert experience.cached == best
+    assert experience.shares_cache == (best >= MIN_CACHED)
+
+
+@given(ANSWERS)
+def test_only_requests_behind_the_agents_prompt_tell_of_its_cache(answers: list[Any]) -> None:
+    """A transcript is in nobody's cache, and says nothing."""
+    separate = [(kind, usage, tokens, False, refused) for kind, usage, tokens, _, refused in answers]
+    assert noted(*separate).cached is None
+    assert noted(*separate).shares_cache
+
+
+def test_an_answer_without_usage_shows_no_hit() -> None:
+    """Whoever tells nothing cannot prove that most of the prompt was cached."""
+    assert not noted(("rounds", None, 10, True, False)).shares_cache
+    assert not noted(("rounds", {"input_tokens": 900}, 10, True, False)).shares_cache
+    assert noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False)).shares_cache
+    assert noted(("rounds", None, 10, True, True)).cached is None, "an answer that was none proves nothing"
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_a_model_keeps_the_form_unless_it_mostly_does_not(refusals: list[bool]) -> None:
+    """One refusal is forgiven; from the second on, most lists have to be good."""
+    experience = noted(*[("changes", None, 10, False, refused) for refused in refusals])
+    bad = sum(refusals)
+    assert experience.keeps_form == (bad < MAX_REFUSED or bad < len(refusals) - bad)
+
+
+@given(st.lists(st.integers(1, 5_000), min_size=1, max_size=20))
+def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int]) -> None:
+    """Of the answers that were accepted, by their usage where it says so."""
+    experience = noted(
+        *[("changes", {"output_tokens": length}, 7, False, False) for length in lengths],
+        *[("rounds", None, length, False, False) for length in lengths],
+        ("changes", {"output_tokens": 10**5}, 7, False, True),
+        ("rounds", {"output_tokens": 10**5}, 7, False, True),
+    )
+    for mean in (experience.changes, experience.full):
+        assert mean is not None
+        assert min(lengths) <= mean <= max(lengths)
