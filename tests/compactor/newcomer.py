@@ -57,12 +57,16 @@ class Client:
         known = dict.fromkeys(re.findall(r"KEY-\d+=\w+", text))
         new = [f"{key}={value}" for key, value in dict.fromkeys(re.findall(r"(KEY-\d+) is (\w+)", text))]
         new = [fact for fact in new if fact not in known]
+        depots = re.findall(r"depot (D\d+)", text)
+        done = f"Depots {depots[0]} to {depots[-1]} were looked at." if depots else "No depots."
         if for_changes and self.makes_changes:
             self.depths.update(dict.fromkeys(new, 1))
-            return "\n".join(f"add [Facts]: {fact} was told." for fact in new) or "none"
+            return "\n".join([*(f"add [Facts]: {fact} was told." for fact in new), f"add [Done]: {done}"])
         if not for_changes:  # else it is refused, and no summary holds it
             self.depths.update({fact: self.depths.get(fact, 0) + 1 for fact in (*known, *new)})
-        return "\n".join(["## Facts", *(f"- {fact} was told." for fact in (*known, *new))])
+        before = re.findall(r"Depots D\d+ to D\d+ were looked at\.", text)
+        facts = [f"- {fact} was told." for fact in (*known, *new)]
+        return "\n".join(["## Facts", *facts, "", "## Done", *(f"- {line}" for line in (*before, done))])
 
 
 class Session:
@@ -91,11 +95,11 @@ class Session:
     def words(self, count: int) -> str:
         return " ".join(self._rng.choices(_WORDS.split(), k=count))
 
-    def turn(self, *messages: Mapping[str, Any], said: int = 90, answered: int = 180) -> Prompt:
-        """The user speaks, the agent answers; *messages* come in between."""
+    def turn(self, *messages: Mapping[str, Any], said: int = 90, answered: int = 180, every: int = 1) -> Prompt:
+        """The user speaks and tells a fact, in *every* so many rounds; the agent answers; *messages* come in between."""
         number = len(self.memory.conversation.rounds) + 1
-        fact = f"KEY-{number:04} is VQ{number * 37 % 1000:03}Z. "
-        self.memory.append(user(fact + self.words(said)))
+        fact = f"KEY-{number:04} is VQ{number * 37 % 1000:03}Z. " if number % every == 0 else ""
+        self.memory.append(user(f"{fact}What is at depot D{number:04}? {self.words(said)}"))
         for message in messages:
             self.memory.append(message)
         prompt = compose(self.memory, budget=self.budget, model=self.agent)

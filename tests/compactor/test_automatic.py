@@ -73,7 +73,7 @@ def test_no_prompt_is_over_budget_and_no_fact_is_lost(hit: float, agent: str, ma
 
 def test_it_compacts_when_that_is_cheapest_and_not_after_ten_rounds() -> None:
     """Each compaction covers at least the number of tokens that its event names, and no earlier look was due."""
-    session = Session(Client(hit=0.9), agent=MODEL).turns(18)
+    session = Session(Client(hit=0.9), agent=MODEL, budget=16_000).turns(18)
     assert session.published == [], "TaskWeaver's rule would have compacted twice"
     session.turns(80)
     looks = of_kind(session.events, CostEvaluated)
@@ -220,14 +220,17 @@ def test_a_model_that_makes_no_changes_is_asked_for_them_twice_at_most() -> None
 def test_while_there_is_room_a_fact_passes_through_three_summaries_on_average(agent: str, makes_changes: bool) -> None:
     """Over sixty compactions: they may be cheaper in full, but each time everything passes through the model again."""
     client = Client(hit=0.9 if agent != "gpt-4o" else 0.0, makes_changes=makes_changes)
-    session = Session(client, budget=60_000, agent=agent)
+    session, full = Session(client, budget=60_000, agent=agent), 0
     while len(session.published) < 60:
-        session.turns(5, said=300, answered=900)
+        session.turns(5, said=200, answered=700, every=10)
         covered = session.published[-1].end if session.published else 0
-        depths = [client.depths[f"KEY-{number:04}=VQ{number * 37 % 1000:03}Z"] for number in range(1, covered + 1)]
-        assert sum(depths) <= 3 * len(depths), f"{covered} rounds after {len(session.published)} compactions"
+        depths = [client.depths[f"KEY-{number:04}=VQ{number * 37 % 1000:03}Z"] for number in range(10, covered + 1, 10)]
+        if covered >= 100:  # so that a tenth of the rounds tells of all of them
+            assert sum(depths) <= 3 * len(depths), f"{covered} rounds after {len(session.published)} compactions"
+        full = max(depths, default=full)
         assert len(session.prompts) < 2_000
-    assert_sound(session)
+    assert full > 1, "now and then, all notes are written anew"
+    assert of_kind(session.events, Failed) == []
 
 
 # What is given counts
@@ -322,11 +325,11 @@ def test_nonsense_as_usage_does_no_harm(usage: Any, agent: str) -> None:
 def test_one_nonsensical_report_is_not_remembered_for_good() -> None:
     """A length that no model writes would be the mean's for many answers, and keep the right form from being chosen."""
     client = Client(usage={"prompt_tokens": 100, "completion_tokens": 2**53})
-    session = Session(client, agent=MODEL).turns(40)
-    assert session.published
-    client.usage = ...
+    session = Session(client, agent="gpt-4o").turns(12)
+    assert any(client.changes)
+    client.usage, asked = ..., len(client.changes)
     session.turns(60)
-    assert any(client.changes), "changes are still the cheapest"
+    assert any(client.changes[asked:]), "changes are still the cheapest"
 
 
 @pytest.mark.parametrize("seed", range(4))

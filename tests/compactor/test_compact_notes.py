@@ -222,42 +222,47 @@ def test_notes_that_the_agents_prompt_does_not_number_are_sent() -> None:
 @pytest.mark.slow
 def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -> None:
     """Untouched notes stay byte for byte, prompts begin alike up to the first note that changed, and each round is sent
-    exactly once."""
+    exactly once, also when all notes are written anew."""
     sent: list[int] = []
 
     def model(request: SummaryRequest) -> str:
         sent.extend(round_.number for round_ in request.rounds)
-        number = request.end_index
-        if request.kind == "rounds":
-            return "## Goal\n- Prices are asked for.\n## Open\n- Nothing yet."
-        changes = [
-            f"add [Done]: Item-{number} was priced.",
-            f"replace {len(request.notes)}: Item-{number + 1} is next.",
-        ]
-        return "\n".join([*changes, *(["remove 2"] if len(request.notes) > 30 else [])])
+        number, known = request.end_index, request.previous.notes if request.previous else ()
+        if request.kind == "changes":
+            edits = [
+                f"add [Done]: Item-{number} was priced.",
+                f"replace {len(request.notes)}: Item-{number + 1} is next.",
+            ]
+            return "\n".join([*edits, *(["remove 2"] if len(request.notes) > 30 else [])])
+        if request.start_index > 1 and not known:  # an addition
+            return f"## Done\n- Item-{number} was priced."
+        done = [note.text for note in known if note.section == "Done"][-20:]
+        return "\n".join(
+            ["## Goal", "- Prices are asked for.", "## Done", *(f"- {text}" for text in done), f"- To {number}."]
+        )
 
     scene, prompts, before = Scene([], summarizer=ScriptedSummarizer(default=model)), [], ()
     for _ in range(100):
         scene.add(4 if prompts else 5)
-        after = scene.made.notes
+        after, is_major = scene.made.notes, scene.published[-1].major
         stay = [note for note in before[:-1] if note in after]
-        assert len(stay) >= len(before) - 2
+        assert is_major or len(stay) >= len(before) - 2
         prompts.append(compose(scene.memory, ROLE, budget=100_000, system="S").messages[1]["content"])
-        if len(prompts) > 1 and len(before) <= 30:
+        if before and len(before) <= 30 and not is_major:
             first_changed = prompts[-2].index(before[-1].text)
             reused = next(place for place, pair in enumerate(zip(*prompts[-2:], strict=False)) if len(set(pair)) > 1)
             assert reused >= first_changed - len("\n\n## Open\n99. ")
         before = after
     assert len(scene.published) == 100
-    assert not any(event.major for event in scene.published)
+    assert 0 < sum(event.major for event in scene.published) <= 25, "at most every fourth"
+    assert scene.kinds.count("changes") >= 50
     assert sent == list(range(1, scene.made.end_index + 1)), "in order, and none twice"
     covered = scene.memory.rounds_getter(ROLE)()[: scene.made.end_index]
     assert sum(event.sent_tokens for event in scene.published) == sum(count_tokens(quote(one)) + 1 for one in covered)
-    assert scene.kinds == ["rounds"] + ["changes"] * 99
 
 
 @pytest.mark.slow
-def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
+def test_a_fact_passes_through_at_most_three_summaries_on_average() -> None:
     """On average over 200 turns, majors included: those are rare, and never more than the mean allows."""
     depth: dict[str, int] = {}
 
@@ -285,7 +290,7 @@ def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
         memory.add_post(round_, send_from=ROLE, send_to="User", message=f"Part {number} takes a while. " * 40)
         memory.finish_round(round_)
 
-    config = CompactorConfig(threshold=14, retain_recent=2, target_tokens=500, summarizer_input_tokens=100_000)
+    config = CompactorConfig(threshold=14, retain_recent=2, target_tokens=1_500, summarizer_input_tokens=100_000)
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=model))
     for _ in range(200):
         scene.add(1, turn)
@@ -293,7 +298,7 @@ def test_a_fact_passes_through_hardly_more_than_one_summary() -> None:
     assert len(covered) >= 45
     assert all(fact in scene.made.summary for fact in covered), "none is lost"
     assert any(event.major for event in scene.published)
-    assert sum(depth[fact] for fact in covered) / len(covered) <= 1.2
+    assert sum(depth[fact] for fact in covered) <= 3 * len(covered)
 
 
 # What is wrong with an answer
