@@ -161,7 +161,7 @@ class ContextCompactor:
             deferral = Deferral(policy, clock.now, emit) if policy is not None else None
         usual: tuple[Strategy, ...] = (compact_rounds,)
         if isinstance(trigger, Automatic):
-            usual = (offload_large(), compact_notes_in_view)
+            usual = (offload_large(kinds="tool_result", preview=400, ending=200), compact_notes_in_view)
         chain = usual if strategies is None else _check_strategies(strategies)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.

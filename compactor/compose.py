@@ -104,7 +104,7 @@ def compose(
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
-    ledger.asked.budget, ledger.asked.model = budget - reserve, model
+    ledger.asked.budgets, ledger.asked.model = (*ledger.asked.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)

@@ -11,7 +11,9 @@ NEWEST = 0.5
 #: No model writes more tokens; a larger count is an error of the endpoint.
 MAX_ANSWER = 200_000
 #: Minimum share of a continued prompt that comes from the provider's cache, if the two models share one.
-MIN_CACHED = 0.5
+MIN_CACHED = 0.25
+#: After so many answers to other requests, continuing is tried again.
+TRY_AGAIN = 8
 #: A model that has answered this many requests for changes with something else, and at least half of all, gets no more.
 MAX_REFUSED = 2
 
@@ -26,8 +28,11 @@ class Experience:
     #: Requests for changes, and how many of their answers were refused.
     asked_for_changes: int = 0
     refused_changes: int = 0
-    #: The largest share of a continued prompt that the provider had in its cache.
+    #: The share of continued prompts that the provider had in its cache, newer ones counting more.
     cached: float | None = None
+    #: Whether the last request was a continuation, and how many have come since the last one that was.
+    continued: bool = False
+    separate: int = 0
 
     @property
     def keeps_form(self) -> bool:
@@ -36,19 +41,16 @@ class Experience:
 
     @property
     def shares_cache(self) -> bool:
-        """Whether the summarizer finds the agent's prompt in the provider's cache, or has not tried yet."""
-        return self.cached is None or self.cached >= MIN_CACHED
+        """Whether the summarizer finds the agent's prompt in the provider's cache, or has not tried for long."""
+        return self.cached is None or self.cached >= MIN_CACHED or self.separate >= TRY_AGAIN
 
     def describe(self) -> list[str]:
         """Return lines that say how the model is asked, and what it answers."""
-        if self.cached is None:
-            asks = "Asks: with a transcript, until it was tried to go on from the agent's last prompt."
-        elif self.shares_cache:
-            asks = (
-                f"Asks: behind the agent's last prompt; up to {self.cached:.0%} of it came from the provider's cache."
-            )
+        if self.continued:
+            asks = f"behind the agent's last prompt, of which {self.cached or 0:.0%} came from the provider's cache"
         else:
-            asks = "Asks: with a transcript; the provider's cache did not have the agent's prompt."
+            tried = f"; of the agent's prompt, {self.cached:.0%} came from the cache" if self.cached is not None else ""
+            asks = f"with a transcript{tried}"
         known = [
             f"{name} {tokens:,.0f} tokens"
             for name, tokens in (("all notes", self.full), ("changes of them", self.changes))
@@ -56,16 +58,18 @@ class Experience:
         ]
         writes = f"Writes: {', '.join(known) or 'nothing so far'}"
         asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
-        return [asks, f"{writes}{asked if self.asked_for_changes else ''}."]
+        return [f"Asks: {asks}.", f"{writes}{asked if self.asked_for_changes else ''}."]
 
     def note_answer(self, kind: RequestKind, answer: Summary, tokens: int, *, continued: bool, refused: bool) -> None:
         """Take note of an *answer* to a request of that *kind*; it is *tokens* long unless its usage says otherwise."""
         usage = answer.usage or {}
         reported = usage.get("output_tokens", 0)
         length = float(reported if 0 < reported <= MAX_ANSWER else tokens)
+        if kind in ("rounds", "changes"):
+            self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
-            self.cached = max(self.cached or 0.0, share)
+            self.cached = share if self.cached is None else self.cached + NEWEST * (share - self.cached)
         if kind == "changes":
             self.asked_for_changes += 1
             self.refused_changes += refused

@@ -76,6 +76,8 @@ MIN_SAVING = 0.9
 MIN_TOKENS = 32
 #: Maximum length, as a multiple of the requested length: models count badly.
 MAX_OVER_TARGET = 2.0
+#: Tokens of conversation in which something is new: an answer may change nothing after fewer.
+MIN_NEWS = 1_000
 #: Unknown identifiers allowed, by number and by share of all: a summary may compute or combine some.
 MAX_INVENTED, MAX_INVENTED_SHARE = 3, 0.25
 #: Minimum share of the previous summary's names that the new one keeps.
@@ -161,6 +163,9 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         raise refusal("echo", "the summary repeats the conversation")
     if is_written and ("<" in new or "‹" in new) and has_markup(new):
         raise refusal("markup", "the summary repeats the tags of the request; check the summarizer's prompt")
+
+    if kind == "changes" and (source.sent or 0) >= MIN_NEWS and {note.text for note in summary.notes} == source.notes:
+        raise refusal("hollow", "the answer changes nothing after a long piece of conversation")
 
     tokens, before, added = count(summary.text), source.previous_tokens, source.tokens
     sizes = f"the summary has {tokens} tokens; the previous one has {before} and the new rounds {added}"

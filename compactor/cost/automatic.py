@@ -11,7 +11,7 @@ from ..config import CompactorConfig
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import Verdict, default_trigger
 from ..view import View
-from .cost_optimal import LEAST, CostOptimal
+from .cost_optimal import LEAST, USABLE, CostOptimal
 from .prices import Prices
 
 #: Settings that ask for the rule of the configuration: so many rounds, and then so many retained.
@@ -27,9 +27,10 @@ MAX_INPUT = 100_000
 class Automatic(CostOptimal):
     """The trigger of a compactor that was told nothing but its summarizer.
 
-    Until a prompt's budget is known, the configuration's rule decides. From then on it is cost-optimal, by the prices
-    of the models that are asked, and the configuration is completed: only the open round is retained, and the length of
-    summaries follows from the budget.
+    It is cost-optimal by the prices of the models that are asked, and it completes the configuration: only the open
+    round is retained, and the length of notes follows from what the system messages leave of a prompt's budget. Until a
+    budget is known, the rule of the configuration decides, or the model's window if the session goes on from a
+    compaction: a restart is no reason for the next one.
     """
 
     def __init__(self, model: str) -> None:
@@ -37,13 +38,15 @@ class Automatic(CostOptimal):
         self.name = f"automatic({model!r})"
         self._model = model
         self._given, self._rule = self._config, default_trigger(self._config)
-        #: What the prices and the completed configuration were made for: the agent's model, and the budget of prompts.
+        #: What prices and configuration were made for: the agent's model; the budget, and what is left of it.
         self._agent: str | None = None
-        self._prompt_budget: int | None = None
+        self._sizes: tuple[int, int] | None = None
+        #: Whether there was a compaction at its first look.
+        self._is_resumed: bool | None = None
 
     def within(self, config: CompactorConfig) -> Automatic:
         trigger = super().within(config)
-        trigger.config = trigger._agent = trigger._prompt_budget = None
+        trigger.config = trigger._agent = trigger._sizes = trigger._is_resumed = None
         trigger._given, trigger._rule = config, default_trigger(config)
         return trigger
 
@@ -52,32 +55,39 @@ class Automatic(CostOptimal):
         return min(super()._first_summary, FIRST_SUMMARY)
 
     def _weigh(self, view: View) -> Verdict:
-        budget = view.ledger.asked.budget or self._given.max_tokens
-        if budget is None:
+        asked = view.ledger.asked
+        budget = max(asked.budgets, default=self._given.max_tokens)
+        if self._is_resumed is None:
+            self._is_resumed = view.compaction is not None
+        if budget is None and not self._is_resumed:
             return self._rule.verdict(view)
-        agent = view.ledger.asked.model or self._given.model or self._model
-        if self._agent != agent:
-            self.prices, self._agent = find_prices(agent, self._model), agent
-        if self._prompt_budget != budget:
-            self.budget, self._prompt_budget = max(int(USED * budget), 1), budget
-            self.config = self._config = complete(self._given, budget, self._model)
+        if self._agent is None or asked.model not in ("", self._agent):
+            self._agent = asked.model or self._given.model or self._model
+            self.prices = find_prices(self._agent, self._model)
+        budget = budget or int(USABLE * (window_of(self._model) or DEFAULT_WINDOW))
+        left = max(budget - view.header_tokens, 1)
+        if self._sizes != (budget, left):
+            self.budget, self._sizes = max(int(budget - (1 - USED) * left), 1), (budget, left)
+            self.config = self._config = complete(self._given, left, self._model)
         return super()._weigh(view)
 
     def describe(self, config: CompactorConfig) -> list[str]:
-        if self.config is None:
+        if self._sizes is None or self.config is None:
             return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
         whose = f"{self._agent} and {self._model}" if self._agent != self._model else self._model
-        source = (
-            f"of {whose}" if self.prices.per_token is not None else f"usual ones, for nobody knows those of {whose}"
-        )
-        budget = f"Budget: {self._prompt_budget:,} tokens, from compose."
+        source = f"of {whose}" if self.prices.per_token is not None else f"usual ones, for those of {whose} are unknown"
         named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
         prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
-        return [budget, f"Prices: {source}, an input token being 1: {prices}.", *super().describe(self.config)]
+        budget, left = self._sizes
+        return [
+            f"Budget: {budget:,} tokens, of which system messages and tools leave {left:,}.",
+            f"Prices: {source}, an input token being 1: {prices}.",
+            *super().describe(self.config),
+        ]
 
 
 def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfig:
-    """Return *config* completed for prompts of *budget* tokens and a summarizer that asks *model*."""
+    """Return *config* completed for rounds of *budget* tokens in a prompt, and a summarizer that asks *model*."""
     target = min(max(int(TARGET_SHARE * budget), MIN_TARGET), MAX_TARGET, max(budget // 3, 1))
     most = min((window_of(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
     return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=most)

@@ -237,8 +237,7 @@ class CostOptimal(Trigger):
         """Return how the summarizer is asked: as was said, or else as the provider's cache has shown so far."""
         if self._style is not None or view.work is None:
             return self._style or "separate"
-        experience = view.work.experience
-        return "continue" if experience.cached is not None and experience.shares_cache else "separate"
+        return "continue" if view.work.experience.continued else "separate"
 
     def _answer_tokens(self, view: View) -> float | None:
         """Return the mean length of an answer if most of them only change notes; None: each is a whole summary."""

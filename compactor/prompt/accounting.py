@@ -141,8 +141,10 @@ class PrefixSums:
 class PromptLimits:
     """What a role's last prompt was to fit; the compactor learns it from here."""
 
-    #: The tokens that it could take, and the model that it was for; None and empty: unknown.
-    budget: int | None = None
+    #: The tokens that it could take, and the one before it: a short prompt now and then, such as for a title, is not
+    #: what the conversation has to fit. Empty: unknown.
+    budgets: tuple[int, ...] = ()
+    #: The model that it was for; empty: unknown.
     model: str = ""
 
 

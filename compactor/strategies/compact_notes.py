@@ -18,6 +18,7 @@ from memory.overlays import CompactedMessage, Note
 from memory.rounds import cached_property, copy_with
 from prompts import ABOVE, contract
 
+from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
 from ..cost.rewriting import MAX_PASSES, MIN_PERIOD, Form, choose_form
 from ..errors import SummaryRejected
@@ -102,6 +103,9 @@ class NotesQuestion(SummaryQuestion):
             full=min(self._target(self.target_tokens, edits=False) or USUAL_NOTES, USUAL_NOTES),
             takes_changes=self.work.takes_changes and not refused,
         )
+        longest = view.ledger.count(previous.summary) + (self.work.experience.full or 0)
+        if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
+            return "full"  # or it would be refused
         if previous.extra.get(WRITTEN_AGO, 0) + 1 < period:
             return form
         if _count_passes(batch, "full") <= MAX_PASSES:
@@ -204,7 +208,8 @@ def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answe
 
 def _add_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:
     """Return the summary of *notes* with those in *answer* behind them."""
-    more = parse_notes((), order, span, answer).notes
+    known = {(note.section, note.text) for note in notes}
+    more = [note for note in parse_notes((), order, span, answer).notes if (note.section, note.text) not in known]
     added = append_notes(notes, more, order)
     return Summary(render_notes(added), notes=added)
 

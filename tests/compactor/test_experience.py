@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Summary
-from compactor.experience import MAX_ANSWER, MAX_REFUSED, MIN_CACHED, Experience
+from compactor.experience import MAX_ANSWER, MAX_REFUSED, Experience
 
 COUNTS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 2**53, 2**53 + 1])
 NONSENSE = st.none() | st.text(max_size=5) | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2)
@@ -51,14 +51,18 @@ def test_any_usage_in_any_order_gives_a_sound_estimate(answers: list[Any]) -> No
     st.lists(st.tuples(st.integers(1, 200_000), st.floats(0, 1)), min_size=1, max_size=12),
     st.randoms(use_true_random=False),
 )
-def test_the_largest_hit_counts(prompts: list[tuple[int, float]], rng: Any) -> None:
-    """In whichever order they come: a cache that had the prompt once is one that both models share."""
+def test_hits_make_up_for_a_miss_and_misses_for_hits(prompts: list[tuple[int, float]], rng: Any) -> None:
+    """A pause makes one miss; a cache that had the prompt in none of the last ones is not shared any more."""
     usages = [{"input_tokens": read, "cached_tokens": int(read * share)} for read, share in prompts]
-    best = max(usage["cached_tokens"] / usage["input_tokens"] for usage in usages)
+    shares = [usage["cached_tokens"] / usage["input_tokens"] for usage in usages]
     rng.shuffle(usages)
-    experience = noted(*[("rounds", usage, 10, True, False) for usage in usages])
-    assert experience.cached == best
-    assert experience.shares_cache == (best >= MIN_CACHED)
+    hit, miss = {"input_tokens": 100, "cached_tokens": 100}, {"input_tokens": 100, "cached_tokens": 0}
+    for last, is_shared in (([], None), ([hit, miss], True), ([miss, miss, miss], False)):
+        experience = noted(*[("rounds", usage, 10, True, False) for usage in (*usages, *last)])
+        assert experience.cached is not None
+        assert is_shared in (None, experience.shares_cache)
+        if not last:
+            assert min(shares) <= experience.cached <= max(shares)
 
 
 @given(ANSWERS)

@@ -18,9 +18,10 @@ def test_the_budget_is_that_of_the_last_prompt(model: str, counter: TokenCounter
     summarizer = OpenAISummarizer("gpt-4", client=CLIENT)
     with ContextCompactor.for_role(memory, "assistant", summarizer=summarizer) as compactor:
         assert "unknown until compose is called" in compactor.describe()
-        for budget in (8_000, 6_000):
+        for budget in (8_000, 6_000, 500, 6_000, 6_000):
             memory.append({"role": "user", "content": "Where is my parcel?"})
             compose(memory, budget=budget, model=model, counter=counter)
             memory.append({"role": "assistant", "content": "It is on its way."})
             assert compactor.wait_idle(30)
+            assert not compactor.describe().startswith("Budget: 500"), "a short prompt now and then is another matter"
         assert compactor.describe().startswith("Budget: 6,000 tokens")
