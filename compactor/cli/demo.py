@@ -135,11 +135,11 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, most: int) -> 
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     agent = dict(zip(_STYLES, _focus(demo), strict=True))[name]
     waits = _rival(demo).waits_since if name == WITHOUT else None
-    title, style = f" {name}: sends ", _STYLES[name]
+    title, style = f"{name}: sends", _STYLES[name]
     if waits is not None:
-        title, style = f" {name}: STOPPED for a summary, {time.perf_counter() - waits:.1f} s ", "bold reverse red"
+        title, style = f"{name}: STOPPED for {time.perf_counter() - waits:.1f} s", "bold reverse red"
     elif name == WITH and agent.compactor.status().state is State.COMPACTING:
-        title = f" {name}: goes on while it compacts "
+        title = f"{name}: compacts"  # and sends
     tokens = sum(tokens for _, tokens in agent.prompt)
     lines = list(_list_prompt(agent, rows, width - 4))
     if answer := demo.answers.get("with" if name == WITH else "without"):
@@ -149,7 +149,7 @@ def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
         Group(*lines),
         title=Text(title, style=style),
         title_align="left",
-        subtitle=Text(f" {tokens:,} tokens "),
+        subtitle=Text(f"{tokens:,} tokens"),
         subtitle_align="right",
         border_style=style.split()[-1],
         width=width,

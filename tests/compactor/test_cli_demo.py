@@ -394,7 +394,7 @@ def test_a_terminal_without_our_signs_gets_others() -> None:
     last = without_controls(done.out.partition("\x1b[?1049l")[2])
     assert re.search(r"0 \|\.+#+", last)
     assert "?" not in last.partition("longest prompt")[2].partition("without: sends")[0]
-    assert "+-  without: sends  ---" in last
+    assert "+- without: sends ---" in last
 
 
 def test_logs_and_a_live_display_do_not_share_a_terminal() -> None:
