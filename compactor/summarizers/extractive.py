@@ -33,6 +33,7 @@ import heapq
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from itertools import chain
 
 from memory.arguments import whole_number
@@ -86,7 +87,12 @@ _WIDE_STOPS = frozenset("，；、。！？")
 
 
 class ExtractiveSummarizer:
-    """Summarise by choosing lines: deterministic, offline, in any language, without a word that nobody said."""
+    """Summarise by choosing lines: deterministic, offline, in any language, without a word that nobody said.
+
+    With *executor*, a ``ProcessPoolExecutor`` of the host's, another process does the work, and the chat keeps the
+    interpreter to itself; *count* must be picklable then. Not the executor of a compactor: its job would wait for
+    another one there. What the executor raises is raised here.
+    """
 
     #: The same request returns the same summary, so a retry is useless.
     deterministic = True
@@ -95,12 +101,25 @@ class ExtractiveSummarizer:
     #: It reads rounds, not messages.
     takes_continued = False
 
-    def __init__(self, *, target_tokens: int = 1000, count: TokenCounter | None = None) -> None:
+    def __init__(
+        self, *, target_tokens: int = 1000, count: TokenCounter | None = None, executor: Executor | None = None
+    ) -> None:
         self._target = whole_number("target_tokens", target_tokens, 1)
         self._count = count or count_tokens
+        self._executor = executor
 
     def __call__(self, request: SummaryRequest) -> Summary:
         """Return a summary within the target, well below the size of the rounds; ``NOTHING`` if they have no words."""
+        if self._executor is None:
+            return self._summarize(request)
+        # What is read and no more: the messages repeat the rounds.
+        read = SummaryRequest(
+            kind=request.kind, previous=request.previous, rounds=request.rounds, target_tokens=request.target_tokens
+        )
+        worker = ExtractiveSummarizer(target_tokens=self._target, count=self._count)
+        return self._executor.submit(worker, read).result()
+
+    def _summarize(self, request: SummaryRequest) -> Summary:
         target = max(1, self._target if request.target_tokens is None else request.target_tokens)
         previous = request.previous.summary if request.previous else ""
         rounds = list(map(strip_round, breathe(request.rounds)))

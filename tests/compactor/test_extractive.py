@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import multiprocessing
 import random
 import re
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ContextCompactor, ExtractiveSummarizer, SummaryRequest, compose
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    SummaryRequest,
+    compose,
+)
 from compactor.summarizers.answers import is_reply, strip_tags
 from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
 from compactor.testing import ScriptedSummarizer
@@ -885,3 +894,33 @@ def test_a_greeting_is_not_what_the_user_came_for(greeting: str) -> None:
     rounds = [said(greeting, "Hello."), said(asked, "Done."), *(said(f"Is seat {n} free?", "Yes.") for n in range(9))]
     summary = ExtractiveSummarizer()(SummaryRequest(rounds=tuple(rounds))).text
     assert summary.startswith(f"Goal:\n- {asked}\n")
+
+
+# -- another process ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_pool_gives_the_same_summary() -> None:
+    """The host's pool reads the rounds and writes the text; which process does it makes no difference."""
+    rounds = [
+        Round(user_query=f"Never call before {hour}:00. Order RES-{hour}813 is late. {filler}")
+        for hour, filler in enumerate(FILLER, 10)
+    ]
+    previous = CompactedMessage(start_index=1, end_index=2, summary="Goal:\n- Ship order RES-48213 by Friday.")
+    request = SummaryRequest(role="Planner", rounds=rounds, previous=previous, start_index=3, end_index=7)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        there = ExtractiveSummarizer(target_tokens=80, executor=pool)(request)
+    assert there == ExtractiveSummarizer(target_tokens=80)(request)
+    assert "RES-48213" in there.text
+
+
+def test_a_pool_that_was_shut_down_fails_the_compaction() -> None:
+    """Its error is the summarizer's: whoever asks for a compaction hears of it, and nothing is published."""
+    pool = ProcessPoolExecutor(1)
+    pool.shutdown()
+    said = [("user", "Ship order RES-48213 by Friday. " * 20), ("assistant", "It leaves on Thursday.")]
+    memory = Memory.from_messages([{"role": role, "content": content} for role, content in said * 3])
+    config = CompactorConfig(retain_recent=0)
+    compactor = ContextCompactor.for_role(memory, "assistant", config, ExtractiveSummarizer(executor=pool))
+    with pytest.raises(CompactionFailed, match="RuntimeError"):
+        compactor.compact_now()
+    assert compactor.status().end_index == 0
