@@ -21,6 +21,7 @@ _WORDS = (
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
 _KEPT, _DONE = "Goal", "Done"
+_WORD = re.compile(r"\b[A-Za-z]{5,}\b")
 _LENGTH = re.compile(r"at most (\d+) tokens")
 
 
@@ -36,6 +37,8 @@ class ImperfectModel:
         self._facts = facts
         self._rng = random.Random(seed)
         self._keeps = keeps
+        #: What it tells beside facts: the conversation's own words where it has kept none, for it must say something.
+        self._words = _WORDS
 
     def __call__(self, request: SummaryRequest) -> str:
         text = "\n".join(message["content"] for message in request.messages)
@@ -43,7 +46,9 @@ class ImperfectModel:
             noted = "\n".join(note.text for note in request.notes)
             added = [(_KEPT, fact.text) for fact in self._kept(text) if fact.text not in noted]
             return "\n".join(f"add [{section}]: {said}" for section, said in [*added, (_DONE, self._sentence(24))])
-        return self._summary(self._kept(text), min(int(_LENGTH.findall(text)[-1]), count_tokens(text) // 2))
+        facts = self._kept(text)
+        self._words = _WORDS if facts else " ".join(_WORD.findall(text)) or _WORDS
+        return self._summary(facts, min(int(_LENGTH.findall(text)[-1]), count_tokens(text) // 2))
 
     def _kept(self, text: str) -> list[Fact]:
         read = (fact for fact in self._facts if fact.text in text)
@@ -58,4 +63,4 @@ class ImperfectModel:
         return "\n".join(lines)
 
     def _sentence(self, words: int) -> str:
-        return f"{' '.join(self._rng.choices(_WORDS.split(), k=words))}."
+        return f"{' '.join(self._rng.choices(self._words.split(), k=words))}."

@@ -23,6 +23,7 @@ _WORDS = (
     " state was told while another question came up that had to wait until more is known of the cause which was"
     " settled later after both had looked at it again and agreed on how to go on with what was left"
 )
+_WORD = re.compile(r"\b[A-Za-z]{5,}\b")
 #: Words in a sentence, at most.
 _SENTENCE = 24
 #: Where a summary has the facts, and what else happened.
@@ -50,38 +51,40 @@ class FakeModel:
         self._answers += 1
         text = "\n".join(shown(message) for message in body.get("messages") or ())
         raw, told = raw_in(text), told_in(text)
+        # A model that is told no fact speaks in the conversation's words: what says nothing of it is no summary.
+        words = _WORDS if raw or told else " ".join(_WORD.findall(text)) or _WORDS
         if asks_for_changes(body):
             new = {key: value for key, value in raw.items() if told.get(key) != value}
             self.depths.written(new, raw)
-            return _said(self._changes(new, body))
+            return _said(self._changes(new, words, body))
         facts = told | raw
         self.depths.written(facts, raw)
-        summary = self._summary(facts)
+        summary = self._summary(facts, words)
         if (tool := _forced_tool(body)) is not None:
             return _called(tool["name"], _filled(tool.get("parameters") or {}, summary), self._answers)
         schema = ((body.get("response_format") or {}).get("json_schema") or {}).get("schema")
         return _said(json.dumps(_filled(schema, summary)) if schema else summary)
 
-    def _summary(self, facts: Mapping[str, str]) -> str:
+    def _summary(self, facts: Mapping[str, str], words: str) -> str:
         lines = [f"## {_KEPT}", *_lines(facts), f"## {_DONE}"]
         rng = random.Random(self._answers)
         while (left := self._summary_tokens - count_tokens("\n".join(lines))) > 4:
-            lines.append(f"- {self._words(rng, min(left - 3, _SENTENCE))}.")
+            lines.append(f"- {_choose(rng, words, min(left - 3, _SENTENCE))}.")
         return "\n".join(lines)
 
-    def _changes(self, facts: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    def _changes(self, facts: Mapping[str, str], vocabulary: str, body: Mapping[str, Any]) -> str:
         """Return the new facts and sentences of what was done, as changes in the form that was asked for."""
         rng, words = random.Random(self._answers), self._change_words
-        done = [self._words(rng, min(words - at, _SENTENCE)) for at in range(0, words, _SENTENCE)]
+        done = [_choose(rng, vocabulary, min(words - at, _SENTENCE)) for at in range(0, words, _SENTENCE)]
         added = [(_KEPT, line.removeprefix("- ")) for line in _lines(facts)] + [(_DONE, f"{one}.") for one in done]
         if body.get("response_format"):
             adding = [{"section": section, "text": text} for section, text in added]
             return json.dumps({"add": adding, "replace": [], "remove": []})
         return "\n".join(f"add [{section}]: {text}" for section, text in added)
 
-    def _words(self, rng: random.Random, count: int) -> str:
-        words = _WORDS.split()
-        return " ".join(rng.choices(words, k=count))
+
+def _choose(rng: random.Random, words: str, count: int) -> str:
+    return " ".join(rng.choices(words.split(), k=count))
 
 
 def _lines(facts: Mapping[str, str]) -> list[str]:
