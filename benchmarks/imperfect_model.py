@@ -37,8 +37,8 @@ class ImperfectModel:
         self._facts = facts
         self._rng = random.Random(seed)
         self._keeps = keeps
-        #: What it tells beside facts: the conversation's own words where it has kept none, for it must say something.
-        self._words = _WORDS
+        #: What it tells beside facts: words of the new rounds, for a summary that says nothing of them is refused.
+        self._words = _WORDS.split()
 
     def __call__(self, request: SummaryRequest) -> str:
         text = "\n".join(message["content"] for message in request.messages)
@@ -46,9 +46,9 @@ class ImperfectModel:
             noted = "\n".join(note.text for note in request.notes)
             added = [(_KEPT, fact.text) for fact in self._kept(text) if fact.text not in noted]
             return "\n".join(f"add [{section}]: {said}" for section, said in [*added, (_DONE, self._sentence(24))])
-        facts = self._kept(text)
-        self._words = _WORDS if facts else " ".join(_WORD.findall(text)) or _WORDS
-        return self._summary(facts, min(int(_LENGTH.findall(text)[-1]), count_tokens(text) // 2))
+        said = " ".join(post.message for round_ in request.rounds for post in round_.post_list)
+        self._words = _WORD.findall(said) or _WORDS.split()
+        return self._summary(self._kept(text), min(int(_LENGTH.findall(text)[-1]), count_tokens(text) // 2))
 
     def _kept(self, text: str) -> list[Fact]:
         read = (fact for fact in self._facts if fact.text in text)
@@ -63,4 +63,4 @@ class ImperfectModel:
         return "\n".join(lines)
 
     def _sentence(self, words: int) -> str:
-        return f"{' '.join(self._rng.choices(self._words.split(), k=words))}."
+        return f"{' '.join(self._rng.choices(self._words, k=words))}."
