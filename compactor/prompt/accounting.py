@@ -6,7 +6,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import add, attrgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -97,7 +96,7 @@ class RoundAccount:
 
 class Block(NamedTuple):
     """Neighbouring posts of a round that may still grow, and what they cost. Only of the last block may later posts
-    change how it reads."""
+    change how it reads, and it tells neither of the fields at the end."""
 
     posts: tuple[Post, ...]
     account: RoundAccount
@@ -313,15 +312,15 @@ class Ledger:
                 key = _make_key(round_, group)
                 costs = self._open.pop(key, ()) or tuple([count_message(one, self.count) for one in group.messages])
             tokens, stays = sum(costs), bool(pinned) and is_pinned(group, pinned)
-            part = PromptPart(round_, group, group.messages, costs, tokens, stays)
             levels: tuple[PromptPart, ...] | None = None
             if stays or group.pending or group.from_user or not _may_be_shorter(group):
                 levels = ()
             elif remembers:
-                levels = self.levels(part)
+                levels = self.levels(PromptPart(round_, group, group.messages, costs, tokens))
             elif closed:
                 levels = self._shortened.pop(key, None)
-                levels = shorten_part(part, self.count) if levels is None else levels
+                if levels is None:
+                    levels = shorten_part(PromptPart(round_, group, group.messages, costs, tokens), self.count)
             parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels))
             for message in group.messages:
                 plain = plain and is_plain(message)
@@ -389,7 +388,7 @@ class Ledger:
         part = _cut_round(raw, at, at + len(piece))
         shown = apply_overlays(part, own, self.role)
         groups = group_messages(shown, self.role, last=False)
-        renewed = self._make_block(part, raw if at else shown, groups, (own, pins), before, keeps=True)
+        renewed = self._make_block(part, raw if at else shown, groups, (own, pins), before)
         return renewed if renewed.awaited == block.awaited else None
 
     def _read_rest(
@@ -404,21 +403,28 @@ class Ledger:
         keeps: bool,
     ) -> list[Block]:
         """Return the blocks *before* post *at* of *raw*, and those of the posts from there on."""
-        part = _cut_round(raw, at, len(raw.post_list))
+        part = _cut_round(raw, at, len(raw.post_list)) if at else raw
         own, _, _ = _cut_overlays(reductions, pinned, part.post_list, is_first=not at)
         shown = apply_overlays(part, own, self.role)
         groups = group_messages(shown, self.role, last=last)
         if before and _reaches_back(groups, before[-1].awaited):
             return self._read_rest(raw, [], 0, reductions, pinned, last=last, keeps=keeps)
-        blocks = list(before)
         cuts = _find_cuts(groups, part.post_list, own) if keeps else []
-        for (first, start), (stop, end) in pairwise([(0, 0), *cuts, (len(groups), len(part.post_list))]):
-            is_first = not at and not start
+        blocks, last_cut = list(before), (0, 0)
+        for cut in cuts:
+            (first, start), (stop, end) = last_cut, cut
             piece = copy_with(part, post_list=part.post_list[start:end])
-            own, pins, _ = _cut_overlays(reductions, pinned, piece.post_list, is_first=is_first)
-            read = shown if is_first else raw
-            blocks.append(self._make_block(piece, read, groups[first:stop], (own, pins), blocks, keeps=keeps))
-        return blocks
+            own, pins, _ = _cut_overlays(reductions, pinned, piece.post_list, is_first=not at and not start)
+            read = raw if at or start else shown
+            blocks.append(self._make_block(piece, read, groups[first:stop], (own, pins), blocks))
+            last_cut = cut
+        first, start = last_cut
+        if start:
+            part = copy_with(part, post_list=part.post_list[start:])
+        overlays = _cut_overlays(reductions, pinned, part.post_list, is_first=not at and not start)
+        read = copy_with(raw if at or start else shown, post_list=())
+        account = self._count_groups(part, read, groups[first:], overlays, closed=False, remembers=keeps)
+        return [*blocks, Block(part.post_list, account, account.parts or (), frozenset(), None)]
 
     def _make_block(
         self,
@@ -427,13 +433,11 @@ class Ledger:
         groups: Sequence[MessageGroup],
         overlays: tuple[tuple[Reduction, ...], frozenset[int]],
         before: Sequence[Block],
-        *,
-        keeps: bool,
     ) -> Block:
         """Return the block of a *piece* of a round, which reads as *groups*."""
         # Without its posts, which change with each post: else each block would keep a state of the round alive.
         round_ = copy_with(read, post_list=())
-        account = self._count_groups(piece, round_, groups, (*overlays, ()), closed=False, remembers=keeps)
+        account = self._count_groups(piece, round_, groups, (*overlays, ()), closed=False, remembers=True)
         parts = account.parts or ()
         called = {call.id for group in groups for call in group.calls}
         missing = [one["tool_call_id"] for group in groups for one in group.messages if one.get("content") == NO_RESULT]

@@ -301,7 +301,9 @@ def _make_message(post: Post, role: str) -> Message:
 
 def is_plain(message: Message) -> bool:
     """Return whether there is nothing but text in *message*, and in its calls if it has any."""
-    calls = message.get("tool_calls", [])
+    if {*map(type, message.values())} <= {str}:
+        return True
+    calls = message.get("tool_calls")
     return type(calls) is list and all(
         type(value) is str or (key == "tool_calls" and all(map(_is_plain_call, calls)))
         for key, value in message.items()
@@ -330,9 +332,10 @@ def copy_messages(messages: Iterable[Message]) -> list[Message]:
     """Return copies of *messages* that their receiver may change, however deep."""
     copies: list[Message] = []
     for message in messages:
-        copy = message.copy()
-        for key, value in message.items():
+        for value in message.values():
             if type(value) is not str:
-                copy[key] = thaw(value)
-        copies.append(copy)
+                copies.append(thaw(message))
+                break
+        else:
+            copies.append(message.copy())
     return copies

@@ -44,8 +44,8 @@ MAX_PREPARED = 64
 BATCH = 16
 #: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
 MAX_SPANS = 8
-#: The newest closed rounds, which every prompt reads, are kept as records.
-MAX_UNPACKED = 4
+#: Closed rounds that are kept as records: the newest is the one that prompts have yet to read.
+MAX_UNPACKED = 1
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
 
