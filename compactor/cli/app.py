@@ -130,7 +130,7 @@ def demo(
         if scenario.recalls:
             print_promises(playing, console)
         console.print(draw_screen(playing, count, console, console.height - 2))  # with the line below and a prompt
-    console.print("With a conversation of yours: compactor replay FILE. With a model: compactor chat --help.")
+    console.print("Your conversation: compactor replay FILE. With a model: compactor chat --help.")
 
 
 def _make_demo(scenario: Scenario, latency: float, seed: int, hooks: Sequence[EventHook], model: str) -> Demo:

@@ -11,7 +11,8 @@ Series = tuple[str, str, Sequence[int]]
 #: The signs of the first and of the second series, from an eighth of a cell to a full one.
 _SIGNS = ("░" * 8, "▁▂▃▄▅▆▇█")
 _ASCII_SIGNS = ("." * 8, "#" * 8)
-_LABEL = 8
+#: Columns of the scale and its line: up to 9,999,999.
+_LABEL = 11
 
 
 def draw_plot(
@@ -34,7 +35,13 @@ def draw_plot(
         for place in range(max(1, width - _LABEL))
     ]
     for row in reversed(range(height)):
-        label = f"{top:>{_LABEL - 2},} " if row == height - 1 else f"{'0':>{_LABEL - 2}} " if row == 0 else " " * 7
+        label = (
+            f"{top:>{_LABEL - 2},} "
+            if row == height - 1
+            else f"{'0':>{_LABEL - 2}} "
+            if row == 0
+            else " " * (_LABEL - 1)
+        )
         line = Text(label + ("|" if ascii_only else "┤" if label.strip() else "│"), style="default", no_wrap=True)
         for column in columns:
             filled = [(min(8, eighths - 8 * row), index) for eighths, index in column if eighths > 8 * row]
