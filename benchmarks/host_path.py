@@ -2,6 +2,7 @@
 
     python -m benchmarks.host_path
     python -m benchmarks.host_path --rounds 10 100 1000 --turns 50
+    python -m benchmarks.host_path --rounds 100 1000 --pause 0.03   # before each turn: the processor's caches go cold
 
 A turn: create_round, two posts, finish_round, get_role_rounds and compose, in memory, while a compactor works beside it
 whose summarizer answers at once. CPU is that of the whole process, the compactor's looks included; of the median turn,
@@ -93,10 +94,12 @@ class Turns:
     collection: float = 0.0
 
 
-def measured(memory: Memory, compactor: ContextCompactor, at: int, turns: int) -> Turns:
+def measured(memory: Memory, compactor: ContextCompactor, at: int, turns: int, pause: float = 0.0) -> Turns:
     found = Turns(at)
     gc.collect()
     for number in range(at, at + turns):
+        if pause:
+            time.sleep(pause)
         cpu, own, began = time.process_time(), time.thread_time(), time.perf_counter()
         turn(memory, number)
         wall, own = time.perf_counter() - began, time.thread_time() - own
@@ -110,7 +113,7 @@ def measured(memory: Memory, compactor: ContextCompactor, at: int, turns: int) -
     return found
 
 
-def at_rounds(marks: Sequence[int], turns: int) -> list[Turns]:
+def at_rounds(marks: Sequence[int], turns: int, pause: float = 0.0) -> list[Turns]:
     """Return the turns behind each of *marks*, of one Memory that grows."""
     memory, found = Memory(), []
     for mark in sorted(marks):
@@ -121,7 +124,7 @@ def at_rounds(marks: Sequence[int], turns: int) -> list[Turns]:
         with ContextCompactor.for_role(memory, ROLE, config, summarized) as compactor:
             compose(memory, ROLE, budget=BUDGET)
             compactor.wait_idle(60)
-            found.append(measured(memory, compactor, mark, turns if mark >= turns else max(mark // 2, 1)))
+            found.append(measured(memory, compactor, mark, turns if mark >= turns else max(mark // 2, 1), pause))
     return found
 
 
@@ -175,9 +178,9 @@ def held(post: int, input_tokens: int = INPUT_TOKENS) -> float:
 
 
 def row(found: Turns, base: Turns) -> str:
-    wall = sorted(found.wall)
+    wall, chat = sorted(found.wall), sorted(found.own)
     cpu, own = statistics.median(found.cpu), statistics.median(found.own)
-    times = [cpu, own, statistics.median(wall), wall[len(wall) * 99 // 100], wall[-1]]
+    times = [cpu, own, chat[len(chat) * 99 // 100], statistics.median(wall), wall[len(wall) * 99 // 100], wall[-1]]
     ratio = cpu / statistics.median(base.cpu)
     cells = [f"{found.at:,}", *(f"{value:.2f} ms" for value in times), f"{ratio:.2f}", f"{found.collection:.0f} ms"]
     return f"| {' | '.join(cells)} |"
@@ -187,13 +190,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, nargs="+", default=ROUNDS)
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds before each turn")
     given = parser.parse_args(arguments)
     print(f"Python {platform.python_version()}, {given.turns} turns each; beside round 100, where that is measured.\n")
     print(
-        "| at round | CPU of a turn | of it the chat's thread | turn, p50 | p99 | longest | CPU, ratio | collection |"
+        "| at round | CPU of a turn | of it the chat's thread | p99 of that | turn, p50 | p99 | longest | CPU, ratio"
+        " | collection |"
     )
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
-    found = at_rounds(given.rounds, given.turns)
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    found = at_rounds(given.rounds, given.turns, given.pause)
     base = next((one for one in found if one.at == 100), found[0])
     for one in found:
         print(row(one, base), flush=True)

@@ -25,15 +25,15 @@ def test_each_round_that_is_asked_for_has_a_row(
     monkeypatch.setattr(host_path, "INPUT_TOKENS", 2_000)
     monkeypatch.setattr(host_path, "LONGEST_POST", 4_000)
     monkeypatch.setattr(host_path, "held", lambda post: 1.5 + post)
-    host_path.main(["--rounds", "4", "30", "--turns", "10"])
+    host_path.main(["--rounds", "4", "30", "--turns", "10", "--pause", "0.0001"])
     printed = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if line[:1] == "|"]
     first = ["at round", "--:", "4", "30", "compacted on the compactor's thread", "---"]
     assert [row[0] for row in rows] == [*first, "2,000 tokens", "and a post of 4,000 characters"]
-    assert rows[2][6] == "1.00"
+    assert rows[2][7] == "1.00"
     for row in rows[2:4]:
-        assert all(float(cell.split()[0]) > 0 for cell in row[1:7])
-        assert re.fullmatch(r"\d+ ms", row[7])
+        assert all(float(cell.split()[0]) > 0 for cell in row[1:8])
+        assert re.fullmatch(r"\d+ ms", row[8])
     assert [row[1:] for row in rows[6:]] == [["1.5 ms"], ["4001.5 ms"]]
 
 
