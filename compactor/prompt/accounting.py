@@ -323,7 +323,7 @@ class Ledger:
                     levels = shorten_part(PromptPart(round_, group, group.messages, costs, tokens), self.count)
             parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels))
             for message in group.messages:
-                plain = plain and is_plain(message)
+                plain = plain and ({*map(type, message.values())} <= {str} or is_plain(message))
             kept_tokens += tokens + sum([one.tokens_after for level in levels or () for one in level.reductions])
         totals = RunningTotals(
             tokens=sum([part.tokens for part in parts]),
@@ -350,8 +350,12 @@ class Ledger:
         With *keeps*, all blocks but the last are kept, and made anew only when they read otherwise: so the thousandth
         post costs as much as the first.
         """
-        if not keeps:
-            return self._read_rest(raw, [], 0, reductions, pinned, last=last, keeps=False)
+        if not keeps or (len(raw.post_list) < MIN_BLOCK + MIN_REST and raw.id not in self._blocks):
+            shown = apply_overlays(raw, reductions, self.role)
+            groups, read = group_messages(shown, self.role, last=last), copy_with(shown, post_list=())
+            overlays = (tuple(reductions), pinned, ())
+            account = self._count_groups(raw, read, groups, overlays, closed=False, remembers=keeps)
+            return [Block(raw.post_list, account, account.parts or (), frozenset(), None)]
         kept, blocks, at = self._blocks.get(raw.id, []), list[Block](), 0
         for block in kept:
             renewed = self._renew(block, raw, at, reductions, pinned, blocks)
@@ -359,7 +363,7 @@ class Ledger:
                 break
             blocks.append(renewed)
             at += len(renewed.posts)
-        blocks = self._read_rest(raw, blocks, at, reductions, pinned, last=last, keeps=True)
+        blocks = self._read_rest(raw, blocks, at, reductions, pinned, last=last)
         if len(raw.post_list) >= sum([len(block.posts) for block in kept]):  # else it is that of an older snapshot
             self._blocks[raw.id] = blocks[:-1]
             for oldest in list(self._blocks)[: max(len(self._blocks) - MAX_OPEN_ROUNDS, 0)]:
@@ -400,7 +404,6 @@ class Ledger:
         pinned: frozenset[int],
         *,
         last: bool,
-        keeps: bool,
     ) -> list[Block]:
         """Return the blocks *before* post *at* of *raw*, and those of the posts from there on."""
         part = _cut_round(raw, at, len(raw.post_list)) if at else raw
@@ -408,8 +411,8 @@ class Ledger:
         shown = apply_overlays(part, own, self.role)
         groups = group_messages(shown, self.role, last=last)
         if before and _reaches_back(groups, before[-1].awaited):
-            return self._read_rest(raw, [], 0, reductions, pinned, last=last, keeps=keeps)
-        cuts = _find_cuts(groups, part.post_list, own) if keeps else []
+            return self._read_rest(raw, [], 0, reductions, pinned, last=last)
+        cuts = _find_cuts(groups, part.post_list, own)
         blocks, last_cut = list(before), (0, 0)
         for cut in cuts:
             (first, start), (stop, end) = last_cut, cut
@@ -423,7 +426,7 @@ class Ledger:
             part = copy_with(part, post_list=part.post_list[start:])
         overlays = _cut_overlays(reductions, pinned, part.post_list, is_first=not at and not start)
         read = copy_with(raw if at or start else shown, post_list=())
-        account = self._count_groups(part, read, groups[first:], overlays, closed=False, remembers=keeps)
+        account = self._count_groups(part, read, groups[first:], overlays, closed=False, remembers=True)
         return [*blocks, Block(part.post_list, account, account.parts or (), frozenset(), None)]
 
     def _make_block(
