@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any, cast
 
 
 class _LatePattern:
     def __init__(self, text: str, flags: int) -> None:
-        self._arguments = (text, flags)
+        self._text, self._flags = text, flags
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(self._text, self._flags)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return compile_later, (self._text, self._flags)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(re.compile(*self._arguments), name)  # compiled once: it is in the cache of ``re`` from then on
+        value = getattr(self._pattern, name)
         setattr(self, name, value)
         return value
 

@@ -155,10 +155,12 @@ class InTurn:
         began = self.waits_since = time.perf_counter()
 
         def compact() -> None:
-            with suppress(ContextError):  # the prompt is shortened instead
-                agent.compactor.compact_now()
-            self.clock.add(time.perf_counter() - began)
-            done.set()
+            try:
+                with suppress(ContextError):  # the prompt is shortened instead
+                    agent.compactor.compact_now()
+            finally:
+                self.clock.add(time.perf_counter() - began)
+                done.set()
 
         threading.Thread(target=compact, daemon=True).start()
         while not done.wait(_TICK):

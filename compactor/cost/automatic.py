@@ -1,4 +1,4 @@
-"""How a compactor works that was told nothing but its summarizer: as somebody who knows would have set it up."""
+"""The trigger of a compactor without settings: it finds prices, budget and the length of notes itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ..config import CompactorConfig
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import Verdict, default_trigger
 from ..view import View
-from .cost_optimal import LEAST, USABLE, CostOptimal
+from .cost_optimal import USABLE, CostOptimal
 from .prices import Prices
 
 #: Settings that ask for the rule of the configuration: so many rounds, and then so many retained.
 RULE = frozenset({"threshold", "retain_recent", "token_ratio"})
-#: Share of a prompt's budget at which a compaction is due at the latest.
+#: Share of the budget left for rounds at which a compaction is due at the latest.
 USED = 0.85
-#: Share of the budget that notes may take, the least and the most tokens, and those that are assumed of the first ones.
+#: Share of the budget left for rounds that notes may take; minimum and maximum tokens of that; maximum tokens that are
+#: assumed of the first notes.
 TARGET_SHARE, MIN_TARGET, MAX_TARGET, FIRST_SUMMARY = 0.2, 600, 4_000, 500
 #: Maximum tokens of a request to the summarizer.
 MAX_INPUT = 100_000
@@ -34,12 +35,14 @@ class Automatic(CostOptimal):
     """
 
     def __init__(self, model: str) -> None:
-        super().__init__(Prices(), LEAST, None, None, None, None, None)
+        super().__init__(Prices())
         self.name = f"automatic({model!r})"
         self._model = model
         self._given, self._rule = self._config, default_trigger(self._config)
         #: What prices and configuration were made for: the agent's model; the budget, and what is left of it.
         self._agent: str | None = None
+        #: The models whose prices these are.
+        self._priced = ""
         self._sizes: tuple[int, int] | None = None
         #: Whether there was a compaction at its first look.
         self._is_resumed: bool | None = None
@@ -63,7 +66,7 @@ class Automatic(CostOptimal):
             return self._rule.verdict(view)
         if self._agent is None or asked.model not in ("", self._agent):
             self._agent = asked.model or self._given.model or self._model
-            self.prices = find_prices(self._agent, self._model)
+            self.prices, self._priced = find_prices(self._agent, self._model)
         budget = budget or int(USABLE * (window_of(self._model) or DEFAULT_WINDOW))
         left = max(budget - view.header_tokens, 1)
         if self._sizes != (budget, left):
@@ -74,8 +77,7 @@ class Automatic(CostOptimal):
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:
             return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
-        whose = f"{self._agent} and {self._model}" if self._agent != self._model else self._model
-        source = f"of {whose}" if self.prices.per_token is not None else f"usual ones, for those of {whose} are unknown"
+        source = f"of {self._priced}" if self._priced else f"usual ones, for those of {self._model} are unknown"
         named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
         prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
         budget, left = self._sizes
@@ -93,9 +95,10 @@ def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfi
     return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=most)
 
 
-def find_prices(agent: str, summarizer: str) -> Prices:
-    """Return the prices of two models. The summarizer's stand for an unknown agent's, and usual ones for both."""
-    for name in (agent, summarizer):
+def find_prices(agent: str, summarizer: str) -> tuple[Prices, str]:
+    """Return the prices of two models, and whose they are: one's stand for both if the other is unknown, and the usual
+    ones if nobody knows either."""
+    for one, other in ((agent, summarizer), (summarizer, summarizer), (agent, agent)):
         with suppress(ConfigError):
-            return Prices.of_model(name, summarizer=summarizer)
-    return Prices()
+            return Prices.of_model(one, summarizer=other), " and ".join(dict.fromkeys((one, other)))
+    return Prices(), ""

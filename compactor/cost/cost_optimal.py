@@ -32,9 +32,9 @@ FIRST_LATENCY = 1.0
 #: Share of the model's window for prompts without a known budget; the rest is for the answer.
 USABLE = 0.9
 #: Assumed tokens of the first summary without a target.
-USUAL_SUMMARY = 1_000
+DEFAULT_SUMMARY = 1_000
 #: Minimum new tokens of a compaction: 1.5 times a usual summary.
-LEAST = 1_500
+MIN_NEW_TOKENS = 1_500
 #: The reasons to be due.
 _DUE_REASONS: tuple[Why, ...] = ("grown", "budget", "chosen")
 
@@ -122,7 +122,7 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
 def cost_optimal(
     prices: Prices | str | None = None,
     *,
-    least: int = LEAST,
+    least: int = MIN_NEW_TOKENS,
     budget: int | None = None,
     style: Style | None = None,
     delta_tokens: int | None = None,
@@ -166,12 +166,12 @@ class CostOptimal(Trigger):
     def __init__(
         self,
         prices: Prices,
-        least: int,
-        budget: int | None,
-        style: Style | None,
-        delta_tokens: int | None,
-        latency_calls: float | None,
-        calls_left: CallsLeft,
+        least: int = MIN_NEW_TOKENS,
+        budget: int | None = None,
+        style: Style | None = None,
+        delta_tokens: int | None = None,
+        latency_calls: float | None = None,
+        calls_left: CallsLeft = None,
     ) -> None:
         super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})")
         self.prices: Prices = prices
@@ -231,7 +231,7 @@ class CostOptimal(Trigger):
     @property
     def _first_summary(self) -> int:
         """The assumed length of the first summary in tokens."""
-        return self._config.target_tokens or USUAL_SUMMARY
+        return self._config.target_tokens or DEFAULT_SUMMARY
 
     def _style_of(self, view: View) -> Style:
         """Return how the summarizer is asked: as was said, or else as the provider's cache has shown so far."""

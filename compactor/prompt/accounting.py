@@ -243,7 +243,9 @@ class Ledger:
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
-            self._blocks = {round_id: blocks for round_id, blocks in self._blocks.items() if round_id not in erased}
+            self._blocks = {
+                round_id: blocks for round_id, blocks in self._blocks.copy().items() if round_id not in erased
+            }
             accounts = [*self._accounts.items(), *self._kept.items()]
             changed = {number for number, one in accounts if one.overlays[2] != erased.get(one.round_id, ())}
             self._drop_parts(changed)

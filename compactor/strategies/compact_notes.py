@@ -42,7 +42,7 @@ WRITTEN_SHARE, GROWTH = 0.6, 1.25
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
 #: Assumed tokens of notes that nothing is known of.
-USUAL_NOTES = 500
+DEFAULT_NOTES = 500
 
 
 def compact_notes(view: View) -> Iterator[CompactedMessage]:
@@ -100,7 +100,7 @@ class NotesQuestion(SummaryQuestion):
             prices.with_cold(view.usage.cold),
             style=style,
             calls=max(view.calls_behind(view.end), 1),
-            full=min(self._target(self.target_tokens, edits=False) or USUAL_NOTES, USUAL_NOTES),
+            full=min(self._target(self.target_tokens, edits=False) or DEFAULT_NOTES, DEFAULT_NOTES),
             takes_changes=self.work.takes_changes and not refused,
         )
         longest = view.ledger.count(previous.summary) + (self.work.experience.full or 0)

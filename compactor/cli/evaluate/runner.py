@@ -26,7 +26,7 @@ from ..terminal import CannotRun, name_options
 from .answers import SpendReached
 from .retention import Item, find_items, source_of
 
-#: Minimum tokens that a compaction covers: of less, no summary can be shorter.
+#: Minimum mean tokens of a part: of less, no summary can be shorter.
 MIN_BATCH = 200
 #: Attempts at a compaction whose endpoint fails, and the seconds of the first wait and of the longest one.
 ATTEMPTS, _FIRST_WAIT, _LONGEST_WAIT = 3, 1.0, 60.0
