@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from typing import Any, cast
 
 
 class _LatePattern:
     def __init__(self, text: str, flags: int) -> None:
         self._text, self._flags = text, flags
-
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(self._text, self._flags)
+        self._pattern: re.Pattern[str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_later, (self._text, self._flags)
 
     def __getattr__(self, name: str) -> Any:
+        if self._pattern is None:  # two threads may both compile it; one of the two is kept
+            self._pattern = re.compile(self._text, self._flags)
         value = getattr(self._pattern, name)
         setattr(self, name, value)
         return value

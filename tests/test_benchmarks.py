@@ -60,7 +60,7 @@ def test_the_same_session_is_built_each_time_but_for_its_ids() -> None:
 def test_appends_are_timed_beside_bare_ones(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three rows for each database and size, with ratios to the bare insert; nothing is left in a database."""
+    """Four rows for each database and size, with ratios to the bare insert; nothing is left in a database."""
     arguments = ["--rounds", "12", "--times", "3", "--sizes", "300", "4000", "--folder", str(tmp_path)]
     if name == "postgresql":
         url = request.getfixturevalue("postgres_url")
@@ -76,10 +76,10 @@ def test_appends_are_timed_beside_bare_ones(
         [database, size, what]
         for database in databases
         for size in ("300", "4,000")
-        for what in ("bare insert", "`store.append`", "`add_post`")
+        for what in ("bare insert", "`store.append`", "`add_post`", "`append`, a user's message")
     ]
     assert all(float(row[5]) > 0 for row in rows)
-    assert {row[5] for row in rows[::3]} == {"1.00"}
+    assert {row[5] for row in rows[::4]} == {"1.00"}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
-from memory.rounds import Round, copy_with
+from memory.rounds import Round, cached_property, copy_with
 
 from ...acceptance.prohibitions import read_user_words
 from ...summarizers.actions import find_actions
