@@ -203,7 +203,7 @@ def _row(text: str, tokens: int, width: int, style: str) -> Text:
 
 
 def _score(demo: Demo, width: int) -> Table:
-    """Return what both sides cost, for all agents together."""
+    """Return the cost of both sides, for all agents together."""
     rival = _rival(demo)
     sides = [list(one.values()) for one in (rival.agents, demo.agents)]
     figures = [[agent.watch.figures() for agent in side] for side in sides]
@@ -239,7 +239,7 @@ def _grade(answer: Mapping[str, Any]) -> str:
 
 
 def _explain(demo: Demo) -> list[str]:
-    """Return what the labels mean, the most important first."""
+    """Return the meanings of the labels, the most important first."""
     prices, million = demo.prices, 1e6 * (demo.prices.per_token or 0)
     read, cached, written = million, million * prices.cached_input, million * prices.output
     return [

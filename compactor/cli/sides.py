@@ -1,4 +1,4 @@
-"""The two sides of a demo: an agent's prompts and what they cost, and an agent that compacts inside the turn."""
+"""The two sides of a demo: an agent's prompts and their cost, and an agent that compacts inside the turn."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stopwatch:
 
 
 class Bill:
-    """What the prompts and the summaries of one side cost. Thread-safe."""
+    """The cost of one side's prompts and summaries. Thread-safe."""
 
     def __init__(self, prices: Prices) -> None:
         self._prices, self._lock = prices, threading.Lock()  # the lock guards ``dollars``

@@ -1,1 +1,1 @@
-"""``compactor evaluate``: what survives in the summaries of a user's own transcripts."""
+"""``compactor evaluate``: measures how much of a user's own transcripts survives in summaries."""

@@ -47,14 +47,14 @@ def find_price(model: str) -> Price | None:
 
 
 def make_price(prices: Prices) -> Price:
-    """Return what usage costs by *prices*, which have a dollar price per token."""
+    """Return the cost of usage by *prices*, which have a dollar price per token."""
     return Limits(max_concurrency=1, prices=prices).cost
 
 
 class AnswerFile:
     """Answers by a hash of their request, as lines of JSON in a file that only its owner can read.
 
-    Each line is written when its answer arrives, so an interrupted evaluation goes on where it ended. Lines that cannot
+    Each line is written when its answer arrives, so an interrupted evaluation goes on from there. Lines that cannot
     be read, such as one that was cut off, are ignored: their answers are asked for again.
     """
 
@@ -232,7 +232,7 @@ class Answers:
 
 
 def rehearse(request: SummaryRequest) -> Summary:
-    """Return an answer about as long as a model's, without a model: the estimate of what an evaluation costs."""
+    """Return an answer about as long as a model's, without a model: to estimate the cost of an evaluation."""
     length = request.target_tokens or _LENGTH
     if request.kind != "changes":
         return ExtractiveSummarizer()(copy_with(request, target_tokens=length))

@@ -1,4 +1,4 @@
-"""The command ``evaluate``: its options, and what it prints and writes."""
+"""The command ``evaluate``: its options, its printed tables and its files."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _read_sources(files: Sequence[str], compactions: int) -> tuple[list[Source],
 def _find_model(
     model: str, base_url: str | None, price: str | None, max_spend: float | None, *, dry_run: bool
 ) -> Answers | None:
-    """Return the model that is asked, or with *dry_run* what stands in for it; None: none is."""
+    """Return the model that is asked, or with *dry_run* its stand-in; None: no model is asked."""
     if max_spend is not None and not 0 <= max_spend < math.inf:
         raise CannotRun("--max-spend takes dollars, from 0 on")
     if not model:
@@ -246,7 +246,7 @@ def _digest(text: str) -> str:
 
 
 def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]) -> None:
-    """Print what a run would cost, from one with a stand-in for the model."""
+    """Print the cost of a run, estimated by one with a stand-in for the model."""
     console = screen()
     if asked is None:
         console.print("No model is asked, so it costs nothing.")
@@ -287,7 +287,7 @@ def _make_report(
     runner: Runner,
     asked: Answers | None,
 ) -> tuple[Report, list[list[Measurement]]]:
-    """Return the figures of *results* and of the baselines, and for each source what its summaries keep."""
+    """Return the figures of *results* and of the baselines, and for each source the items that its summaries keep."""
     ways: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
     if asked is not None:
         ways[_OFFLINE] = partial(summarize_offline, runner=runner)

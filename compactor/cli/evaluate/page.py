@@ -1,4 +1,4 @@
-"""The report as one HTML page: figures, and each summary beside what it was made from.
+"""The report as one HTML page: figures, and each summary beside its source.
 
 All text is escaped, and the page allows no script, no picture and no address.
 """

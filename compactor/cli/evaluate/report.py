@@ -48,7 +48,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One summary: what it keeps and loses of what it was asked for, and what it makes up."""
+    """One summary: the items that it keeps and loses, and the names that it makes up."""
 
     compaction: Compaction
     #: The first round that the compaction before it did not cover.
@@ -83,7 +83,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Account:
-    """What a model did for the summaries, and what it took."""
+    """A model's work for the summaries: requests, refusals, tokens, dollars and seconds."""
 
     answers: int
     #: Names of the checks that refused answers, with their numbers.
@@ -155,7 +155,7 @@ class Report:
 
 
 class Earlier(BaseModel):
-    """What is compared of an earlier report."""
+    """The part of an earlier report that is compared."""
 
     settings: dict[str, Any]
     transcripts: dict[str, str]
@@ -173,7 +173,7 @@ def read_earlier(path: str) -> Earlier:
 
 
 def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measurement]:
-    """Return what each of *compactions* keeps of *source*. With *quotes* nothing can be made up."""
+    """Return the items of *source* that each of *compactions* keeps. With *quotes* nothing can be made up."""
     # For each item, the first compaction that covers it.
     born = [next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items]
     measured: list[Measurement] = []
@@ -227,7 +227,7 @@ def _list_figures(method: Method, account: Account | None) -> Iterator[tuple[str
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print what survives, by kind and method, and what the model did."""
+    """Print the shares that survive, by kind and method, and the model's work."""
     first = report.methods[0]
     size = f"{quantity(report.conversations, 'conversation')}, {quantity(report.rounds, 'round')}"
     title = f"{size}, {quantity(report.tokens, 'token')}; {quantity(first.compactions, 'compaction')}"
@@ -257,7 +257,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def print_comparison(report: Report, earlier: Earlier, console: Console) -> None:
-    """Print the figures of *report* beside those of an *earlier* one, and what else is different."""
+    """Print the figures of *report* beside those of an *earlier* one, and other differences."""
     rows = [
         (name, _percent(before), _percent(now), "-" if before is None or now is None else f"{now - before:+.1f}")
         for name, now in report.figures.items()
@@ -279,7 +279,7 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
 
 
 def list_account(account: Account) -> Iterator[tuple[str, object]]:
-    """Yield what a model did, and what that took, as rows of a table."""
+    """Yield a model's work as rows of a table."""
     yield "answers", account.answers
     yield "answers refused", sum(account.refused.values())
     for check, count in account.refused.items():

@@ -1,7 +1,7 @@
-"""What a conversation says that a summary should keep, and whether a summary keeps it: words are compared with words.
+"""The items of a conversation that a summary should keep, and a test whether it does: words are compared with words.
 
-Identifiers and numbers count where people and the agent say them: a tool's result may hold thousands, and which of them
-matter shows in what is said of them. A result itself counts by its outcome.
+Identifiers and numbers count if people or the agent say them: a tool's result may hold thousands, and people name those
+that matter. A result itself counts by its outcome.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class SummaryWords:
 
 
 def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
-    """Return what *rounds*, of the agent *role*, say that a summary should keep; each thing once a round."""
+    """Return the items in *rounds*, of the agent *role*, that a summary should keep; each once a round."""
     said = [one for round_ in rounds for one in _read_sentences(round_, role)]
     newer, newest = _find_newer(said)
     items: dict[tuple[str, int, str], Item] = {}
@@ -194,7 +194,7 @@ def _read_sentences(round_: Round, role: str) -> Iterator[Sentence]:
 
 
 def _items_in(said: Sentence, until: int | None) -> Iterator[Item]:
-    """Yield what one sentence says; *until* is the round that says something newer."""
+    """Yield the items of one sentence; *until* is the round that says something newer."""
     terms, words = Terms(said.text), _keys_in(said.text)
     for name in find_identifiers(said.text):
         kind = "paths" if _PATH.search(name) else "ids"

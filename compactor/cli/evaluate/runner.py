@@ -46,7 +46,7 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Source:
-    """A conversation: its rounds, what is to be kept of them, and where compactions end."""
+    """A conversation: its rounds, the items to keep of them, and the ends of its compactions."""
 
     name: str
     conversation: Conversation
@@ -69,7 +69,7 @@ class Source:
 
     @cached_property
     def texts(self) -> list[str]:
-        """What was said in each round."""
+        """The items of each round."""
         return [source_of(round_) for round_ in self.rounds]
 
     def texts_until(self, end: int) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _compact_now(compactor: ContextCompactor, executor: DaemonExecutor) -> Compa
 
 
 def summarize_offline(source: Source, like: Sequence[Compaction], runner: Runner) -> list[Compaction]:
-    """Return what the offline summarizer makes of *source*, each summary about as long as the one of *like* there."""
+    """Return the offline summaries of *source*, each about as long as the one of *like* there."""
     lengths = {one.end: count_tokens(one.summary) for one in like}
 
     def summarize(request: SummaryRequest) -> Summary:
