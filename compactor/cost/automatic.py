@@ -39,10 +39,10 @@ class Automatic(CostOptimal):
         self.name = f"automatic({model!r})"
         self._model = model
         self._given, self._rule = self._config, default_trigger(self._config)
-        #: What prices and configuration were made for: the agent's model; the budget, and what is left of it.
+        #: The agent's model that the prices were looked up for, and the models whose prices they are.
         self._agent: str | None = None
-        #: The models whose prices these are.
-        self._priced = ""
+        self._price_source = ""
+        #: The budget that the configuration was completed for, and the part that is left for rounds.
         self._sizes: tuple[int, int] | None = None
         #: Whether there was a compaction at its first look.
         self._is_resumed: bool | None = None
@@ -66,7 +66,7 @@ class Automatic(CostOptimal):
             return self._rule.verdict(view)
         if self._agent is None or asked.model not in ("", self._agent):
             self._agent = asked.model or self._given.model or self._model
-            self.prices, self._priced = find_prices(self._agent, self._model)
+            self.prices, self._price_source = find_prices(self._agent, self._model)
         budget = budget or int(USABLE * (window_of(self._model) or DEFAULT_WINDOW))
         left = max(budget - view.header_tokens, 1)
         if self._sizes != (budget, left):
@@ -77,7 +77,9 @@ class Automatic(CostOptimal):
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:
             return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
-        source = f"of {self._priced}" if self._priced else f"usual ones, for those of {self._model} are unknown"
+        source = (
+            f"of {self._price_source}" if self._price_source else f"usual ones, for those of {self._model} are unknown"
+        )
         named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
         prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
         budget, left = self._sizes

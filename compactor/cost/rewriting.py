@@ -14,20 +14,20 @@ Form = Literal["changes", "addition", "full"]
 
 #: Assumed length of changes until the first ones come, as a share of all notes.
 FIRST_CHANGES = 0.25
-#: All notes are written anew after this many compactions, at least and at most: the facts in them pass through the
-#: model once more then.
+#: All notes are written anew after at least and at most this many compactions. Each time, their facts pass through the
+#: model once more.
 MIN_PERIOD, MAX_PERIOD = 4, 16
 #: Notes may pass through so many summaries on average before only a lack of room makes the model write them anew.
 MAX_PASSES = 3.0
 
 
-def cost_of_period(period: int, each: float, full: float, output: float, held: float) -> float:
+def cost_of_period(period: int, each: float, full: float, output: float, stay_price: float) -> float:
     """Return the mean cost of a compaction if one in *period* writes *full* tokens, and the others add *each*.
 
-    *output* is the price of a token that the model writes, *held* that of a token that stays in the notes until the
-    next compaction.
+    *output* is the price of a token that the model writes, *stay_price* that of a token that stays in the notes until
+    the next compaction.
     """
-    return output * (full + (period - 1) * each) / period + held * (full + each * (period - 1) / 2)
+    return output * (full + (period - 1) * each) / period + stay_price * (full + each * (period - 1) / 2)
 
 
 def choose_form(
@@ -35,19 +35,19 @@ def choose_form(
 ) -> tuple[Form, int]:
     """Return the cheapest way to write the next notes, and after how many compactions all are written anew.
 
-    *calls* is how often the agent's model reads the notes until the next compaction, and
-    *full* the length of all notes in tokens until one was measured. Each option is priced as if it went on for ever:
-    longer notes cost more in each prompt and each request, and all notes cost more output.
+    *calls* is how often the agent's model reads the notes until the next compaction. *full* is the length of all notes
+    in tokens; a measured length replaces it. Each option is priced as if it went on for ever: longer notes cost more
+    in each prompt and each request, and all notes cost more output.
     """
     full = experience.full or full
     changes = experience.changes if experience.changes is not None else FIRST_CHANGES * full
-    held, output = prices.cached_input * calls, prices.summarizer_output
+    stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     options: list[tuple[float, Form, int]] = []
     for period in range(MIN_PERIOD, MAX_PERIOD + 1):
         if takes_changes and experience.keeps_form:
-            options.append((cost_of_period(period, changes, full, output, held + read), "changes", period))
+            options.append((cost_of_period(period, changes, full, output, stay_price + read), "changes", period))
         if style == "separate":  # behind the agent's prompt, a model would tell again what stands there
-            options.append((cost_of_period(period, full, full, output, held + read / period), "addition", period))
+            options.append((cost_of_period(period, full, full, output, stay_price + read / period), "addition", period))
     _, form, period = min(options, default=(0.0, "full", 1))
     return form, period
