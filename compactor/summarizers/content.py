@@ -150,7 +150,7 @@ def _weigh(chunk: str, low: str) -> float:
     return 0.9 if chunk[1:] != low[1:] and not chunk.istitle() else _WORD
 
 
-_COMMENT = compile_later(r"\s*(?:#|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
+_COMMENT = compile_later(r"\s*(?:#(?!#*\w+##)|//|--|/\*|\*/|<!|</?\w+[ />]|@\w+\()")
 _CODE_SIGN = compile_later(r"[{}()\[\];=<>|&\\$_]")
 _CODE_FORM = compile_later(r"[={};]|\w\(|\)\.|->|</|/>")
 

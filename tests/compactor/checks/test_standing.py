@@ -52,6 +52,18 @@ def test_prohibitions_of_the_user_are_found_in_queries_and_posts() -> None:
     )
 
 
+@pytest.mark.parametrize("behind", ["###STOP### ", "###end## ", "## STOP ## Thanks. ", "[STOP] ", "Fine ### "])
+def test_a_mark_of_the_transport_hides_no_prohibition(behind: str) -> None:
+    """Hosts and simulated users put marks between sentences; they are neither a comment in code nor a word before."""
+    (found,) = find_prohibitions([said(f"Thank you. {behind}Never share the file /mnt/out_910.json with Henrik.")])
+    assert "Never share the file /mnt/out_910.json with Henrik." in found
+
+
+def test_a_comment_in_code_forbids_nothing() -> None:
+    """The user shows code; its comments are addressed to nobody here."""
+    assert find_prohibitions([said("Why does this fail?\n# never call this twice\nrun()")]) == ()
+
+
 @given(st.lists(st.sampled_from(["Never call.", "No meat.", "NEVER call!", "Hello.", ""]), max_size=6), st.booleans())
 def test_what_is_posted_as_it_was_asked_is_read_once(said_before: list[str], posted: bool) -> None:
     """A query that its first post repeats, or does not, gives the same sentences in the same order."""
