@@ -283,7 +283,7 @@ def print_promises(demo: Demo, console: Console) -> None:
     (agent,) = demo.agents.values()
     figures = agent.watch.figures()
     console.print(strategy_table(figures["strategies"]))
-    console.print(level_table(figures["ladder"]))
+    console.print(level_table(figures["levels"]))
     right = [one for one in demo.lookups if one["right"]]
     rows = [
         ("prompts without what is pinned", f"{demo.pins_lost} of {figures['prompts']}"),

@@ -1,4 +1,4 @@
-"""What a command prints, as one HTML page: all text escaped, and nothing that is loaded or executed."""
+"""One HTML page: nothing in it is loaded or executed. And what a command prints, as such a page."""
 
 from __future__ import annotations
 
@@ -6,31 +6,39 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from string import Template
 
 from rich.console import Console
-from rich.terminal_theme import SVG_EXPORT_THEME
+from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 
 from .exchange import name_errors, replace_when_complete
 from .terminal import Screen
 
-_PAGE = """\
+_PAGE = Template("""\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width">
-<title>TITLE</title>
+<title>$title</title>
 <style>
-body {{ color: {foreground}; background: {background}; margin: 2rem; }}
-pre {{ font: 14px/1.2 Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
-</style>
+$style</style>
 </head>
 <body>
-<pre>{code}</pre>
+$body
 </body>
 </html>
+""")
+_STYLE = f"""\
+body {{ color: {THEME.foreground_color.hex}; background: {THEME.background_color.hex}; margin: 2rem; }}
+pre {{ font: 14px/1.2 Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
 """
+
+
+def make_page(title: str, style: str, body: str) -> str:
+    """Return a page with this *style* sheet and *body*, whose texts must be escaped already."""
+    return _PAGE.substitute(title=escape(title), style=style, body=body)
 
 
 @contextmanager
@@ -43,5 +51,5 @@ def open_page(path: str | None, title: str) -> Iterator[Console | None]:
     console = Screen(record=True, file=io.StringIO(), width=140, height=40, **options)
     with name_errors(f"{path} cannot be written", "give another path by --html"), replace_when_complete(path) as file:
         yield console
-        template = _PAGE.replace("TITLE", escape(title.translate({ord("{"): "{{", ord("}"): "}}"})))
-        file.write(console.export_html(theme=SVG_EXPORT_THEME, code_format=template, inline_styles=True))
+        text = console.export_html(theme=THEME, code_format="<pre>{code}</pre>", inline_styles=True)
+        file.write(make_page(title, _STYLE, text))

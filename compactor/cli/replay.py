@@ -25,7 +25,7 @@ from ..errors import BudgetExceeded
 from ..events import visible
 from ..runner import State
 from ..strategies import compact_rounds
-from ..testing import FakeClock
+from ..timers import SystemClock
 from ..tokens import PROMPT_TOKENS, count_message, count_prompt, counter_for
 from .plot import draw_plot
 from .savings import (
@@ -159,6 +159,25 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and "role" in value and "messages" not in value
 
 
+class NextMessageClock(SystemClock):
+    """The machine's time, but a timer ends when the replay says so: a back-off is counted in messages, not seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pending: dict[object, Callable[[], None]] = {}
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], object]:  # noqa: ARG002
+        key = object()
+        self._pending[key] = callback
+        return lambda: self._pending.pop(key, None)
+
+    def make_calls(self) -> None:
+        """Make the calls that are pending now."""
+        for key in list(self._pending):
+            if callback := self._pending.pop(key, None):
+                callback()
+
+
 @dataclass(frozen=True)
 class Replay:
     """Replays conversations, each in a Memory of its own, with a prompt for each answer in it."""
@@ -191,9 +210,7 @@ class Replay:
         name, messages = conversation
         memory, options = Memory(), self.options()
         watch, looked = Watch(options["strategies"]), threading.Event()
-        clock = FakeClock() if self.summarizer is None else None  # so that a back-off ends with the next message
-        if clock is not None:
-            clock.monotonic = time.monotonic  # type: ignore[method-assign]  # durations are real
+        clock = NextMessageClock() if self.summarizer is None else None
         compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
         for hook in (*self.hooks, lambda _: looked.set()):
             compactor.on_event(hook)
@@ -229,7 +246,7 @@ class Replay:
                     _wait_for_model(compactor, looked)
                 else:
                     if backing_off:
-                        clock.advance(max(clock.waiting, default=0.0))
+                        clock.make_calls()
                     _wait_for_cycle(compactor)
                 step()
             prompt = compose_next(len(messages))
@@ -331,10 +348,10 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
     title = f"{name}: {quantity(sums['messages'], 'message')}"
     console.print(make_table(("", ""), rows, title=title, show_header=False))
     console.print(strategy_table(sums["strategies"]))
-    if any(level["prompts"] for level in sums["ladder"].values()):
-        console.print(level_table(sums["ladder"]))
+    if any(level["prompts"] for level in sums["levels"].values()):
+        console.print(level_table(sums["levels"]))
     console.print(_plot(max(results, key=lambda one: one["raw_tokens"]), console))
-    if not sums["compactions"] + sums["reductions"] + sum(level["prompts"] for level in sums["ladder"].values()):
+    if not sums["compactions"] + sums["reductions"] + sum(level["prompts"] for level in sums["levels"].values()):
         console.print("Nothing had to be shortened: this conversation fits. Try a smaller --budget.")
     if sums["failures"]:
         attempts = quantity(sums["failures"], "attempt")

@@ -85,7 +85,7 @@ class Watch:
         self._lock = threading.Lock()  # guards all below
         self._figures: Figures = dict.fromkeys((*_OF_EVENTS, *_OF_PROMPTS), 0) | {
             "strategies": {getattr(one, "__name__", type(one).__name__): dict(NO_SAVING) for one in strategies},
-            "ladder": {name: dict(NO_WORK) for name in LEVELS},
+            "levels": {name: dict(NO_WORK) for name in LEVELS},
             "sizes": [],  # of each prompt: raw tokens and tokens
         }
         self._news: list[str] = []
@@ -122,7 +122,7 @@ class Watch:
             "queries_not_whole": int(not whole),
             "tokens_of_all_prompts": tokens,
             "raw_tokens_of_all_prompts": raw_tokens,
-            "ladder": count_levels(prompt),
+            "levels": count_levels(prompt),
         }
         with self._lock:
             self._figures |= {"prompt_tokens": tokens, "raw_tokens": raw_tokens}
@@ -241,6 +241,6 @@ def strategy_table(strategies: Mapping[str, Figures]) -> Table:
 
 
 def level_table(levels: Mapping[str, Figures]) -> Table:
-    """Return a table of the ``ladder`` in a role's figures."""
+    """Return a table of the ``levels`` in a role's figures."""
     rows = [(LEVELS[name], *level.values()) for name, level in levels.items()]
     return make_table(("level", "prompts", "times", "tokens saved"), rows, title="shortened anew in each prompt")

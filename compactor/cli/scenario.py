@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,7 +20,7 @@ from typing import Any, Self
 
 import yaml
 
-from memory import RECALL_TOOLS, USER, Attachment, Memory, Recall, Round, ToolCall, UnknownReference
+from memory import RECALL_TOOLS, USER, Attachment, Recall, Round, ToolCall, UnknownReference
 from memory.events import EventHook
 from memory.overlays import Reductions
 
@@ -38,7 +37,7 @@ from ..tokens import MESSAGE_TOKENS, count_message, counter_for
 from ..triggers import over_tokens
 from ..view import View
 from .savings import Watch, count_open_calls, count_torn_calls, is_whole
-from .sides import Agent, Bill, InTurn, Stopwatch, text_of
+from .sides import Agent, Bill, InTurn, Side, text_of
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -64,7 +63,7 @@ class Scenario:
     #: The system message of each agent.
     agents: Mapping[str, str]
     #: Plays one round of the script.
-    play_round: Callable[[Demo, Round, Mapping[str, Any]], None]
+    play_round: Callable[[Demo, Mapping[str, Any]], None]
     #: Returns a compactor's options for a role, the current plan and the prices.
     options: Callable[[str, Callable[[], Plan], Prices], dict[str, Any]]
     #: When strategies run, for readers, and the figures of that.
@@ -88,8 +87,11 @@ def load_script(file: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any
     return made_up, rounds
 
 
-class Demo:
-    """A scenario being played: ``with Demo(...) as demo: demo.play(...)``, then ``demo.figures()``."""
+class Demo(Side):
+    """A scenario being played, as the side that compacts in the background.
+
+    ``with Demo(...) as demo: demo.play(...)``, then ``demo.figures()``.
+    """
 
     def __init__(
         self,
@@ -99,12 +101,12 @@ class Demo:
         hooks: Sequence[EventHook] = (),
         *,
         model: str = "",
-        beside: bool = False,
+        with_rival: bool = False,
     ) -> None:
-        """Prices are those of *model*. *beside*: the conversation goes to agents that compact inside the turn, too."""
-        self.scenario, self.latency = scenario, latency
+        """Prices are those of *model*. *with_rival*: a side that compacts inside the turn hears the same."""
         self.model, self.prices = model, Prices.of_model(model) if model else Prices()
-        self.memory, self.clock, self.bill = Memory(), Stopwatch(), Bill(self.prices)
+        super().__init__(self.prices)
+        self.scenario, self.latency = scenario, latency
         #: Rounds that were played; the question at the end is none of them.
         self.played = 0
         #: The user's query and the newest message, for display.
@@ -120,6 +122,7 @@ class Demo:
         self.references: dict[str, bool] = {}
         self._closing = threading.Event()
         self._pause: Callable[[], None] = lambda: None
+        self._tick: Callable[[], None] = lambda: None
         self._calls = 0
         self._made_up, self._rounds = load_script(scenario.file)
         self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
@@ -128,24 +131,21 @@ class Demo:
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
-        self.agents = {role: self._make_agent(self.memory, role, self.bill) for role in scenario.agents}
-        for agent in self.agents.values():
-            for hook in hooks:
-                agent.compactor.on_event(hook)
-        self.rival: InTurn | None = None
-        if beside:
-            self.rival = InTurn(scenario.window, Bill(self.prices), self._make_agent, list(scenario.agents))
+        self.rival = InTurn(self.prices, scenario.window) if with_rival else None
+        for role in scenario.agents:
+            options = scenario.options(role, lambda: self._plan, self.prices)
+            self._add_agent(self, role, options, hooks)
+            if self.rival is not None:
+                self._add_agent(self.rival, role, {"config": options["config"], "strategies": [compact_rounds]})
         self._recall = Recall(self.memory, scenario.focus)
         self._tools = self._recall.tools() if scenario.recalls else []
 
-    def _make_agent(self, memory: Memory, role: str, bill: Bill) -> Agent:
-        options = self.scenario.options(role, lambda: self._plan, self.prices)
-        if bill is not self.bill:  # it knows nothing else
-            options = {"config": options["config"], "strategies": [compact_rounds]}
-        watch = Watch(options["strategies"])
-        summarizer = self._make_summarizer(bill)
-        compactor = ContextCompactor.for_role(memory, role, summarizer=summarizer, on_event=watch, **options)
-        return Agent(compactor, watch, Ledger(role, counter_for()), bill)
+    def _add_agent(self, side: Side, role: str, options: dict[str, Any], hooks: Sequence[EventHook] = ()) -> None:
+        watch, summarizer = Watch(options["strategies"]), self._make_summarizer(side.bill)
+        compactor = ContextCompactor.for_role(side.memory, role, summarizer=summarizer, on_event=watch, **options)
+        for hook in hooks:
+            compactor.on_event(hook)
+        side.agents[role] = Agent(compactor, watch, Ledger(role, counter_for()), side.bill)
 
     def _make_summarizer(self, bill: Bill) -> Callable[[SummaryRequest], Summary]:
         """Return the extractive summarizer with a model's latency and price. Closing the demo ends all waits."""
@@ -189,13 +189,13 @@ class Demo:
             self.asked = self.fill(script["user"])
             if self.scenario.recalls and "plan" in script:
                 self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
-            round_ = self._open_round()
+            self._open_round()
             if script.get("pin"):
-                with self._timed():
-                    self.memory.pin(f"r{round_.number}.p0")
+                with self.clock.running():
+                    self.memory.pin(f"r{self.round.number}.p0")
                 self._pinned.append(self.asked)
-            self.scenario.play_round(self, round_, script)
-            self._close_round(round_)
+            self.scenario.play_round(self, script)
+            self._close_round()
             self.played += 1
 
     def settle(self, timeout: float) -> bool:
@@ -206,22 +206,18 @@ class Demo:
             self._compose(role)
         return all(idle)
 
-    def _open_round(self) -> Round:
-        with self._timed():
-            round_ = self.memory.create_round(self.asked)
-        self._said[round_.number, 0] = self.asked
-        for agent in self.agents.values():
-            agent.longest.append(0)
-        if self.rival is not None:
-            self.rival.create_round(self.asked)
-        return round_
+    def _open_round(self) -> None:
+        for side in self._sides:
+            side.create_round(self.asked)
+        self._said[self.round.number, 0] = self.asked
 
-    def _close_round(self, round_: Round) -> None:
-        with self._timed():
-            self.memory.finish_round(round_)
-        self.clock.end_turn()
-        if self.rival is not None:
-            self.rival.finish_round()
+    def _close_round(self) -> None:
+        for side in self._sides:
+            side.finish_round()
+
+    @property
+    def _sides(self) -> list[Side]:
+        return [self, self.rival] if self.rival is not None else [self]
 
     def ask(self) -> None:
         """Ask about something said in the second round, and keep what each side answers.
@@ -230,8 +226,8 @@ class Demo:
         """
         question, role = self._made_up["question"], self.scenario.focus
         self.asked, self.doing, right = self.fill(question["ask"]), "", self.fill(question["answer"])
-        round_ = self._open_round()
-        self.say(round_, USER, role, self.asked)
+        self._open_round()
+        self.say(USER, role, self.asked)
         sides = {"without": self.rival.agents[role]} if self.rival is not None else {}
         self._compose(role)
         for side, agent in (sides | {"with": self.agents[role]}).items():
@@ -242,7 +238,7 @@ class Demo:
                 found, source = self._search(question, self._recall.call, _HIT)
                 source = f"reloads {source}"
             self.answers[side] = {"answer": found, "source": source, "right": found == right}
-        self._close_round(round_)
+        self._close_round()
 
     def _find(self, wanted: Mapping[str, str], text: str) -> str:
         match = re.search(f"{re.escape(self.fill(wanted['pattern']))}[^\\n]*?({wanted['find']})", text)
@@ -288,10 +284,10 @@ class Demo:
         text, count = _MADE_UP.subn(replace, text)
         return self._make_up(text) if count else text  # ranges may stand inside a choice
 
-    def say(self, round_: Round, send_from: str, send_to: str, text: str, kind: str = "message", **more: str) -> None:
+    def say(self, send_from: str, send_to: str, text: str, kind: str = "message", **more: str) -> None:
         """Add a message; *more* are its attachments by type, of which empty ones are left out."""
         attachments = tuple(Attachment(type=type_, content=content) for type_, content in more.items() if content)
-        self._post(round_, send_from, send_to, text, kind=kind, attachment_list=attachments)
+        self._post(send_from, send_to, text, kind=kind, attachment_list=attachments)
 
     def think(self, role: str) -> Prompt:
         """Give *role* its next prompt."""
@@ -299,7 +295,7 @@ class Demo:
         self._pause()
         return prompt
 
-    def use(self, round_: Round, role: str, *calls: tuple[str, str, str]) -> Prompt:
+    def use(self, role: str, *calls: tuple[str, str, str]) -> Prompt:
         """Make *calls* at once (each: tool, arguments, result), and give *role* its next prompt."""
         numbers = range(self._calls + 1, self._calls + len(calls) + 1)
         self._calls += len(calls)
@@ -307,18 +303,18 @@ class Demo:
             ToolCall(id=f"call_{number}", name=tool, arguments=arguments)
             for number, (tool, arguments, _) in zip(numbers, calls, strict=True)
         )
-        self._post(round_, role, "tool", tool_calls=tool_calls)
+        self._post(role, "tool", tool_calls=tool_calls)
         for call, (_, _, result) in zip(tool_calls, calls, strict=True):
-            self._post(round_, "tool", role, result, tool_call_id=call.id)
+            self._post("tool", role, result, tool_call_id=call.id)
         return self.think(role)
 
-    def look_up(self, round_: Round, role: str, script: Mapping[str, str]) -> None:
+    def look_up(self, role: str, script: Mapping[str, str]) -> None:
         """Find an id as a model would: search, then read the hits, with only the prompts to go by."""
 
         def call(tool: str, arguments: str) -> str:
-            with self._timed():
+            with self.clock.running():
                 answer = self._recall.call(tool, arguments)
-            return str(self.use(round_, role, (tool, arguments, answer)).messages[-1]["content"])
+            return str(self.use(role, (tool, arguments, answer)).messages[-1]["content"])
 
         right = self._names[script["look_up"]]
         in_prompt = right in text_of(self._compose(role))
@@ -327,19 +323,18 @@ class Demo:
         lookup = {"what": script["look_up"], "in_prompt": in_prompt, "ref": source, "right": found == right}
         self.lookups.append(lookup)
 
-    def _post(self, round_: Round, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
+    def _post(self, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
         calls: Sequence[ToolCall] = more.get("tool_calls", ())
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
-        with self._timed():
-            post = self.memory.add_post(round_, send_from=send_from, send_to=send_to, message=message, **more)
-        if self.rival is not None:
-            self.rival.add_post(send_from=send_from, send_to=send_to, message=message, **more)
-        self._said[round_.number, post.number] = tuple(call.arguments for call in calls) or message
+        numbers = [
+            side.add_post(send_from=send_from, send_to=send_to, message=message, **more).number for side in self._sides
+        ]
+        self._said[self.round.number, numbers[0]] = tuple(call.arguments for call in calls) or message
 
     def _compose(self, role: str) -> Prompt:
         agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
         plan = True if self.scenario.recalls else None
-        with self._timed():
+        with self.clock.running():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
         if self.rival is not None:
             self.rival.compose(role, system, self._tick)
@@ -381,28 +376,18 @@ class Demo:
                 return text == said[0]
         return bool(said) and all(part in text for one in said for part in ((one,) if isinstance(one, str) else one))
 
-    def _timed(self) -> AbstractContextManager[None]:
-        return self.clock.running()
-
     @property
     def wrong_references(self) -> int:
         return sum(not right for right in self.references.values())
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as the JSON document has them."""
-        figures = {
+        figures = super().figures() | {
             "rounds": self.played,
             "budget": BUDGET,
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
-            "longest_turn_ms": round(1000 * self.clock.longest_turn, 3),
-            "longest_call_ms": round(1000 * self.clock.longest_call, 3),
-            "dollars": round(self.bill.dollars, 6),
             "answers": self.answers,
-            "roles": {
-                role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
-                for role, agent in self.agents.items()
-            },
             **self.scenario.settings,
         }
         if self.rival is not None:
@@ -423,20 +408,20 @@ class Demo:
 _RETAIN = 3
 
 
-def _play_forecast(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None:
+def _play_forecast(demo: Demo, script: Mapping[str, Any]) -> None:
     plan, ask, report, answer = (demo.fill(script.get(name, "")) for name in ("plan", "ask", "report", "answer"))
-    demo.say(round_, USER, PLANNER, demo.asked)
+    demo.say(USER, PLANNER, demo.asked)
     demo.think(PLANNER)
     if ask:
-        demo.say(round_, PLANNER, INTERPRETER, ask, plan=plan)
+        demo.say(PLANNER, INTERPRETER, ask, plan=plan)
         demo.think(INTERPRETER)
         code = result = plan = ""
         for run in script["runs"]:
             code, result = demo.fill(run["python"]), demo.make_result(run)
-            demo.use(round_, INTERPRETER, ("run_python", json.dumps({"code": code}), result))
-        demo.say(round_, INTERPRETER, PLANNER, report, python=code, execution_result=result)
+            demo.use(INTERPRETER, ("run_python", json.dumps({"code": code}), result))
+        demo.say(INTERPRETER, PLANNER, report, python=code, execution_result=result)
         demo.think(PLANNER)
-    demo.say(round_, PLANNER, USER, answer, plan=plan)
+    demo.say(PLANNER, USER, answer, plan=plan)
 
 
 def _forecast_options(role: str, _plan: Callable[[], Plan], prices: Prices) -> dict[str, Any]:
@@ -471,13 +456,13 @@ _MARK = 2_600
 _RETAIN_INCIDENT = 2
 
 
-def _play_incident(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None:
+def _play_incident(demo: Demo, script: Mapping[str, Any]) -> None:
     for _ in range(script.get("status", 0)):
-        demo.say(round_, MONITOR, RESPONDER, demo.make_line("heartbeats"), kind=HEARTBEAT)
+        demo.say(MONITOR, RESPONDER, demo.make_line("heartbeats"), kind=HEARTBEAT)
     demo.think(RESPONDER)
     for step in script["steps"]:
         if "look_up" in step:
-            demo.look_up(round_, RESPONDER, step)
+            demo.look_up(RESPONDER, step)
             continue
         arguments = demo.fill(json.dumps(step["arguments"]))
         calls = []
@@ -486,8 +471,8 @@ def _play_incident(demo: Demo, round_: Round, script: Mapping[str, Any]) -> None
             calls.append((step["tool"], arguments.replace("$n", str(number)), result))
         together = step.get("together", 1)
         for first in range(0, len(calls), together):
-            demo.use(round_, RESPONDER, *calls[first : first + together])
-    demo.say(round_, RESPONDER, USER, demo.fill(script["answer"]))
+            demo.use(RESPONDER, *calls[first : first + together])
+    demo.say(RESPONDER, USER, demo.fill(script["answer"]))
 
 
 def _incident_options(_role: str, plan: Callable[[], Plan], _prices: Prices) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from memory import Memory
+from memory import Memory, Post, Round
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage
 
@@ -113,30 +113,50 @@ class Agent:
         return total
 
 
-class InTurn:
-    """The same conversation at agents that send all they have, and compact inside the turn when the window is full."""
+class Side:
+    """One side's Memory and agents, the time that its calls take, and its bill."""
 
-    def __init__(self, window: int, bill: Bill, make_agent: Callable[[Memory, str, Bill], Agent], roles: Sequence[str]):
-        self.memory, self.window, self.bill = Memory(), window, bill
-        self.agents = {role: make_agent(self.memory, role, bill) for role in roles}
-        self.clock = Stopwatch()
-        #: When the current turn began to wait for a summary; None: it does not.
-        self.waits_since: float | None = None
+    def __init__(self, prices: Prices) -> None:
+        self.memory, self.clock, self.bill = Memory(), Stopwatch(), Bill(prices)
+        self.agents: dict[str, Agent] = {}
+        self.round: Round
 
     def create_round(self, query: str) -> None:
         with self.clock.running():
-            self._round = self.memory.create_round(query)
+            self.round = self.memory.create_round(query)
         for agent in self.agents.values():
             agent.longest.append(0)
 
-    def add_post(self, **post: Any) -> None:
+    def add_post(self, **post: Any) -> Post:
         with self.clock.running():
-            self.memory.add_post(self._round, **post)
+            return self.memory.add_post(self.round, **post)
 
     def finish_round(self) -> None:
         with self.clock.running():
-            self.memory.finish_round(self._round)
+            self.memory.finish_round(self.round)
         self.clock.end_turn()
+
+    def figures(self) -> dict[str, Any]:
+        """Return all figures as the JSON document has them."""
+        return {
+            "longest_turn_ms": round(1000 * self.clock.longest_turn, 3),
+            "longest_call_ms": round(1000 * self.clock.longest_call, 3),
+            "dollars": round(self.bill.dollars, 6),
+            "roles": {
+                role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
+                for role, agent in self.agents.items()
+            },
+        }
+
+
+class InTurn(Side):
+    """A side whose agents send all they have, and compact inside the turn when the window is full."""
+
+    def __init__(self, prices: Prices, window: int) -> None:
+        super().__init__(prices)
+        self.window = window
+        #: When the current turn began to wait for a summary; None: it does not.
+        self.waits_since: float | None = None
 
     def compose(self, role: str, system: str, tick: Callable[[], None]) -> None:
         """Give *role* its next prompt, after a compaction if the window is full; call *tick* while that runs."""
@@ -168,13 +188,7 @@ class InTurn:
         self.waits_since = None
 
     def figures(self) -> dict[str, Any]:
-        """Return all figures as the JSON document has them."""
-        return {
-            "window": self.window,
-            "longest_turn_ms": round(1000 * self.clock.longest_turn, 3),
-            "dollars": round(self.bill.dollars, 6),
-            "roles": {role: agent.watch.figures() for role, agent in self.agents.items()},
-        }
+        return {"window": self.window} | super().figures()
 
 
 def text_of(prompt: Prompt) -> str:

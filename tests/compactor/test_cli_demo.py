@@ -245,7 +245,7 @@ def test_on_a_terminal_it_redraws_a_screen_of_its_own_and_leaves_the_last_pictur
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Demo]:
     """A demo of 60 rounds beside agents that compact inside the turn, up to the question."""
-    with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini", beside=True) as demo:
+    with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini", with_rival=True) as demo:
         demo.play(60)
         assert demo.settle(timeout=20)
         demo.ask()
@@ -305,7 +305,7 @@ def test_the_other_side_fills_its_window_and_then_holds_the_turn_up(shown: Demo)
 
 def test_a_turn_on_the_other_side_waits_for_the_summary() -> None:
     """As long as the summary takes; on this side no turn waits."""
-    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3, beside=True) as demo:
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3, with_rival=True) as demo:
         demo.play(9)
     assert demo.rival is not None
     assert demo.rival.clock.longest_turn >= 0.3
@@ -332,7 +332,7 @@ def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ExtractiveSummarizer, "__call__", forget)
     question = {"ask": "How long is sales23?", "answer": "1204113", "search": "sales23 shape", "pattern": "has shape ("}
     monkeypatch.setitem(load_script(SALES_FORECAST.file)[0], "question", question | {"find": r"\d{4,}"})  # type: ignore[index]
-    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0, beside=True) as demo:
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0, with_rival=True) as demo:
         demo.play(24)
         assert demo.settle(timeout=20)
         demo.ask()

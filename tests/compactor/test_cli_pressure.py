@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from command_line import refusal, run
@@ -16,7 +16,8 @@ from compactor import Prompt, Report, count_tokens
 from compactor.cli import scenario
 from compactor.cli.savings import NO_SAVING
 from compactor.cli.scenario import BUDGET, INCIDENT, Demo, load_script
-from memory import Memory, Round
+from compactor.cli.sides import Stopwatch
+from memory import Memory
 from memory.events import Event
 
 (ROLE,) = INCIDENT.agents
@@ -39,11 +40,23 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 class Waited(Demo):
     """The task with its compactor waited for after each of the host's calls: so it is the same every time."""
 
+    def __enter__(self) -> Self:
+        self.clock = Waiting(self)
+        return super().__enter__()
+
+
+class Waiting(Stopwatch):
+    """After each call, waits for the compactors."""
+
+    def __init__(self, demo: Demo) -> None:
+        super().__init__()
+        self._demo = demo
+
     @contextmanager
-    def _timed(self) -> Iterator[None]:
-        with super()._timed():
+    def running(self) -> Iterator[None]:
+        with super().running():
             yield
-        assert all(agent.compactor.wait_idle(20) for agent in self.agents.values())
+        assert all(agent.compactor.wait_idle(20) for agent in self._demo.agents.values())
 
 
 def played(rounds: int, *, seed: int = 0) -> Demo:
@@ -55,9 +68,9 @@ def played(rounds: int, *, seed: int = 0) -> Demo:
     return playing
 
 
-def playing(script: Callable[[Demo, Round], object]) -> Demo:
+def playing(script: Callable[[Demo], object]) -> Demo:
     """Return a demo whose rounds are played by *script* instead."""
-    return Waited(replace(INCIDENT, play_round=lambda demo, round_, _: script(demo, round_)), latency=0.0)
+    return Waited(replace(INCIDENT, play_round=lambda demo, _: script(demo)), latency=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +153,7 @@ def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
     assert figures["compactions"] == 0
     assert (figures["prompts_over_budget"], figures["torn_calls"], figures["queries_not_whole"]) == (0, 0, 0)
     assert (playing.pins_lost, playing.wrong_references) == (0, 0)
-    assert figures["ladder"]["left_out"]["prompts"] > 10
+    assert figures["levels"]["left_out"]["prompts"] > 10
 
 
 def test_hooks_see_the_events() -> None:
@@ -179,11 +192,11 @@ def test_references_are_held_against_what_was_said(monkeypatch: pytest.MonkeyPat
     def references() -> dict[str, bool]:
         """Return how the references are judged when a prompt shows them."""
 
-        def tell(demo: Demo, round_: Round) -> None:
+        def tell(demo: Demo) -> None:
             for number in range(1, 5):
-                demo.say(round_, "Monitor", ROLE, f"This is post {number}")
-            if round_.number == 3:
-                demo.say(round_, "Monitor", ROLE, f"Read {', '.join(refs)} and r7.p1.")
+                demo.say("Monitor", ROLE, f"This is post {number}")
+            if demo.round.number == 3:
+                demo.say("Monitor", ROLE, f"Read {', '.join(refs)} and r7.p1.")
                 demo.think(ROLE)
 
         with playing(tell) as demo:
@@ -205,13 +218,13 @@ def test_an_id_that_is_not_found_is_told() -> None:
     """A search that leads nowhere is no reason to stop, and no success."""
     needed = {"look_up": "deployment", "search": "zebra", "pattern": "zebra", "find": "dep-[0-9a-f]+"}
 
-    def look_up(demo: Demo, round_: Round) -> None:
-        demo.look_up(round_, ROLE, needed)
-        demo.use(round_, ROLE, ("look", "{}", "zebra crossing"))
-        demo.look_up(round_, ROLE, needed)
-        demo.use(round_, ROLE, ("look", "{}", demo.fill("zebra $deployment")))
-        demo.look_up(round_, ROLE, needed)
-        demo.say(round_, ROLE, "User", demo.fill("$found is $deployment"))
+    def look_up(demo: Demo) -> None:
+        demo.look_up(ROLE, needed)
+        demo.use(ROLE, ("look", "{}", "zebra crossing"))
+        demo.look_up(ROLE, needed)
+        demo.use(ROLE, ("look", "{}", demo.fill("zebra $deployment")))
+        demo.look_up(ROLE, needed)
+        demo.say(ROLE, "User", demo.fill("$found is $deployment"))
 
     with playing(look_up) as demo:
         demo.play(1)
@@ -281,7 +294,7 @@ def test_figures_as_json() -> None:
     one = document["roles"][ROLE]
     assert list(one["strategies"]) == STRATEGIES
     assert one["strategies"]["offload_large"]["overlays"] >= 1
-    assert set(one["ladder"]) == {"offloaded", "cleared", "left_out", "clipped"}
+    assert set(one["levels"]) == {"offloaded", "cleared", "left_out", "clipped"}
     assert one["prompts_over_budget"] == 0
 
 

@@ -297,7 +297,7 @@ def test_the_budget_is_the_presets_own_limit() -> None:
 def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
     document = run("replay", heavy, "--preset", "context_offload", "--budget", 1200, "--json").document
     one, other = document["conversations"]
-    for part in ("strategies", "ladder"):
+    for part in ("strategies", "levels"):
         assert document["totals"][part]
         for name, summed in document["totals"][part].items():
             for figure, value in summed.items():

@@ -29,7 +29,7 @@ from ..replay import Conversation, read_transcript
 from ..session_commands import option
 from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
 from .answers import AnswerFile, Answers, Price, find_price, make_price, rehearse
-from .page import make_page
+from .page import make_report_page
 from .report import (
     AFTER,
     Account,
@@ -147,7 +147,7 @@ def evaluate(
     results = _run_all(runner, sources, asked, hooks)
     report, measured = _make_report(settings, transcripts, sources, results, runner, asked)
     if to_html is not None:
-        _write(to_html, make_page(report, zip(sources, measured, strict=True)))
+        _write(to_html, make_report_page(report, zip(sources, measured, strict=True)))
     if to_json == "-":
         typer.echo(report.to_json())
     else:

@@ -8,22 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from string import Template
 
 from ...events import visible
+from ..page import make_page
 from .report import AFTER, Measurement, Report, list_account
 from .retention import KINDS
 from .runner import Source
 
-_PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
-<title>What survives</title>
-<style>
+_STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem;
   color: #222; background: #fff; }
 table { border-collapse: collapse; margin: 1rem 0; }
@@ -40,18 +32,12 @@ mark { background: #fbb; color: inherit; }
   mark { background: #733; }
   .lost { color: #f88; }
 }
-</style>
-</head>
-<body>
-$body
-</body>
-</html>
-""")
+"""
 
 
-def make_page(report: Report, results: Iterable[tuple[Source, Sequence[Measurement]]]) -> str:
+def make_report_page(report: Report, results: Iterable[tuple[Source, Sequence[Measurement]]]) -> str:
     """Return the page of *report*, with the summaries of its first method."""
-    return _PAGE.substitute(body="\n".join((*_figures(report), *_summaries(results))))
+    return make_page("What survives", _STYLE, "\n".join((*_figures(report), *_summaries(results))))
 
 
 def _figures(report: Report) -> Iterator[str]:
