@@ -6,6 +6,7 @@ import _thread
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -361,6 +362,15 @@ def test_nobody_else_reads_what_is_written(file: Path, server: ModelServer) -> N
         assert os.stat(name).st_mode & 0o077 == 0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background of a shell that ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_a_line_and_loses_nothing(file: Path, server: ModelServer) -> None:
     """Ctrl-C while an answer is waited for."""
 
