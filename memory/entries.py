@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from .errors import NewerVersion, StoreDamaged
+from .messages import NO_FIELDS
 from .overlays import CompactedMessage, Reduction, UsageCounts
 from .patterns import compile_later
 from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, new_id, run_dump, utc_now
@@ -399,16 +400,47 @@ class Entry:
 
 #: The two halves of a character beyond the basic plane, apart, as they come of joining text that was cut between them.
 _HALVES = compile_later("[\ud800-\udbff][\udc00-\udfff]")
+_quote = json.encoder.encode_basestring_ascii
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
 def _body_of(record: Record) -> str:
+    body = _write_usual(record)
+    if body and "\\ud" not in body:  # two halves of a character may stand side by side, see to_ascii
+        return body
     # pydantic is several times as fast, but leaves characters as they are and cannot write what UTF-8 cannot hold.
     try:
         body = run_dump(record.model_dump_json)
     except ValueError:
         body = ""
     return body if body and body.isascii() else to_ascii(run_dump(record.model_dump))
+
+
+def _write_usual(record: Record) -> str:
+    """Return the body of a record that every turn makes, with the fields that most have; empty: it has more.
+
+    Takes a third of pydantic's time, and writes a text beyond ASCII once instead of twice.
+    """
+    if type(record) is RoundFinished:
+        return f'{{"round_id":{_quote(record.round_id)}}}'
+    if type(record) is RoundOpened:
+        query, end = _quote(record.user_query), _write_end(record)
+        return end and f'{{"round_id":{_quote(record.round_id)},"user_query":{query},{end}}}'
+    if type(record) is PostAdded and type(post := record.post) is Post:
+        texts = f'"id":{_quote(post.id)},"send_from":{_quote(post.send_from)},"send_to":{_quote(post.send_to)}'
+        texts += f',"message":{_quote(post.message)},"attachment_list":[],"tool_calls":[]'
+        answers = "null" if post.tool_call_id is None else _quote(post.tool_call_id)
+        rest = f'"tool_call_id":{answers},"kind":{_quote(post.kind)},"number":{post.number:d}'
+        end = "" if post.attachment_list or post.tool_calls else _write_end(post)
+        return end and f'{{"round_id":{_quote(record.round_id)},"post":{{{texts},{rest},{end}}}}}'
+    return ""
+
+
+def _write_end(record: RoundOpened | Post) -> str:
+    stamp, extra = record.created_at, "{}" if not record.extra else '{"openai":{}}' if record.extra is NO_FIELDS else ""
+    if not extra or stamp.tzinfo is not UTC:
+        return ""
+    return f'"created_at":"{stamp.replace(tzinfo=None).isoformat()}Z","extra":{extra}'
 
 
 def to_ascii(value: Any) -> str:

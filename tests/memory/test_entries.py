@@ -6,7 +6,7 @@ import ast
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,9 +37,11 @@ from memory.entries import (
     ShownRecorded,
     StandIn,
     UsageRecorded,
+    from_ascii,
 )
 from memory.errors import NewerVersion
-from memory.rounds import MAX_BITS, MAX_DEPTH, Record, run_dump
+from memory.messages import NO_FIELDS
+from memory.rounds import EMPTY, MAX_BITS, MAX_DEPTH, Record, copy_with, run_dump
 
 NOON = datetime(2026, 2, 3, 12, 0, 0, 123456, tzinfo=UTC)
 POST = Post(
@@ -134,6 +136,29 @@ def test_any_text_survives(text: str, extra: dict[str, list[str]]) -> None:
     """Also a character whose two halves were joined again, as streaming does: JSON alone would merge them into one."""
     record = PostAdded(round_id=text, post=Post(send_from=text, send_to="", message=text, extra=extra))
     assert reread(record) == record
+
+
+@given(st.one_of(any_text, halves), st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_a_record_of_every_turn_is_written_with_all_its_fields(text: str, asked: bool) -> None:
+    """They take a short way of their own, and older versions read what it writes: no field may be missing there."""
+    extra = NO_FIELDS if asked else EMPTY
+    post = Post(id=text, send_from=text, send_to="b", message=text, tool_call_id=text or None, number=2, kind=text)
+    opened = RoundOpened(round_id=text, user_query=text, created_at=NOON)
+    for record in (
+        RoundFinished(round_id=text),
+        copy_with(opened, extra=extra),
+        PostAdded(round_id=text, post=copy_with(post, created_at=NOON, extra=extra)),
+    ):
+        stamp = NOON.isoformat().replace("+00:00", "Z")
+        assert set_stamps(from_ascii(Entry.of(record).body), stamp) == set_stamps(record.model_dump(), stamp)
+
+
+def set_stamps(value: Any, stamp: str) -> Any:
+    """Return *value* as JSON has it, with *stamp* as every time: Z and +00:00 are the same zone."""
+    if isinstance(value, dict):
+        return {key: stamp if key == "created_at" else set_stamps(item, stamp) for key, item in value.items()}
+    return [*value] if isinstance(value, tuple) else value
 
 
 @pytest.mark.parametrize("message", ["plain", "é", "\ud800"])
