@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -115,6 +115,8 @@ def parse_seconds(name: str, value: str) -> float:
 class _User:
     """A caller who is using a connection."""
 
+    __slots__ = ("__weakref__",)
+
 
 class Connections:
     """Runs a store's work on a connection, with ``read``, ``write`` or ``change``.
@@ -136,7 +138,7 @@ class Connections:
         self._serialized = False  # all writers queue: set after the first conflict of two transactions
         self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _create_permit
         self._idle = threading.Condition(self._lock)
-        self._users: WeakSet[_User] = WeakSet()  # weak: an interrupted caller disappears by itself
+        self._users: set[ref[_User]] = set()  # weak: an interrupted caller disappears by itself
         self._paused = False
         self._engine: Engine = self.dialect.engine()
         self._release_log: Callable[[], None] | None = None  # until called, the log stays out of the database
@@ -312,12 +314,12 @@ class Connections:
                 self._idle.wait_for(lambda: not self._paused)
             if self._closed:
                 raise StoreClosed(f"the store on {self.dialect.where} was closed; open another on the same URL")
-            self._users.add(user)
+            self._users.add(ref(user, self._users.discard))
 
     def _leave(self, user: _User) -> None:
         with self._lock:
-            self._users.discard(user)
-            if not self._users:
+            self._users.discard(ref(user))
+            if not self._users and (self._paused or self._closed):
                 self._idle.notify_all()
 
     def _release_all(self) -> None:

@@ -76,6 +76,7 @@ _PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 _COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")
+_NAMES = [[f"{name}{place}" for name in _COLUMNS] for place in range(MAX_APPENDED)]
 _INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round", "version"))
 _entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 
@@ -140,7 +141,7 @@ class SqlStore(Store):
             page, start = entries[:MAX_APPENDED], 0
             where = {"key": key, "before": after, "follows": escape(entries[0].follows)}
             for place, entry in enumerate(page):
-                where |= {f"{name}{place}": value for name, value in _row(after + place + 1, entry).items()}
+                where |= zip(_NAMES[place], _row(after + place + 1, entry).values(), strict=True)
             if not self._dialect.insert(connection, _append_of(len(page)), where):
                 raise Conflict("the log does not end there")
             number = find_session(connection, key) if len(page) < len(entries) else None
@@ -352,7 +353,7 @@ class SqlStore(Store):
 @cache
 def _append_of(size: int) -> TextClause:
     """Return the statement that appends *size* entries."""
-    rows = (", ".join(f":{name}{place}" for name in _COLUMNS) for place in range(size))
+    rows = (", ".join(f":{name}" for name in names) for names in _NAMES[:size])
     return text(_APPEND.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 

@@ -86,7 +86,7 @@ class Sqlite(Dialect):
 
     def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
         # Bypasses SQLAlchemy, which takes as long to build a result as SQLite takes to insert.
-        driver: Any = connection.connection.driver_connection
+        driver: Any = connection.connection.dbapi_connection
         try:
             return int(driver.execute(statement.text, row).rowcount)
         except sqlite3.Error as error:
@@ -232,7 +232,7 @@ class Sqlite(Dialect):
 
     def _identify(self) -> tuple[int, int] | None:
         try:
-            status = os.stat(self.path)
+            status = os.stat(self.where)  # a text: every write asks, and a Path takes longer than the file system
         except FileNotFoundError:
             return None
         except OSError as error:
