@@ -39,6 +39,11 @@ from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
 from .visibility import Rounds, sees
 
+#: What ``add_post`` is given most of the time. Texts and a usual time stamp need no validation, which would take longer
+#: than all else of an append.
+_USUAL_TEXTS = ("id", "send_from", "send_to", "message")
+_USUAL_FIELDS = {*_USUAL_TEXTS, "created_at"}
+
 
 class Conversation:
     """The session's rounds as they are now."""
@@ -131,7 +136,9 @@ class Memory(Log):
         made_at = self._clock()
         round_id = self._new_id() if id is None else id
         extra = EMPTY if extra is None else extra
-        opened = RoundOpened(round_id=round_id, user_query=user_query, created_at=made_at, extra=extra)
+        fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
+        is_usual = type(round_id) is type(user_query) is str and _is_utc(made_at) and extra is EMPTY
+        opened = create_unchecked(RoundOpened, fields) if is_usual else RoundOpened(**fields)
 
         def records(now: Snapshot) -> Iterable[Record]:
             same = now.open_round(round_id) if id is not None and round_id == self._own_round else None
@@ -156,7 +163,12 @@ class Memory(Log):
         """
         made_at = self._clock()
         if post is None:
-            post = Post(**{"id": self._new_id(), "created_at": made_at} | fields)
+            fields = {"id": self._new_id(), "created_at": made_at} | fields
+            is_usual = fields.keys() == _USUAL_FIELDS and _is_utc(fields["created_at"])
+            if is_usual and {type(fields[name]) for name in _USUAL_TEXTS} == {str}:
+                post = create_unchecked(Post, chat.NO_POST | fields)
+            else:
+                post = Post(**fields)
         elif fields or not isinstance(post, Post):
             both = "both" if fields else kind_of(post)
             raise TypeError(f"give add_post() a ready Post, or its fields by name: send_from=, message=; not {both}")
@@ -197,14 +209,15 @@ class Memory(Log):
             without_failed(self.snapshot, number)  # reads what is shown instead, before the lock is taken
 
         def records(now: Snapshot) -> Iterable[Record]:
-            if now.open_round(round_id) is None:
+            taking = now.open_round(round_id)
+            if taking is None:
                 present = _round_of(now, round_id)
                 if present.state == state:
                     return
                 if present.state == "failed":
                     raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
             elif state == "finished":
-                yield RoundFinished(round_id=round_id)
+                yield create_unchecked(RoundFinished, {"round_id": taking.opened.round_id})
                 return
             if number:
                 without_failed(now, number)  # raises if the compaction to be shown instead cannot be read
@@ -232,7 +245,7 @@ class Memory(Log):
         made_at = self._clock()
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
         post_id, round_id = self._new_id(), self._new_id()
-        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
+        if not _is_utc(made_at) or not type(post_id) is type(round_id) is str:
             made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
             Post(id=post_id, send_from="", send_to="")
         is_query = post.send_from == USER
@@ -619,6 +632,11 @@ class Memory(Log):
 
     def _emit(self, kind: type[Event], **facts: Any) -> None:
         self._event_hooks(kind(at=self._clock(), session=self.session_id, **facts))
+
+
+def _is_utc(stamp: object) -> bool:
+    """Return whether *stamp* needs no validation: a time stamp in UTC, as the usual clock gives it."""
+    return type(stamp) is datetime and stamp.tzinfo is UTC
 
 
 def _round_of(now: Snapshot, round_id: str) -> Round:

@@ -31,8 +31,8 @@ OPENAI_FIELDS = "openai"
 _ABSENT = "openai_absent"
 #: The extra of most user messages, shared by all of them.
 NO_FIELDS = freeze_mapping({OPENAI_FIELDS: {}})
-#: Fields that all posts made from messages share.
-_ALIKE = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
+#: Fields that most posts share.
+NO_POST = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
 
 def parse(message: Mapping[str, Any]) -> Post:
@@ -45,6 +45,10 @@ def parse(message: Mapping[str, Any]) -> Post:
     if not isinstance(role, str) or role not in _SENDERS:
         raise MessageError(f"the message's role must be one of {', '.join(_SENDERS)}")
     content = message.get("content")
+    if len(message) == 2 and type(content) is str:  # most have a role and a text, and that is all
+        send_to, extra = USER if role == ASSISTANT else ASSISTANT, NO_FIELDS if role == "user" else EMPTY
+        said = {"send_from": _SENDERS[role], "send_to": send_to, "message": content, "extra": extra}
+        return create_unchecked(Post, NO_POST | said)
     parts = () if isinstance(content, str) or content is None else _parts(content)
     if role != ASSISTANT and any(map(_is_result, parts)):
         role = TOOL  # also in a user message: a tool's result is neither the user's word nor the host's
@@ -66,7 +70,7 @@ def parse(message: Mapping[str, Any]) -> Post:
         if role == TOOL and answers is None:
             answers = next(_answered_ids(parts), None)
     fields = {
-        **_ALIKE,
+        **NO_POST,
         "send_from": _SENDERS[role],
         "send_to": USER if role == ASSISTANT else ASSISTANT,
         "message": text,
@@ -74,15 +78,12 @@ def parse(message: Mapping[str, Any]) -> Post:
         "tool_call_id": answers,
     }
     post = create_unchecked(Post, fields)
-    if len(message) > 2 or content != text:  # most have a role and a text, and that is all
-        plain = _plain(post, role)
-        kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
-        absent = [key for key in plain if key not in message]
-        # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
-        extra = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
-        fields["extra"] = freeze_mapping(extra) if extra != {OPENAI_FIELDS: {}} else NO_FIELDS
-    elif role == "user":
-        fields["extra"] = NO_FIELDS
+    plain = _plain(post, role)
+    kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
+    absent = [key for key in plain if key not in message]
+    # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
+    more = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
+    fields["extra"] = freeze_mapping(more) if more != {OPENAI_FIELDS: {}} else NO_FIELDS
     return post
 
 
