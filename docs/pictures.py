@@ -21,18 +21,20 @@ SIZES = ((80, 24), (140, 40))
 PACE, FRAME, LAST = 0.3, 0.5, 6.0
 #: Rounds between two frames; while the other side waits, there is a frame each time.
 EVERY = 4
+#: Height above the screen where rich draws the title of a window, which these pictures have not.
+TITLE = 30
 
 _PICTURE = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <title>TITLE</title>
 <style>text {{ font: 20px Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre }} {styles}</style>
-<rect width="100%" height="100%" fill="#292929"/>
+<rect width="{width}" height="{height}" fill="#292929"/>
 <g transform="translate({terminal_x}, {terminal_y})">{backgrounds}{matrix}</g>
 </svg>
 """
 _FRAME = """\
 <svg class="frame" style="animation-delay: 0s" viewBox="0 0 {width} {height}">
-<style>{styles}</style><rect width="100%" height="100%" fill="#292929"/>
+<style>{styles}</style><rect width="{width}" height="{height}" fill="#292929"/>
 <g transform="translate({terminal_x}, {terminal_y})">{backgrounds}{matrix}</g>
 </svg>
 """
@@ -44,6 +46,9 @@ def draw(demo: Demo, size: tuple[int, int], template: str, name: str) -> str:
     console = Console(record=True, file=io.StringIO(), width=size[0], height=size[1], **options)
     console.print(draw_screen(demo, SALES_FORECAST.length, console, size[1]))
     text = console.export_svg(code_format=template, unique_id=name)
+    text = re.sub(
+        r'viewBox="0 0 (\S+) (\S+)"', lambda box: f'viewBox="0 {TITLE} {box[1]} {float(box[2]) - TITLE:g}"', text
+    )
     return re.sub(r' clip-path="[^"]*"|<text[^>]*>\s*</text>', "", text)  # half of it, and nothing of the picture
 
 

@@ -22,7 +22,7 @@ from ..config import CompactorConfig, ConfigError
 from . import replay as replays
 from . import session_commands
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
-from .demo import draw_screen, play_live, play_plainly, print_promises, print_summary
+from .demo import draw_screen, play_live, play_plainly, print_promises, print_summary, print_tables
 from .evaluate import command as evaluate_command
 from .page import open_page
 from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
@@ -120,7 +120,7 @@ def demo(
             play_plainly(playing, count, pace, None if as_json else console, interrupts)
         if page is not None:
             page.print(draw_screen(playing, count, page, page.height), Text())
-            print_summary(playing, page)
+            print_tables(playing, page)
     if as_json:
         typer.echo(json.dumps(playing.figures(), indent=2))
         return

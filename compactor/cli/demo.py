@@ -20,7 +20,7 @@ from .plot import draw_plot
 from .savings import level_table, strategy_table
 from .scenario import BUDGET, Demo
 from .sides import Agent, InTurn
-from .terminal import Interrupts, make_table, one_line, percent
+from .terminal import Interrupts, make_table, one_line, percent, quantity
 
 #: Frames a second of the live display.
 _RATE = 12
@@ -102,7 +102,7 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
     series = [
         (name, style, [*agent.longest]) for (name, style), agent in zip(_STYLES.items(), _focus(demo), strict=True)
     ]
-    what = f"longest prompt per round, 1-{count}, tokens"
+    what = f"longest prompt in tokens, rounds 1-{count}"
     ascii_only = console.options.ascii_only
     lines += draw_plot(what, (series[0], series[1]), count, width, plot, ascii_only=ascii_only)
     return Group(*lines, _score(demo, width), *notes)
@@ -212,7 +212,7 @@ def _score(demo: Demo, width: int) -> Table:
     number = sum(one["prompts"] for one in figures[1])
     waits = [rival.clock.longest_turn, demo.clock.longest_turn]
     rows = [
-        (f"tokens of {number} prompts", *(f"{one:,}" for one in sent), _less(sent)),
+        (f"tokens of {quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _less(sent)),
         (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _less(bills)),
         ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), _less(waits)),
     ]
@@ -253,7 +253,14 @@ def _explain(demo: Demo) -> list[str]:
 
 
 def print_summary(demo: Demo, console: Console) -> None:
-    """Print all figures as tables."""
+    """Print all figures as tables, and what the labels mean."""
+    print_tables(demo, console)
+    console.print(_score(demo, console.width))
+    console.print(" ".join(_explain(demo)))
+
+
+def print_tables(demo: Demo, console: Console) -> None:
+    """Print the figures of each agent."""
     figures = {role: agent.watch.figures() for role, agent in demo.agents.items()}
     covered = [agent.compaction.last_round if agent.compaction is not None else 0 for agent in demo.agents.values()]
     names = {
@@ -274,8 +281,7 @@ def print_summary(demo: Demo, console: Console) -> None:
     console.print(make_table(("", *figures), rows, title=title))
     if demo.scenario.recalls:
         print_promises(demo, console)
-    console.print(_score(demo, console.width))
-    console.print(f"{' '.join(_explain(demo))}\n{demo.scenario.rule}")
+    console.print(demo.scenario.rule)
 
 
 def print_promises(demo: Demo, console: Console) -> None:

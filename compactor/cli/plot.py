@@ -20,17 +20,22 @@ def draw_plot(
 ) -> Iterator[Text]:
     """Yield a legend, and *height* lines in which *length* values take the whole *width*.
 
-    Each column shows the largest of its values. The smaller series stands in front.
+    Each column shows the largest of its values. The series that ends in a lower line stands in front; of two that end
+    in the same line, the second.
     """
     signs = _ASCII_SIGNS if ascii_only else _SIGNS
-    legend = Text(f"{what}:", no_wrap=True, overflow="crop")
+    legend = Text(no_wrap=True, overflow="crop")
     for (name, style, _), own in zip(series, signs, strict=True):
-        legend.append_text(Text.assemble("  ", (own[-1] * 2, style), f" {name}"))
-    yield legend
+        legend.append_text(Text.assemble((own[-1] * 2, style), f" {name}  "))
+    yield legend.append(what)
     top = max((value for _, _, values in series for value in values), default=0) or 1
     columns = [
         sorted(
-            (_eighths(values, place, length, width, height / top), index) for index, (*_, values) in enumerate(series)
+            (
+                (_eighths(values, place, length, width, height / top), index)
+                for index, (*_, values) in enumerate(series)
+            ),
+            key=lambda one: (-(-one[0] // 8), -one[1]),
         )
         for place in range(max(1, width - _LABEL))
     ]

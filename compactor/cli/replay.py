@@ -360,7 +360,7 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
 
 def _plot(one: Figures, console: Console) -> Group:
     raw, composed = ([size[index] for size in one["sizes"]] for index in (0, 1))
-    what = f"tokens of each prompt of conversation {one['name']}, 1 to {len(raw)}"
+    what = f"tokens of prompts 1 to {len(raw)}, conversation {one['name']}"
     both = ("everything", "red", raw), ("composed", "green", composed)
     return Group(*draw_plot(what, both, len(raw), console.width, 8, ascii_only=console.options.ascii_only))
 

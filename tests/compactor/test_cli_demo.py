@@ -32,6 +32,7 @@ from compactor import (
     count_tokens,
 )
 from compactor.cli.demo import draw_screen
+from compactor.cli.plot import draw_plot
 from compactor.cli.savings import Watch
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
 from compactor.cli.sides import Agent, Bill
@@ -341,6 +342,17 @@ def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> N
     assert demo.answers["without"]["answer"] == ""
 
 
+@pytest.mark.parametrize(
+    ("without", "lines"), [(100, ["██", "██"]), (90, ["██", "██"]), (40, ["██", "░░"]), (0, ["██", "██"])]
+)
+def test_the_second_series_is_hidden_by_a_clearly_smaller_one_only(without: int, lines: list[str]) -> None:
+    """Before the first compaction both sides send the same, and both must be seen to send something."""
+    both = ("without", "red", [without] * 2), ("with", "green", [100] * 2)
+    legend, *drawn = draw_plot("tokens", both, 2, 13, 2, ascii_only=False)
+    assert legend.plain == "░░ without  ██ with  tokens"
+    assert [line.plain[-2:] for line in drawn] == lines
+
+
 def test_prices_are_those_of_the_model_that_is_named() -> None:
     """Twice the price per token, twice the cost; a model without a price is refused."""
     words = ("demo", "--fast", "--rounds", 3, "--latency", 0, "--json", "--price")
@@ -392,7 +404,8 @@ def test_a_terminal_without_our_signs_gets_others() -> None:
     """No crash and no boxes of question marks where only ASCII can be shown."""
     done = run("demo", "--rounds", 20, "--fast", "--latency", 0, terminal=True, encoding="ascii")
     last = without_controls(done.out.partition("\x1b[?1049l")[2])
-    assert re.search(r"0 \|\.+#+", last)
+    assert re.search(r"0 \|#+", last)
+    assert ".. without  ## with context-compactor" in last
     assert "?" not in last.partition("longest prompt")[2].partition("without: sends")[0]
     assert "+- without: sends ---" in last
 

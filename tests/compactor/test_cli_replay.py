@@ -224,7 +224,7 @@ def test_the_tokens_of_each_prompt_are_plotted(file: Path, tmp_path: Path) -> No
     done = run("replay", file, "--html", page)
     assert done.code == 0
     for shown in (done.out, page.read_text(encoding="utf-8")):
-        assert "tokens of each prompt of conversation d16, 1 to 33:" in shown
+        assert "tokens of prompts 1 to 33, conversation d16" in shown
         assert "everything" in shown
         assert "█" in shown
         assert "░" in shown

@@ -18,16 +18,18 @@ from .runner import Source
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem;
   color: #222; background: #fff; }
-table { border-collapse: collapse; margin: 1rem 0; }
+p { overflow-wrap: anywhere; }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid #ccc; padding: .2rem .8rem; text-align: right; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; }
 summary { cursor: pointer; padding: .3rem 0; }
-.beside { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .8rem; }
 mark { background: #fbb; color: inherit; }
 .lost { color: #a00; }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #181818; }
+  th, td { border-color: #444; }
   .text { background: #262626; }
   mark { background: #733; }
   .lost { color: #f88; }
@@ -46,17 +48,19 @@ def _figures(report: Report) -> Iterator[str]:
     yield f"<p>{_text(settings)}</p>"
     if report.stopped:
         yield f'<p class="lost">Not everything was measured: {_text(report.stopped)}.</p>'
-    after = ", ".join(map(str, AFTER))
-    yield f"<p>Percent that survives after {after} compactions.</p>"
+    yield "<p>Percent of what was said that survives.</p>"
     names = (f'<th colspan="{len(AFTER)}">{_text(method.name)}</th>' for method in report.methods)
     yield f"<table><tr><th></th>{''.join(names)}</tr>"
+    yield _row("after so many compactions", (str(after) for _ in report.methods for after in AFTER))
     for kind, label in KINDS.items():
         found = [method.retention.get(kind, {}) for method in report.methods]
         if any(found):
             shares = (shares.get(one) for shares in found for one in AFTER)
-            yield _row(label, ("" if share is None else f"{share.percent:.0f}" for share in shares))
+            yield _row(
+                label, ("-" if share is None or share.percent is None else f"{share.percent:.0f}" for share in shares)
+            )
     means = (method.mean(one) for method in report.methods for one in AFTER)
-    yield _row("mean of kinds", ("" if mean is None else f"{mean:.0f}" for mean in means))
+    yield _row("mean of kinds", ("-" if mean is None else f"{mean:.0f}" for mean in means))
     yield "</table>"
     if report.account is not None:
         yield "<table>"
@@ -70,8 +74,13 @@ def _summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -> Itera
         yield f"<h2>{_text(source.name)}</h2>"
         for number, one in enumerate(measured, 1):
             lost = [(item, after) for item, after, stands in one.items if not stands]
-            title = f"Compaction {number}, rounds {one.start} to {one.compaction.end}"
-            counts = f"{len(one.items) - len(lost)} of {len(one.items)} stand"
+            rounds = (
+                f"round {one.start}"
+                if one.start == one.compaction.end
+                else f"rounds {one.start} to {one.compaction.end}"
+            )
+            title = f"Compaction {number}, {rounds}"
+            counts = f"{len(one.items) - len(lost)} of {len(one.items)} stand" if one.items else "nothing is asked for"
             made_up = f", {len(one.made_up)} made up" if one.made_up else ""
             yield f"<details><summary>{title}: {counts}{made_up}</summary>"
             yield '<div class="beside"><div><h3>Newly covered</h3>'
