@@ -57,9 +57,11 @@ class ImperfectModel:
     def _summary(self, facts: Sequence[Fact], length: int) -> str:
         lines = [f"## {_KEPT}", *(f"- {fact.text}" for fact in facts), f"## {_DONE}"]
         left = length - count_tokens("\n".join(lines))
-        while left > 8:
-            lines.append(f"- {self._sentence(min(left - 4, 24))}")
+        while True:  # one sentence however long the facts are: it has read something new
+            lines.append(f"- {self._sentence(min(max(left - 4, 8), 24))}")
             left -= count_tokens(lines[-1]) + 1
+            if left <= 8:
+                break
         return "\n".join(lines)
 
     def _sentence(self, words: int) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from memory.overlays import Note
 from memory.patterns import compile_later
-from memory.rounds import Round
+from memory.rounds import Round, copy_with
 
 from .acceptance.prohibitions import HEADING
 from .summarizers.sentences import is_heading
-from .tokens import replace_surrogates
+from .summarizers.statements import Section
+from .tokens import TokenCounter, replace_surrogates
 
 #: Log numbers of the first and the last source round.
 Span = tuple[int, int]
@@ -40,6 +41,8 @@ def normalize_heading(heading: str) -> str:
 
 #: Section of restored prohibitions of the user, and of the summarizer's own notes under that heading.
 INSTRUCTIONS = normalize_heading(HEADING)
+#: Section of notes that the last full rewriting left out. If the next one leaves them out again, they are gone.
+EARLIER = normalize_heading(Section.EARLIER)
 
 
 def find_headings(prompt: str) -> tuple[str, ...]:
@@ -109,14 +112,34 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
     )
 
 
+def carry_over(notes: Sequence[Note], dropped: Iterable[Note], most: int, count: TokenCounter) -> tuple[Note, ...]:
+    """Return *notes* with the newest of *dropped* in the section ``EARLIER``, as many as fit into *most* tokens.
+
+    What was carried over before is not carried on: two rewritings left it out.
+    """
+    result, carried = tuple(notes), list[Note]()
+    for note in sorted(dropped, key=lambda note: note.last_round, reverse=True):
+        if note.section not in (EARLIER, INSTRUCTIONS):
+            more = [copy_with(note, section=EARLIER), *carried]
+            longer = _insert(notes, more)
+            if count(render_notes(longer)) <= most:
+                result, carried = longer, more
+    return result
+
+
 def add_instructions(notes: Sequence[Note], sentences: Iterable[str], span: Span) -> tuple[Note, ...]:
     """Return *notes* with each of *sentences* as a note after the user's other instructions."""
     added = tuple(
         Note(text=text, section=INSTRUCTIONS, first_round=span[0], last_round=span[1])
         for text in filter(None, map(normalize_text, sentences))
     )
+    return _insert(notes, added)
+
+
+def _insert(notes: Sequence[Note], more: Iterable[Note]) -> tuple[Note, ...]:
+    """Return *notes* with *more* after the user's instructions."""
     end = max((place for place, note in enumerate(notes, 1) if note.section in ("", INSTRUCTIONS)), default=0)
-    return (*notes[:end], *added, *notes[end:])
+    return (*notes[:end], *more, *notes[end:])
 
 
 def _read_items(text: str) -> Iterator[tuple[str, str]]:

@@ -19,16 +19,24 @@ from memory.rounds import Round, copy_with
 from memory.visibility import Rounds
 from prompts import escape_tags
 
-from .acceptance.checks import CHECKS, AnswerParser, CheckedSummary, Source, check_summary
-from .acceptance.prohibitions import UserWords, collect_prohibitions, find_lost, read_prohibitions, restore_sentences
+from .acceptance.checks import CHECKS, MIN_SAVING, AnswerParser, CheckedSummary, Source, check_summary
+from .acceptance.prohibitions import (
+    UserWords,
+    collect_prohibitions,
+    find_dropped,
+    find_lost,
+    read_prohibitions,
+    restore_sentences,
+)
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
 from .experience import Experience
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
-from .notes import INSTRUCTIONS, add_instructions, render_notes, span_of
+from .notes import INSTRUCTIONS, add_instructions, carry_over, render_notes, span_of
 from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
+from .summarizers.content import Terms
 from .tokens import TokenCounter
 
 #: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
@@ -341,7 +349,7 @@ class Work:
         length_setting: str,
         answer: object,
     ) -> CheckedSummary:
-        """Return the summary that *answer* is, with the *prohibitions* that it lost put back.
+        """Return the summary that *answer* is, with the *prohibitions* that it lost put back, and notes carried over.
 
         Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
         make it longer than the text that it replaces.
@@ -367,6 +375,11 @@ class Work:
             words = UserWords(request.rounds, (*instructions, *prohibitions), before)
             if notes:
                 notes = words.attribute_notes(notes)
+                if previous is not None and previous.notes and request.kind == "rounds":
+                    most = source.previous_tokens + int(MIN_SAVING * source.tokens)
+                    most = min(most, request.target_tokens or source.previous_tokens)
+                    dropped = find_dropped(previous.notes, Terms(text), Terms(source.text))
+                    notes = carry_over(notes, dropped, most, self.count)
                 text = render_notes(notes)
             else:
                 text = words.attribute(text)

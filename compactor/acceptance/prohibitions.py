@@ -353,6 +353,18 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tu
     return (kept, total, ()) if kept < min(0.1, least) * total else None
 
 
+def find_dropped(notes: Sequence[Note], after: Terms, source: Terms) -> list[Note]:
+    """Return those of *notes* that name something which neither *after*, written in their place, nor a newer value from
+    *source* says any more."""
+    before = Terms("\n".join(note.text for note in notes))
+    named = before.identifiers | before.numbers
+    lost = {name for name in named - (after.identifiers | after.numbers) if name not in after.folded}
+    if lost:
+        lost -= _find_superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+    found = [(note, Terms(note.text)) for note in notes] if lost else ()
+    return [note for note, terms in found if not lost.isdisjoint(terms.identifiers | terms.numbers)]
+
+
 def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
     """Return the *lost* names that *after* replaced with *new* ones, by comparing lines."""
     lines = [(words, values) for named, words in _read_lines(after.text) if (values := named & new)]

@@ -16,7 +16,7 @@ from memory.patterns import compile_later
 from memory.rounds import copy_with, freeze_mapping
 
 from ..errors import SummaryRejected
-from ..notes import Span, append_notes, normalize_heading, normalize_text
+from ..notes import EARLIER, Span, append_notes, normalize_heading, normalize_text
 from ..summarizers.sentences import MAX_HEADING, letters_of
 
 Op = Literal["add", "replace", "remove"]
@@ -126,7 +126,8 @@ def apply_edits(
         elif number not in removed:
             kept.append(note)
     # A note without a section joins the last one: at the top, it would change the number of every note.
-    last_section, known = kept[-1].section if kept else "", {(note.section, note.text) for note in kept}
+    last_section = next((note.section for note in reversed(kept) if note.section != EARLIER), "")
+    known = {(note.section, note.text) for note in kept}
     new = dict.fromkeys((section or last_section, text) for section, text in added)
     more = [
         Note(text=text, section=section, first_round=span[0], last_round=span[1])

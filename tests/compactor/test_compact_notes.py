@@ -468,6 +468,30 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> No
         assert count_prompt(request.messages, count_tokens) <= 900
 
 
+def test_a_note_that_a_rewriting_leaves_out_stays_until_the_next_one_leaves_it_out_too() -> None:
+    """A name is said nowhere else, and no newer value takes its place. Two rewritings that agree are believed."""
+
+    def forgetful(request: SummaryRequest) -> str:
+        if request.kind == "changes":
+            return lengthy(request)
+        end, said = request.end_index, request.previous.summary if request.previous is not None else ""
+        invoice = "- The invoice is RX-4471.\n" if end == 4 else ""
+        items = " ".join(dict.fromkeys([*re.findall(r"item-\d+", said), f"item-{end}"]))
+        return f"## Facts\n{invoice}- The newest of all items costs {end * 11} euros.\n- These were priced: {items}."
+
+    scene = Scene(config=CONFIG.copy_with(target_tokens=120), summarizer=ScriptedSummarizer(default=forgetful)).add(45)
+    made = [scene_made(scene, place) for place in range(len(scene.published))]
+    first, second, third = [one for one, event in zip(made, scene.published, strict=True) if event.major][:3]
+    assert "## From an earlier summary\n1. The invoice is RX-4471.\n" in first.summary
+    assert (first.notes[0].first_round, first.notes[0].last_round) == (1, 4)
+    assert "44 euros" not in first.summary
+    assert "RX-4471" not in second.summary + third.summary
+    between = made[made.index(first) : made.index(second)]
+    assert len(between) > 1
+    assert all("RX-4471" in one.summary for one in between)
+    assert all(count_tokens(one.summary) <= 120 for one in (first, second, third))
+
+
 def test_no_round_is_read_twice_however_much_a_request_may_take() -> None:
     """Reading all of them again would be the dearest of all: a request that is nowhere in a cache."""
     config = CONFIG.copy_with(target_tokens=120, summarizer_input_tokens=100_000)

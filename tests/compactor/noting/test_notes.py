@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.notes import (
+    EARLIER,
     INSTRUCTIONS,
     add_instructions,
+    carry_over,
     find_headings,
     normalize_heading,
     normalize_text,
@@ -22,6 +24,7 @@ from compactor.notes import (
 from compactor.strategies.compact_notes import parse_notes
 from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
+from compactor.tokens import count_tokens
 from memory import Note, Round
 from prompts import load
 
@@ -162,6 +165,30 @@ def test_lost_sentences_stand_with_the_other_instructions() -> None:
     ]  # fmt: skip
     assert (second[1].first_round, second[2].last_round) == (3, 6)
     assert render_notes(add_instructions((), ["No."], (1, 1))) == f"## {INSTRUCTIONS}\n1. No."
+
+
+# What a rewriting left out
+
+
+@given(NOTES, NOTES, st.integers(0, 120))
+def test_what_is_carried_over_is_whole_and_within_the_length(
+    notes: tuple[Note, ...], dropped: tuple[Note, ...], most: int
+) -> None:
+    """The other notes stay as they are, in their order, and all can be read back from the text."""
+    dropped = tuple(note.model_copy(update={"last_round": place}) for place, note in enumerate(dropped))
+    result = carry_over(notes, dropped, most, count_tokens)
+    before = {id(note) for note in notes}
+    assert [note for note in result if id(note) in before] == list(notes)
+    carried = [note for note in result if id(note) not in before]
+    assert {note.section for note in carried} <= {EARLIER}
+    kept = [note for note in dropped if note.section not in (EARLIER, INSTRUCTIONS)]
+    assert [note.text for note in carried] == [note.text for note in kept if note.last_round in _rounds(carried)]
+    assert not carried or count_tokens(render_notes(result)) <= most
+    assert said(render_notes(result)) == [(note.section, note.text) for note in result]
+
+
+def _rounds(notes: list[Note]) -> set[int]:
+    return {note.last_round for note in notes}
 
 
 def test_the_extractive_summarizer_knows_its_own_headings_again() -> None:
