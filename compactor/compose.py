@@ -23,7 +23,7 @@ from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
-from .prompt.groups import Message, MessageGroup, copy_messages, copy_plain, is_summary
+from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.shorten import is_result
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
 from .view import LastPrompt, View, last_prompts
@@ -57,7 +57,8 @@ class OverBudget(UserWarning):
 class Prompt:
     """Chat messages in OpenAI's format, and their tokens."""
 
-    #: Ready for ``client.chat.completions.create(messages=...)``.
+    #: Ready for ``client.chat.completions.create(messages=...)``. You may change them: no later prompt shows it. The
+    #: prompts of one long open round share its older messages: to keep earlier prompts as they were, change a copy.
     messages: list[ChatCompletionMessageParam]
     #: Of the messages and of the tools that were given.
     tokens: int
@@ -174,21 +175,30 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     tokens = PROMPT_TOKENS + view.header_tokens + view.compaction_tokens + last.tokens - first.tokens
     asked = last.asked is not None and last.asked >= start
-    for block in growing:
-        tokens += block.account.totals.tokens
-        asked = asked or block.account.totals.asked is not None
+    for account in growing:
+        tokens += account.totals.tokens
+        asked = asked or account.totals.asked is not None
     if not asked or tokens > limit:
         return None
     messages = [*system, *([view.summary] if view.summary is not None else [])]
-    accounts = sums.accounts[start - sums.start : closed - sums.start]
-    for account in (*accounts, *[block.account for block in growing]):
-        parts = account.parts
-        if parts is None:
+    shared: list[Message] = []
+    depths = bytearray()
+    for closed_one in sums.accounts[start - sums.start : closed - sums.start]:
+        if closed_one.parts is None:
             return None
-        if account.plain:
-            messages += copy_plain([message for part in parts for message in part.messages])
-        else:
-            messages += copy_messages([message for part in parts for message in part.messages])
+        for part in closed_one.parts:
+            shared += part.messages
+            depths += part.depths
+    for account in growing:
+        if account.blocks.blocks:
+            messages += copy_messages(shared, depths)
+            messages += account.hand_out()
+            shared, depths = [], bytearray()
+            continue
+        for part in account.rest:
+            shared += part.messages
+            depths += part.depths
+    messages += copy_messages(shared, depths)
     return messages, Report(tokens, tokens)
 
 

@@ -13,18 +13,20 @@ from memory import Memory
 from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Round, cached_property, copy_with
-from memory.search import RECALL_TOOLS
 from memory.usage import Usage
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
 from .host_rounds import HostRounds
-from .prompt.accounting import Block, Ledger, PrefixSums, count_calls, group_pins, is_pinned
-from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages, tells_of_drops
+from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
+from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
+from .prompt.open_rounds import OpenAccount
 from .prompt.shorten import is_result
 from .summarize import Work
 from .summarizers.base import Continued
 from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
+
+_NO_PINS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,6 @@ class View:
     role: str = field(init=False, repr=False, compare=False)
     #: What stands in prompts instead of posts of the tail.
     reductions: Reductions = field(init=False, repr=False, compare=False)
-    #: The blocks of open rounds by place, once they were read.
-    _blocks: dict[int, list[Block]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
@@ -141,7 +141,7 @@ class View:
         """Messages of the tail."""
         totals, start = self.prefix_sums.totals, self.prefix_sums.start
         closed = totals[self.closed - start].messages - totals[min(self.end, self.closed) - start].messages
-        return closed + sum([block.account.totals.messages for block in self.growing])
+        return closed + sum([one.totals.messages for one in self.growing])
 
     @property
     def window(self) -> int:
@@ -158,7 +158,7 @@ class View:
     def asked(self) -> int:
         """The place of the newest round in which the user speaks, covered or not; -1 if there is none."""
         for place in range(self.total - 1, self.closed - 1, -1):
-            if any(block.account.totals.asked is not None for block in self.blocks(place)):
+            if self.open_accounts[place - self.closed].totals.asked is not None:
                 return place
         sums = self.prefix_sums
         asked = sums.totals[self.closed - sums.start].asked
@@ -172,13 +172,12 @@ class View:
 
     def tokens_behind(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        growing = sum([block.account.totals.tokens for block in self.growing])
-        return self.closed_tokens(end, self.closed) + growing
+        return self.closed_tokens(end, self.closed) + sum([one.totals.tokens for one in self.growing])
 
     def calls_behind(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
         closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
-        return closed + sum([count_calls(round_, self.role) for round_ in self.rounds[max(end, self.closed) :]])
+        return closed + sum([one.totals.calls for one in self.open_accounts[max(end - self.closed, 0) :]])
 
     def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
@@ -213,7 +212,7 @@ class View:
         """Return the message groups of one round as it reads now, each with the round."""
         if place >= self.closed:
             round_ = self.round(place)
-            return [(round_, part.group) for block in self.blocks(place) for part in block.parts]
+            return [(round_, part.group) for part in self.open_accounts[place - self.closed].parts]
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
         if sums is not None and sums.start <= place:
             parts = sums.accounts[place - sums.start].parts
@@ -222,20 +221,23 @@ class View:
         round_ = self.round(place)
         return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
 
-    def blocks(self, place: int) -> list[Block]:
-        """Return the blocks of a round that may still grow, as it reads now."""
-        if place not in self._blocks:
+    @cached_property
+    def open_accounts(self) -> tuple[OpenAccount, ...]:
+        """The costs of the rounds from the first open one on, covered ones included, as they read now."""
+        accounts = []
+        for place in range(self.closed, self.total):
             raw = self.rounds[place]
-            overlays = self.reductions.by_round.get(raw.id, ()), self.pinned.get(raw.id, frozenset())
+            pinned = self.pinned.get(raw.id, _NO_PINS) if self.rounds.pins else _NO_PINS
+            overlays = self.reductions.by_round.get(raw.id, ()), pinned, ()
             # Nobody promises that another host's posts stay as they are.
             is_last, keeps = place == self.total - 1, isinstance(self.rounds, Rounds)
-            self._blocks[place] = self.ledger.read_blocks(raw, *overlays, last=is_last, keeps=keeps)
-        return self._blocks[place]
+            accounts.append(self.ledger.count_open(raw, overlays, is_last=is_last, keeps=keeps))
+        return tuple(accounts)
 
-    @cached_property
-    def growing(self) -> list[Block]:
-        """The blocks of the tail's rounds from the first open one on."""
-        return [block for place in range(max(self.closed, self.end), self.total) for block in self.blocks(place)]
+    @property
+    def growing(self) -> tuple[OpenAccount, ...]:
+        """Those of ``open_accounts`` that the tail has."""
+        return self.open_accounts[max(self.end - self.closed, 0) :]
 
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
@@ -276,7 +278,7 @@ class View:
 
     def read_back(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a group is a recall in the newest round: the agent still works with its result."""
-        return bool(group.calls) and round_.id == self.newest_id and not set(group.tools).isdisjoint(RECALL_TOOLS)
+        return group.recalls and round_.id == self.newest_id
 
     @cached_property
     def newest_id(self) -> str:
@@ -294,8 +296,8 @@ class View:
             closed = range(start, self.closed)
             place = start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
             return sums.accounts[place - sums.start].number
-        open_ones = self.rounds[max(self.end, self.closed) :]
-        return next((one.number for one in open_ones if tells_of_drops(self.reductions.of(one.id))), 0)
+        places = range(max(self.end, self.closed), self.total)
+        return next((self.rounds[at].number for at in places if self.open_accounts[at - self.closed].totals.dropped), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,17 @@ class Rounds(Sequence[Round]):
         place = index + self.total if index < 0 else index
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
-        round_ = self._snapshot.round_at(self.number_at(place) if self._failed else place + 1)
-        for post in round_.post_list if self.role else ():  # as in filter_posts: nearly always, the role sees them all
-            if self.role not in (post.send_from, post.send_to):
-                return filter_posts(self.role, round_)
+        number = self.number_at(place) if self._failed else place + 1
+        round_, open_round = self._snapshot.round_at(number), self._snapshot.live.get(number)
+        # As in filter_posts: nearly always, the role sees all posts. An open round may have thousands, of few speakers.
+        if self.role and open_round is not None:
+            for said in open_round.speakers:
+                if self.role not in said:
+                    return filter_posts(self.role, round_)
+        elif self.role:
+            for post in round_.post_list:
+                if self.role not in (post.send_from, post.send_to):
+                    return filter_posts(self.role, round_)
         return round_
 
     def __iter__(self) -> Iterator[Round]:

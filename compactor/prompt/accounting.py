@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import add, attrgetter
-from typing import NamedTuple
+from operator import add
 from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.hooks import renew_after_fork
-from memory.messages import FUNCTION, has_result_parts
-from memory.overlays import Reduction, Reductions
-from memory.rounds import EMPTY, USER, Post, Round, copy_with
-from memory.search import RECALL_TOOLS
+from memory.messages import FUNCTION
+from memory.overlays import Reductions
+from memory.rounds import USER, Round, copy_with
 from memory.visibility import Rounds
 
 from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
-from .groups import (
-    APPROVAL_REQUEST,
-    APPROVAL_RESPONSE,
-    EPHEMERAL,
-    NO_RESULT,
-    OVERLAY,
-    MessageGroup,
-    apply_overlays,
-    group_messages,
-    is_plain,
-    tells_of_drops,
-)
+from .groups import ATOMS, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
+from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenAccount, Overlays, RunningTotals
 from .shorten import LARGE, PromptPart, Reduced, shorten_part
 
 #: Maximum closed rounds of one role whose messages are kept, and their tokens: older ones are read and made anew.
@@ -45,37 +32,14 @@ MIN_ACCOUNTS = 1_024
 #: Groups of open rounds whose costs are remembered, their levels, and reports of reductions; at one more, all are
 #: forgotten.
 MAX_OPEN_GROUPS = 20_000
-#: How many posts a block of an open round has at least, and how many of the newest are in none: what comes next may
-#: still change how these read.
-MIN_BLOCK, MIN_REST = 16, 8
 #: Open rounds of one role whose blocks are kept.
 MAX_OPEN_ROUNDS = 16
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
 MAX_COUNTERS = 8
 
-#: The overlays of a round: its reductions, and the numbers of its pinned posts (0 is the query) and of its erased ones.
-#: With equal overlays, it costs the same.
-Overlays = tuple[tuple[Reduction, ...], frozenset[int], tuple[int, ...]]
-_NO_OVERLAYS: Overlays = (), frozenset(), ()
 #: The redactions, the rounds' epoch, the reductions' version and the pins: sums hold as long as it is equal.
 _Moment = tuple[object, ...]
-
-
-class RunningTotals(NamedTuple):
-    """Totals of one closed round, or of all from the start of the prefix sums to a place; meaningful as differences."""
-
-    tokens: int = 0
-    messages: int = 0
-    #: How often the role's model was called: the messages of the role itself.
-    calls: int = 0
-    #: Tokens on the heaviest level of shortening.
-    shortest: int = 0
-    #: Tokens of pinned groups, which stay when their round is left out.
-    pinned: int = 0
-    #: Rounds of which posts were dropped.
-    dropped: int = 0
-    #: The place of the newest round in which the user speaks; None: in none of these.
-    asked: int | None = None
+_NO_BLOCKS = Blocks()
 
 
 @dataclass(slots=True)
@@ -88,23 +52,8 @@ class RoundAccount:
     totals: RunningTotals
     #: The round as it is shown; None where it must be read and made anew.
     parts: tuple[PromptPart, ...] | None = field(repr=False, compare=False)
-    #: There is nothing but text in its messages and their calls.
-    plain: bool = field(repr=False, compare=False)
     #: Tokens of the parts and of their replacements on each level.
     kept_tokens: int = field(repr=False, compare=False)
-
-
-class Block(NamedTuple):
-    """Neighbouring posts of a round that may still grow, and what they cost. Only of the last block may later posts
-    change how it reads, and it tells neither of the fields at the end."""
-
-    posts: tuple[Post, ...]
-    account: RoundAccount
-    parts: tuple[PromptPart, ...]
-    #: The calls up to its end that have no result: if one comes, it belongs there.
-    awaited: frozenset[str]
-    #: The tokens of its largest part on the heaviest level; None if one of its parts has to be shown.
-    largest: int | None
 
 
 @dataclass(slots=True, eq=False)
@@ -164,8 +113,8 @@ class Ledger:
         self._texts: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._shortened: dict[tuple[object, ...], tuple[PromptPart, ...]] = {}
-        #: The blocks of open rounds by the rounds' ids, without the last. Replaced, never changed.
-        self._blocks: dict[str, list[Block]] = {}
+        #: The accounts of open rounds that are read in blocks, by the rounds' ids.
+        self._open_accounts: dict[str, OpenAccount] = {}
         self._after_fork()
         renew_after_fork(self)
 
@@ -243,9 +192,8 @@ class Ledger:
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened = {}
-            self._blocks = {
-                round_id: blocks for round_id, blocks in self._blocks.copy().items() if round_id not in erased
-            }
+            for round_id in erased:
+                self._open_accounts.pop(round_id, None)
             accounts = [*self._accounts.items(), *self._kept.items()]
             changed = {number for number, one in accounts if one.overlays[2] != erased.get(one.round_id, ())}
             self._drop_parts(changed)
@@ -286,11 +234,30 @@ class Ledger:
 
     def _count_round(self, raw: Round, overlays: Overlays, *, keeps: bool) -> RoundAccount:
         """Count a closed round, and return its account, with its parts if it *keeps* them."""
-        self._blocks.pop(raw.id, None)
+        self._open_accounts.pop(raw.id, None)
         round_ = apply_overlays(raw, overlays[0], self.role)
-        groups = group_messages(round_, self.role)
-        account = self._count_groups(raw, round_, groups, overlays, closed=True, remembers=False)
-        return account if keeps else copy_with(account, parts=None)
+        parts, totals = self._count_groups(raw, round_, group_messages(round_, self.role), overlays, is_closed=True)
+        shortened = [one.tokens_after for part in parts for level in part.levels or () for one in level.reductions]
+        kept_tokens = totals.tokens + sum(shortened)
+        return RoundAccount(round_.id, round_.number, overlays, totals, parts if keeps else None, kept_tokens)
+
+    def count_open(self, raw: Round, overlays: Overlays, *, is_last: bool = True, keeps: bool = True) -> OpenAccount:
+        """Return the account of a round that may still grow, as it reads now. *is_last*: it is the newest round.
+
+        With *keeps*, what was counted is remembered: so the thousandth post costs as much as the first.
+        """
+        known = self._open_accounts.get(raw.id) if keeps else None
+        if known is None and (not keeps or len(raw.post_list) < MIN_BLOCK + MIN_REST):
+            shown = apply_overlays(raw, overlays[0], self.role)
+            groups, read = group_messages(shown, self.role, last=is_last), copy_with(shown, post_list=())
+            counted = self._count_groups(raw, read, groups, overlays, remembers=keeps)
+            return OpenAccount(overlays, _NO_BLOCKS, *counted)
+        account = BlockReader(raw, overlays, self.role, is_last, self._count_groups).read(known)
+        if known is None or len(account.blocks.posts) >= len(known.blocks.posts):  # else it is of an older snapshot
+            self._open_accounts[raw.id] = account
+            for oldest in list(self._open_accounts)[: max(len(self._open_accounts) - MAX_OPEN_ROUNDS, 0)]:
+                self._open_accounts.pop(oldest, None)
+        return account
 
     def _count_groups(
         self,
@@ -299,34 +266,30 @@ class Ledger:
         groups: Iterable[MessageGroup],
         overlays: Overlays,
         *,
-        closed: bool,
-        remembers: bool,
-    ) -> RoundAccount:
-        """Return the account of *groups*, which is how *raw* reads, with their parts. Once it is *closed*, what was
-        remembered of them is forgotten."""
+        is_closed: bool = False,
+        remembers: bool = True,
+    ) -> tuple[tuple[PromptPart, ...], RunningTotals]:
+        """Return the parts of *groups*, which is how the posts of *raw* read, and their totals. *round_* is what these
+        belong to. Once it *is_closed*, what was remembered of them is forgotten."""
         reductions, pinned, _ = overlays
         parts: list[PromptPart] = []
-        plain, kept_tokens = True, 0
         for group in groups:
-            if remembers:
-                costs = self.costs(round_, group)
-            else:  # what was counted while the round was open is not counted again
+            if is_closed or not remembers:  # what was counted while the round was open is not counted again
                 key = _make_key(round_, group)
                 costs = self._open.pop(key, ()) or tuple([count_message(one, self.count) for one in group.messages])
+            else:
+                costs = self.costs(round_, group)
             tokens, stays = sum(costs), bool(pinned) and is_pinned(group, pinned)
-            levels: tuple[PromptPart, ...] | None = None
-            if stays or group.pending or group.from_user or not _may_be_shorter(group):
-                levels = ()
-            elif remembers:
-                levels = self.levels(PromptPart(round_, group, group.messages, costs, tokens))
-            elif closed:
-                levels = self._shortened.pop(key, None)
-                if levels is None:
-                    levels = shorten_part(PromptPart(round_, group, group.messages, costs, tokens), self.count)
-            parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels))
-            for message in group.messages:
-                plain = plain and ({*map(type, message.values())} <= {str} or is_plain(message))
-            kept_tokens += tokens + sum([one.tokens_after for level in levels or () for one in level.reductions])
+            depths = bytes([measure_depth(one) if {*map(type, one.values())} - ATOMS else 0 for one in group.messages])
+            levels: tuple[PromptPart, ...] | None = ()
+            if not (stays or group.pending or group.from_user) and _may_be_shorter(group):
+                part = PromptPart(round_, group, group.messages, costs, tokens, depths=depths)
+                if is_closed:
+                    levels = self._shortened.pop(key, None)
+                    levels = shorten_part(part, self.count) if levels is None else levels
+                else:
+                    levels = self.levels(part) if remembers else None
+            parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels, depths=depths))
         totals = RunningTotals(
             tokens=sum([part.tokens for part in parts]),
             messages=sum([len(part.costs) for part in parts]),
@@ -336,126 +299,7 @@ class Ledger:
             dropped=int(tells_of_drops(reductions)) if reductions else 0,
             asked=0 if any(part.group.from_user for part in parts) else None,
         )
-        return RoundAccount(round_.id, round_.number, overlays, totals, tuple(parts), plain, kept_tokens)
-
-    def read_blocks(
-        self,
-        raw: Round,
-        reductions: Sequence[Reduction],
-        pinned: frozenset[int],
-        *,
-        last: bool = True,
-        keeps: bool = True,
-    ) -> list[Block]:
-        """Return a round that may still grow, as it reads now, in blocks. *last*: it is the newest round.
-
-        With *keeps*, all blocks but the last are kept, and made anew only when they read otherwise: so the thousandth
-        post costs as much as the first.
-        """
-        if not keeps or (len(raw.post_list) < MIN_BLOCK + MIN_REST and raw.id not in self._blocks):
-            shown = apply_overlays(raw, reductions, self.role)
-            groups, read = group_messages(shown, self.role, last=last), copy_with(shown, post_list=())
-            overlays = (tuple(reductions), pinned, ())
-            account = self._count_groups(raw, read, groups, overlays, closed=False, remembers=keeps)
-            return [Block(raw.post_list, account, account.parts or (), frozenset(), None)]
-        kept, blocks, at = self._blocks.get(raw.id, []), list[Block](), 0
-        for block in kept:
-            renewed = self._renew(block, raw, at, reductions, pinned, blocks)
-            if renewed is None:
-                break
-            blocks.append(renewed)
-            at += len(renewed.posts)
-        blocks = self._read_rest(raw, blocks, at, reductions, pinned, last=last)
-        if len(raw.post_list) >= sum([len(block.posts) for block in kept]):  # else it is that of an older snapshot
-            self._blocks[raw.id] = blocks[:-1]
-            for oldest in list(self._blocks)[: max(len(self._blocks) - MAX_OPEN_ROUNDS, 0)]:
-                self._blocks.pop(oldest, None)
-        return blocks
-
-    def _renew(
-        self,
-        block: Block,
-        raw: Round,
-        at: int,
-        reductions: Sequence[Reduction],
-        pinned: frozenset[int],
-        before: Sequence[Block],
-    ) -> Block | None:
-        """Return *block*, which begins at post *at* of *raw*, as it reads now. None if what comes behind it may read
-        otherwise as well."""
-        piece = raw.post_list[at : at + len(block.posts)]
-        if piece != block.posts:
-            return None
-        own, pins, _ = overlays = _cut_overlays(reductions, pinned, piece, is_first=not at)
-        if overlays == block.account.overlays:
-            return block
-        if (own and own[-1].last_number > piece[-1].number) or any(post.kind.startswith(EPHEMERAL) for post in piece):
-            return None
-        part = _cut_round(raw, at, at + len(piece))
-        shown = apply_overlays(part, own, self.role)
-        groups = group_messages(shown, self.role, last=False)
-        renewed = self._make_block(part, raw if at else shown, groups, (own, pins), before)
-        return renewed if renewed.awaited == block.awaited else None
-
-    def _read_rest(
-        self,
-        raw: Round,
-        before: list[Block],
-        at: int,
-        reductions: Sequence[Reduction],
-        pinned: frozenset[int],
-        *,
-        last: bool,
-    ) -> list[Block]:
-        """Return the blocks *before* post *at* of *raw*, and those of the posts from there on."""
-        part = _cut_round(raw, at, len(raw.post_list)) if at else raw
-        own, _, _ = _cut_overlays(reductions, pinned, part.post_list, is_first=not at)
-        shown = apply_overlays(part, own, self.role)
-        groups = group_messages(shown, self.role, last=last)
-        if before and _reaches_back(groups, before[-1].awaited):
-            return self._read_rest(raw, [], 0, reductions, pinned, last=last)
-        cuts = _find_cuts(groups, part.post_list, own)
-        blocks, last_cut = list(before), (0, 0)
-        for cut in cuts:
-            (first, start), (stop, end) = last_cut, cut
-            piece = copy_with(part, post_list=part.post_list[start:end])
-            own, pins, _ = _cut_overlays(reductions, pinned, piece.post_list, is_first=not at and not start)
-            read = raw if at or start else shown
-            blocks.append(self._make_block(piece, read, groups[first:stop], (own, pins), blocks))
-            last_cut = cut
-        first, start = last_cut
-        if start:
-            part = copy_with(part, post_list=part.post_list[start:])
-        overlays = _cut_overlays(reductions, pinned, part.post_list, is_first=not at and not start)
-        read = copy_with(raw if at or start else shown, post_list=())
-        account = self._count_groups(part, read, groups[first:], overlays, closed=False, remembers=True)
-        return [*blocks, Block(part.post_list, account, account.parts or (), frozenset(), None)]
-
-    def _make_block(
-        self,
-        piece: Round,
-        read: Round,
-        groups: Sequence[MessageGroup],
-        overlays: tuple[tuple[Reduction, ...], frozenset[int]],
-        before: Sequence[Block],
-    ) -> Block:
-        """Return the block of a *piece* of a round, which reads as *groups*."""
-        # Without its posts, which change with each post: else each block would keep a state of the round alive.
-        round_ = copy_with(read, post_list=())
-        account = self._count_groups(piece, round_, groups, (*overlays, ()), closed=False, remembers=True)
-        parts = account.parts or ()
-        called = {call.id for group in groups for call in group.calls}
-        missing = [one["tool_call_id"] for group in groups for one in group.messages if one.get("content") == NO_RESULT]
-        awaited = ((before[-1].awaited if before else frozenset()) - called) | frozenset(missing)
-        must_stay = any(
-            part.pinned
-            or part.group.pending
-            or part.group.from_user
-            or not set(part.group.tools).isdisjoint(RECALL_TOOLS)
-            for part in parts
-        )
-        largest = None if must_stay else max([(part.levels or (part,))[-1].tokens for part in parts], default=0)
-        return Block(piece.post_list, account, parts, awaited, largest)
+        return tuple(parts), totals
 
     def count_again(self, text: str, /) -> int:
         """Return the tokens of a text that is the same in each prompt. Its count is remembered, but not the text."""
@@ -492,66 +336,6 @@ class Ledger:
                 levels = shorten_part(copy_with(part, round_=copy_with(part.round_, post_list=())), self.count)
             self._shortened[key] = levels
         return levels
-
-
-def _cut_round(raw: Round, start: int, stop: int) -> Round:
-    """Return *raw* with the posts from *start* to *stop* alone; without the query, unless it begins there."""
-    posts = raw.post_list[start:stop]
-    return copy_with(raw, post_list=posts, user_query="", extra=EMPTY) if start else copy_with(raw, post_list=posts)
-
-
-def _cut_overlays(
-    reductions: Sequence[Reduction], pinned: frozenset[int], posts: Sequence[Post], *, is_first: bool
-) -> Overlays:
-    """Return those of a round's overlays that begin or end in *posts*; in the query, too, if these are the *first*."""
-    if not reductions and not pinned:
-        return _NO_OVERLAYS
-    first = 0 if is_first or not posts else posts[0].number
-    last = posts[-1].number if posts else 0
-    own = reductions[bisect_left(reductions, first, key=attrgetter("last_number")) :]
-    own = own[: bisect_left(own, last + 1, key=attrgetter("first_number"))]
-    return tuple(own), frozenset([number for number in pinned if first <= number <= last]), ()
-
-
-def _reaches_back(groups: Sequence[MessageGroup], awaited: frozenset[str]) -> bool:
-    """Return whether one of *groups* may belong to one before them, because it has a result that is *awaited* there."""
-    if not groups or (groups[0].posts[0] is not None and groups[0].posts[0].send_from == FUNCTION):
-        return True
-    return bool(awaited) and any(
-        group.posts[0] is not None
-        and (group.posts[0].tool_call_id is not None or any(has_result_parts(post) for post in group.posts if post))
-        for group in groups
-    )
-
-
-def _find_cuts(
-    groups: Sequence[MessageGroup], posts: Sequence[Post], reductions: Sequence[Reduction]
-) -> list[tuple[int, int]]:
-    """Return between which of *groups*, and between which of the *posts* that they were made of, later posts change
-    nothing before."""
-    cuts: list[tuple[int, int]] = []
-    if len(posts) < MIN_BLOCK + MIN_REST:
-        return cuts
-    start, furthest, unanswered = 0, -1, 0
-    for number, group in enumerate(groups):
-        first, low = group.posts[0], group.number
-        if low > posts[-MIN_REST].number:
-            break
-        if furthest < low and not unanswered and first is not None and first.send_from != FUNCTION:
-            place = bisect_left(posts, low, key=attrgetter("number"))
-            over = bisect_left(reductions, low, key=attrgetter("last_number"))
-            is_within = over < len(reductions) and reductions[over].first_number < low
-            if place - start >= MIN_BLOCK and not is_within:
-                cuts.append((number, place))
-                start = place
-        for place, post in enumerate(group.posts):
-            if post is None or (place and post is first):  # a call stands for each result that it lacks
-                continue
-            if post.kind.startswith(EPHEMERAL) and not post.tool_calls and post.extra.get(OVERLAY) != "ephemeral":
-                return cuts  # it is still to be left out
-            furthest = max(furthest, post.number)
-            unanswered += (post.kind == APPROVAL_REQUEST) - (post.kind == APPROVAL_RESPONSE)
-    return cuts
 
 
 def is_pinned(group: MessageGroup, pinned: Collection[int]) -> bool:

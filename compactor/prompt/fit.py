@@ -7,19 +7,20 @@ beginning of the prompt only when the next step is due.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import chain, takewhile
 
 from memory.overlays import PINNED, CompactedMessage
 from memory.references import place_reference, post_reference, range_reference
-from memory.rounds import copy_with
+from memory.rounds import cached_property, copy_with
 
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
-from .accounting import MAX_OPEN_GROUPS, Block
-from .groups import Message, copy_messages
+from .accounting import MAX_OPEN_GROUPS
+from .groups import Message, copy_messages, measure_depth
+from .open_rounds import Block, OpenAccount
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
@@ -56,7 +57,7 @@ def fit(
     """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
     tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
     frame = _Frame(view, system, plan, limit, step)
-    draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, frame.newest), frame.list_parts(frame.newest))
+    draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.growing)
     before = tokens = frame.count_draft(draft)
     if before > limit:
         frame.shorten_head()
@@ -78,8 +79,10 @@ class _Draft:
 
     #: Parts that stand before all others: what is pinned in rounds that are left out, and the newest query.
     ahead: Sequence[PromptPart] = ()
-    #: The places of rounds that are shown as they are, and whose costs are summed up; then parts one by one.
+    #: Rounds that are shown as they are, and whose costs are summed up: the places of closed ones, then open ones.
     counted: range = range(0)
+    growing: Sequence[OpenAccount] = ()
+    #: Parts one by one, where rounds are cut.
     parts: list[PromptPart] = field(default_factory=list)
     #: The places of the rounds that are left out, and the parts of others.
     omitted: range = range(0)
@@ -121,6 +124,14 @@ class _Frame:
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.max_step, max(int(room * MAX_STEP_SHARE), 1))
 
+    @cached_property
+    def spoken(self) -> tuple[PromptPart, ...]:
+        """The user's first words and his last in the round of the newest query, if that is an open one of the tail."""
+        view = self.view
+        is_open = view.asked >= max(view.closed, view.end)
+        spoken = view.open_accounts[view.asked - view.closed].spoken if is_open else ()
+        return (*spoken[:1], *spoken[1:][-1:])
+
     @property
     def clip_limit(self) -> int:
         """The most tokens that a text may take once posts are left out."""
@@ -129,27 +140,41 @@ class _Frame:
     def _count_message(self, message: Message | None) -> int:
         return count_message(message, self.view.ledger.count_again) if message is not None else 0
 
-    def list_parts(self, first: int) -> list[PromptPart]:
-        return [part for place in range(first, self.view.total) for part in self.get_parts(place)]
-
     def get_parts(self, place: int) -> list[PromptPart]:
         """Return the parts of a round, made when they are first asked for. The newest query in them is fixed."""
         if place in self._parts:
             return self._parts[place]
         view, sums = self.view, self.sums
         kept = sums.accounts[place - sums.start].parts if sums.start <= place < view.closed else None
-        parts = list(kept or ())
         if place >= view.closed:
-            parts = [part for block in view.blocks(place) for part in block.parts]
-        for round_, group in view.groups(place) if kept is None and place < view.closed else ():
+            kept = view.open_accounts[place - view.closed].parts
+        parts = list(kept or ())
+        for round_, group in view.groups(place) if kept is None else ():
             costs, pinned = view.costs(round_, group), view.is_pinned(round_, group)
             levels = () if pinned or group.pending or group.from_user else None
-            parts.append(PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels))
-        if place == view.asked:  # the user's first words there and his last
-            spoken = [number for number, part in enumerate(parts) if part.group.from_user]
-            for number in {*spoken[:1], *spoken[-1:]}:
-                parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
-        self._parts[place] = parts
+            depths = bytes(map(measure_depth, group.messages))
+            part = PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)
+            parts.append(part)
+        self._parts[place] = self.fix_query(place, parts)
+        return parts
+
+    def fix_query(self, place: int, parts: list[PromptPart]) -> list[PromptPart]:
+        """Return *parts* of the round at *place*. In that of the newest query, the user's first words and his last are
+        fixed."""
+        spoken = [n for n, part in enumerate(parts) if part.group.from_user] if place == self.view.asked else []
+        for number in {*spoken[:1], *spoken[-1:]}:
+            parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
+        return parts
+
+    def list_parts(self, first: int, omitted: Collection[tuple[int, int]] = ()) -> list[PromptPart]:
+        """Return the parts of round *first* and of those behind it, without the *omitted* blocks of open rounds: each
+        is told by its round's place and its own number in there."""
+        view = self.view
+        parts = [part for place in range(first, view.closed) for part in self.get_parts(place)]
+        for place in range(max(first, view.closed), view.total):
+            account = view.open_accounts[place - view.closed]
+            blocks = [block for n, block in enumerate(account.blocks.blocks) if (place, n) not in omitted]
+            parts += self.fix_query(place, [*[part for block in blocks for part in block.parts], *account.rest])
         return parts
 
     def list_parts_ahead(self, first: int) -> list[PromptPart]:
@@ -180,37 +205,49 @@ class _Frame:
     def count_draft(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
         counted = self.view.closed_tokens(draft.counted.start, draft.counted.stop)
+        counted += sum([account.totals.tokens for account in draft.growing])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
         return self.tokens + self._count_message(self.make_note(draft)) + counted + parts
 
     def show(self, draft: _Draft) -> list[Message]:
         """Return all messages; the plan stands before the newest thing that the user said."""
-        shown = [(part.messages, part.fixed) for part in draft.ahead]
+        parts = list(draft.ahead)
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
-            parts = self.get_parts(place) if place == self.view.asked else account.parts
-            if parts is not None:
-                shown += [(part.messages, part.fixed) for part in parts]
+            if place == self.view.asked:
+                parts += self.get_parts(place)
+            elif account.parts is not None:
+                parts += account.parts
             elif account.totals.messages:  # else all of it was dropped
-                shown += [(group.messages, False) for _, group in self.view.groups(place)]
-        shown += [(part.messages, part.fixed) for part in draft.parts]
-        in_front = [message for message in (*self.system, self.summary, self.make_note(draft)) if message is not None]
+                for round_, group in self.view.groups(place):
+                    own = bytes(map(measure_depth, group.messages))
+                    parts.append(PromptPart(round_, group, group.messages, (), 0, depths=own))
         shared: list[Message] = []
+        depths = bytearray()
         plan_at = 0
-        for group, is_fixed in shown:
-            plan_at = len(shared) if is_fixed else plan_at
-            shared += group
-        messages = [*in_front, *copy_messages(shared)]
+        for part in (*parts, *draft.parts):
+            plan_at = len(shared) if part.fixed else plan_at
+            shared += part.messages
+            depths += part.depths
+        tail = copy_messages(shared, depths)
+        for growing in draft.growing:
+            if self.plan is not None and any(part is self.spoken[-1] for part in growing.spoken if self.spoken):
+                before = takewhile(lambda part: part is not self.spoken[-1], growing.parts)
+                plan_at = len(tail) + sum([len(part.messages) for part in before])
+            tail += growing.hand_out()
         if self.plan is not None:
-            messages.insert(len(in_front) + plan_at, self.plan)
-        return messages
+            tail.insert(plan_at, self.plan)
+        in_front = (*self.system, self.summary, self.make_note(draft))
+        return [*[message for message in in_front if message is not None], *tail]
 
     def shorten_head(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
-        newest = self.list_parts(self.newest)
-        stays = [part for part in (*self.list_parts_ahead(self.newest), *newest) if part.pinned]
-        must = sum([part.tokens for part in stays])
-        must += _least_unread(self, newest, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
+        must = sum([part.tokens for part in self.list_parts_ahead(self.newest)])
+        for place in range(self.newest, self.view.closed):
+            must += sum([part.tokens for part in self.get_parts(place) if part.pinned])
+        must += sum([account.totals.pinned for account in self.view.growing])
+        must += sum([part.tokens for part in self.spoken if not part.pinned])
+        must += _least_unread(self, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
             return
         self.put_head(self.summary, None)
@@ -232,14 +269,19 @@ class _Frame:
         self.put_head(pinned, None)
 
 
-def _least_unread(frame: _Frame, newest: Sequence[PromptPart], room: int) -> int:
+def _least_unread(frame: _Frame, room: int) -> int:
     """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
     are none or they do not fit into *room*: an agent that never sees its results makes the same calls again."""
-    free = [part for part in newest if not (part.pinned or part.group.pending)]
-    if not free or not frame.view.is_unread(free[-1].round_, free[-1].group):
-        return 0
-    least = _clip_to(frame, free[-1], free[-1].tokens, 0).tokens + frame.note_tokens
-    return least if least <= room else 0
+    view = frame.view
+    growing = chain.from_iterable([reversed(one.rest), reversed(one.blocks.parts)] for one in reversed(view.growing))
+    closed = [reversed(frame.get_parts(place)) for place in reversed(range(frame.newest, view.closed))]
+    for part in chain.from_iterable([*growing, *closed]):
+        if not (part.pinned or part.group.pending or any(part is one for one in frame.spoken)):
+            if not view.is_unread(part.round_, part.group):
+                return 0
+            least = _clip_to(frame, part, part.tokens, 0).tokens + frame.note_tokens
+            return least if least <= room else 0
+    return 0
 
 
 def _clip_compaction(
@@ -267,10 +309,9 @@ def _clip_compaction(
 def _cut(frame: _Frame) -> _Draft:
     """Return the tail from the first mark of the grid on that makes the prompt fit."""
     view, sums, start, newest = frame.view, frame.sums, frame.view.end, frame.newest
-    newest_parts = frame.list_parts(newest)
     repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
-    tokens = view.closed_tokens(start, newest) + sum([part.tokens for part in newest_parts])
+    tokens = view.tokens_behind(start)
     mark = -(-(tokens - room) // frame.step) * frame.step
     # Tail tokens up to which texts may be shortened: like the mark, it moves by whole steps alone.
     boundary = room + mark - frame.step - int(max(room, 0) * PROTECTED_SHARE)
@@ -283,9 +324,7 @@ def _cut(frame: _Frame) -> _Draft:
     def sum_behind(place: int) -> int:
         return totals[place - offset].tokens - at_start.tokens
 
-    # What clearing the newest rounds' texts takes off, as far as they lie within the boundary.
-    within = [newest_parts[number] for number in _find_shortenable(view, newest_parts, boundary - sum_behind(newest))]
-    saved_in_newest = sum([part.tokens - levels[-1].tokens for part in within if (levels := view.ledger.levels(part))])
+    saved_in_newest = _sum_saved_in_newest(frame, boundary - sum_behind(newest))
     places = range(start, newest)
     cleared = start + bisect_right(places, boundary, key=lambda place: sum_behind(place + 1))
 
@@ -305,27 +344,53 @@ def _cut(frame: _Frame) -> _Draft:
     return _shorten_tail(frame, first, mark - sum_left_out(first), boundary - sum_behind(first))
 
 
+def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
+    """Return the tokens saved by clearing the newest rounds' texts that lie within *boundary* tokens."""
+    view, end, saved = frame.view, 0, 0
+    runs: list[tuple[Sequence[PromptPart], Block | None]] = []
+    runs += [(frame.get_parts(place), None) for place in range(frame.newest, view.closed)]
+    for account in view.growing:
+        runs += [*[(block.parts, block) for block in account.blocks.blocks], (account.rest, None)]
+    for parts, block in runs:
+        if end > boundary:
+            break
+        tokens = sum([part.tokens for part in parts]) if block is None else block.totals.tokens
+        if block is not None and block.largest is not None and end + tokens <= boundary:
+            saved += tokens - block.totals.shortest
+        else:
+            for number in _find_shortenable(view, parts, boundary - end):
+                if levels := view.ledger.levels(parts[number]):
+                    saved += parts[number].tokens - levels[-1].tokens
+        end += tokens
+    return saved
+
+
 def _find_shortenable(view: View, parts: Sequence[PromptPart], boundary: int) -> list[int]:
     """Return the numbers of the *parts* that may be shortened and lie within *boundary* tokens."""
-    ends, newest_id = accumulate([part.tokens for part in parts]), view.newest_id
-    within = [n for n, (part, end) in enumerate(zip(parts, ends, strict=True)) if end <= boundary and part.levels != ()]
-    return [
-        n for n in within if (part := parts[n]).round_.id != newest_id or not view.read_back(part.round_, part.group)
-    ]
+    within, end, newest_id = [], 0, view.newest_id
+    for number, part in enumerate(parts):
+        end += part.tokens
+        if end > boundary:
+            break
+        # What the agent has just read back is not taken from it again.
+        if part.levels != () and not (part.group.recalls and part.round_.id == newest_id):
+            within.append(number)
+    return within
 
 
 def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Draft:
     """Return the tail from round *first* on, made *target* tokens shorter: texts that lie within *boundary* tokens
     from there are shortened, level by level, the oldest first; then parts are left out."""
-    parts = frame.list_parts(first)
-    skipped = _find_omitted(frame, first, target, boundary)
+    omitted = _find_omitted(frame, first, target, boundary)
+    parts = frame.list_parts(first, omitted)
     gone: list[PromptPart] = []
-    for place, (block, start) in reversed(list(enumerate(skipped))):
+    before = -1
+    for number, ((place, _), block) in enumerate(omitted.items()):
         # The line about what is left out needs the first and the last of them, and their rounds.
-        gone += block.parts if place in (0, len(skipped) - 1) else block.parts[:1]
-        del parts[start : start + len(block.parts)]
-        target -= block.account.totals.tokens
-        boundary -= block.account.totals.tokens
+        gone += block.parts if place != before or number == len(omitted) - 1 else ()
+        before = place
+        target -= block.totals.tokens
+        boundary -= block.totals.tokens
     within = _find_shortenable(frame.view, parts, boundary)
     levels: dict[int, tuple[PromptPart, ...]] = {}
     for at in range(len(LEVELS)):
@@ -351,30 +416,33 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
     return draft
 
 
-def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> list[tuple[Block, int]]:
+def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict[tuple[int, int], Block]:
     """Return blocks of open rounds that ``_leave_out`` would leave out as a whole, however much shortening the rest
-    saves; each with the number of its first part behind round *first*. In a round of thousands of posts these are most.
-    """
+    saves; by their rounds' places and their numbers in there. In a round of thousands of posts these are most."""
     view = frame.view
-    if target <= 0 or first != max(view.closed, view.end):
-        return []
-    limit, end, start, most = min(frame.clip_limit, frame.step), 0, 0, 0
-    free: list[tuple[Block, int]] = []
-    for block in view.growing:
-        totals, is_whole = block.account.totals, block.largest is not None and block.largest <= limit
-        end += totals.tokens
-        if is_whole and end <= boundary and block.parts:
-            free.append((block, start))
-            most += totals.tokens - totals.shortest
-        else:  # all of it may be saved; and if it comes before the others, it goes before them
-            most += totals.tokens * (1 if end > boundary else 2)
-        start += len(block.parts)
-    left, omitted = target - most, []
-    for block, start in free:
-        left -= block.account.totals.shortest
+    start = max(view.closed, view.end)
+    if target <= 0 or first != start:
+        return {}
+    limit, end, most = min(frame.clip_limit, frame.step), 0, 0
+    free: dict[tuple[int, int], Block] = {}
+    for place, account in enumerate(view.growing, start):
+        for number, block in enumerate(account.blocks.blocks):
+            totals = block.totals
+            end += totals.tokens
+            if block.parts and block.largest is not None and block.largest <= limit and end <= boundary:
+                free[place, number] = block
+                most += totals.tokens - totals.shortest
+            else:  # all of it may be saved; and if it comes before the others, it goes before them
+                most += totals.tokens * (1 if end > boundary else 2)
+        rest = account.totals.tokens - account.blocks.totals.tokens
+        end += rest
+        most += rest * (1 if end > boundary else 2)
+    left, omitted = target - most, {}
+    for key, block in free.items():
+        left -= block.totals.shortest
         if left <= 0:
             break
-        omitted.append((block, start))
+        omitted[key] = block
     return omitted
 
 
@@ -384,15 +452,21 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     view = frame.view
     limit = frame.clip_limit
     room = frame.limit - frame.tokens - frame.note_tokens - sum([part.tokens for part in draft.ahead])
-    # What the agent has just read back is not taken from it again, but for lack of any room.
     newest_id = view.newest_id
-    last = [number for number, part in enumerate(draft.parts) if part.round_.id == newest_id]
-    back = {number for number in last if view.read_back(draft.parts[number].round_, draft.parts[number].group)}
-    parts = [part if number in back else _clip(frame, part, limit) for number, part in enumerate(draft.parts)]
-    room -= sum([part.tokens for part in parts if part.pinned])
-    free = [n for n, part in enumerate(parts) if not (part.pinned or part.group.pending)]
-    free = [*(n for n in free[:-1] if n not in back), *(n for n in free[:-1] if n in back), *free[-1:]]
-    waiting = [n for n, part in enumerate(parts) if part.group.pending and not part.pinned]
+    parts: list[PromptPart] = []
+    back: set[int] = set()
+    waiting: list[int] = []
+    free: list[int] = []
+    for number, part in enumerate(draft.parts):
+        # What the agent has just read back is not taken from it again, but for lack of any room.
+        if part.group.recalls and part.round_.id == newest_id:
+            back.add(number)
+        parts.append(part if number in back else _clip(frame, part, limit))
+        if part.pinned:
+            room -= part.tokens
+        else:
+            (waiting if part.group.pending else free).append(number)
+    free[:-1] = sorted(free[:-1], key=back.__contains__)
     gone: set[int] = set()
     for number in waiting:  # what waits before the newest
         parts[number] = _clip_to(frame, draft.parts[number], limit, room)

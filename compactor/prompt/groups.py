@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from operator import is_
 from typing import Any
 
@@ -24,6 +25,7 @@ from memory.messages import (
 from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
+from memory.search import RECALL_TOOLS
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -210,6 +212,8 @@ class MessageGroup:
     from_user: bool = False
     #: A call that waits for its results or for an approval.
     pending: bool = False
+    #: A call that reloads or searches the log.
+    recalls: bool = False
 
     @property
     def number(self) -> int:
@@ -264,14 +268,15 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
             content = from_post(post, role).get("content")
             text = content if isinstance(content, str) else post.message
             late = {"role": "user", "content": f"[Late result of a tool call]\n{text}"}
-            groups.append(MessageGroup((post,), (late,)))
+            groups.append(MessageGroup((post,), (late,), recalls=_is_recall(post)))
         elif post.send_from == FUNCTION and groups and not groups[-1].from_user:  # answers the call before it
             call = groups.pop()
             messages = (*call.messages, _make_message(post, role))
-            groups.append(MessageGroup((*call.posts, post), messages, pending=call.pending))
+            groups.append(MessageGroup((*call.posts, post), messages, pending=call.pending, recalls=call.recalls))
         else:
             from_user = post.send_from == USER
-            groups.append(MessageGroup((post,), (_make_message(post, role),), from_user, pending))
+            recalls = bool(post.tool_calls) and _is_recall(post)
+            groups.append(MessageGroup((post,), (_make_message(post, role),), from_user, pending, recalls))
     return groups
 
 
@@ -286,7 +291,12 @@ def _group_call(post: Post, results: Mapping[int, Post], role: str, *, waits: bo
         messages.append(message if has_result_parts(answer) else {**message, "role": TOOL})
     messages += [{"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT} for call_id in missing]
     pending = pending or (waits and len(results) < len(post.tool_calls))
-    return MessageGroup((post, *answers, *[post] * len(missing)), tuple(messages), pending=pending)
+    posts = (post, *answers, *[post] * len(missing))
+    return MessageGroup(posts, tuple(messages), pending=pending, recalls=_is_recall(post))
+
+
+def _is_recall(post: Post) -> bool:
+    return any(call.name in RECALL_TOOLS for call in post.tool_calls)
 
 
 def _make_message(post: Post, role: str) -> Message:
@@ -299,43 +309,43 @@ def _make_message(post: Post, role: str) -> Message:
     return message
 
 
-def is_plain(message: Message) -> bool:
-    """Return whether there is nothing but text in *message*, and in its calls if it has any."""
-    if {*map(type, message.values())} <= {str}:
-        return True
+#: How deep the copy of a message must be: its own values are atoms; so are those of its calls; or any other.
+SHALLOW, CALLS, DEEP = range(3)
+ATOMS = frozenset((str, type(None), int, float, bool))
+
+
+def measure_depth(message: Message) -> int:
+    """Return how deep copies of *message* must be, so that nothing in them is shared."""
+    if {*map(type, message.values())} <= ATOMS:
+        return SHALLOW
     calls = message.get("tool_calls")
-    return type(calls) is list and all(
-        type(value) is str or (key == "tool_calls" and all(map(_is_plain_call, calls)))
+    is_plain = type(calls) is list and all(
+        type(value) in ATOMS or (key == "tool_calls" and all(map(_is_plain_call, calls)))
         for key, value in message.items()
     )
+    return CALLS if is_plain else DEEP
 
 
 def _is_plain_call(call: Any) -> bool:
     function = call.get("function") if type(call) is dict else None
     return (
         type(function) is dict
-        and {*map(type, function.values())} <= {str}
-        and all(type(value) is str or key == "function" for key, value in call.items())
+        and {*map(type, function.values())} <= ATOMS
+        and all(type(value) in ATOMS or key == "function" for key, value in call.items())
     )
 
 
-def copy_plain(messages: Iterable[Message]) -> list[Message]:
-    """Return what ``copy_messages`` does, for plain *messages*: in a fraction of the time."""
-    copies = [message.copy() for message in messages]
-    for copy in copies:
-        if "tool_calls" in copy:
-            copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in copy["tool_calls"]]
-    return copies
-
-
-def copy_messages(messages: Iterable[Message]) -> list[Message]:
-    """Return copies of *messages* that their receiver may change, however deep."""
-    copies: list[Message] = []
-    for message in messages:
-        for value in message.values():
-            if type(value) is not str:
-                copies.append(thaw(message))
-                break
-        else:
-            copies.append(message.copy())
+def copy_messages(messages: Sequence[Message], depths: Sequence[int]) -> list[Message]:
+    """Return copies of *messages* that their receiver may change, however deep. *depths* are those of each."""
+    copies = [*map(dict.copy, messages)]
+    for place in compress(range(len(copies)), depths):
+        if depths[place] == DEEP:
+            copies[place] = thaw(messages[place])
+            continue
+        calls = []
+        for call in copies[place]["tool_calls"]:
+            call = call.copy()  # noqa: PLW2901  (half the time of a display: prompts may have thousands)
+            call["function"] = call["function"].copy()
+            calls.append(call)
+        copies[place]["tool_calls"] = calls
     return copies

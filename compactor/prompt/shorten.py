@@ -56,6 +56,8 @@ class PromptPart:
     reductions: tuple[Reduced, ...] = ()
     #: On a level: before the last one, it shows only the beginning of a result.
     shows_preview: bool = False
+    #: How deep copies of each message must be (see ``copy_messages``); a shorter one is never deeper.
+    depths: bytes = b""
 
     def with_messages(self, changed: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
         """Return the part with those *changed* messages, by place, that take fewer tokens; the same object if none

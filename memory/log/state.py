@@ -67,6 +67,8 @@ class OpenRound:
     posts: Final[list[Post]] = field(default_factory=list)
     count: Final[int] = 0
     state: Final[RoundState] = "created"
+    #: Who speaks to whom in it: so a role that sees all of its posts need not look at each.
+    speakers: Final[frozenset[tuple[str, str]]] = frozenset()
     _round: Round | None = field(default=None, init=False, compare=False)
 
     @property
@@ -87,7 +89,10 @@ class OpenRound:
     def after(self, record: Record | None) -> OpenRound:
         """Return the round after an entry about it."""
         opened, answered, posts, count, state = self.opened, self.answered, self.posts, self.count, self.state
+        speakers = self.speakers
         if type(record) is PostAdded:
+            said = record.post.send_from, record.post.send_to
+            speakers = speakers if said in speakers else speakers | {said}
             # Not append(): an interrupted writer may have left a post behind the last one that counts.
             posts[count:] = [record.post]
             answered, count = answered or record.post.send_from != USER, count + 1
@@ -97,7 +102,7 @@ class OpenRound:
             posts = list(left.post_list)  # readers hold the old list
         elif state != "failed":
             state = "failed" if type(record) is RoundFailed else "finished"
-        return OpenRound(opened, self.number, answered, posts, count, state)
+        return OpenRound(opened, self.number, answered, posts, count, state, speakers)
 
 
 def start_round(opened: RoundOpened, number: int) -> OpenRound:

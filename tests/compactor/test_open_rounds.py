@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactor import BudgetExceeded, InMemoryStore, Memory, Post, Prompt, Reduction, compose
-from compactor.prompt import accounting
+from compactor.prompt import accounting, open_rounds
 from compactor.tokens import count_tokens
 from memory import StaleCompaction, UnknownReference
 
@@ -92,7 +93,7 @@ def compose_or_refuse(memory: Memory, budget: int) -> Prompt | str:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks() -> Iterator[None]:
-    with patch.object(accounting, "MIN_BLOCK", 2), patch.object(accounting, "MIN_REST", 1):
+    with patch.multiple(accounting, MIN_BLOCK=2, MIN_REST=1), patch.multiple(open_rounds, MIN_BLOCK=2, MIN_REST=1):
         yield
 
 
@@ -120,7 +121,7 @@ def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budge
     for step in said:
         take(memory, step)
         found = [compose_or_refuse(memory, limit) for limit in (budget, 10**6)]
-        with patch.object(accounting, "MIN_BLOCK", 10**9):
+        with patch.object(accounting, "MIN_BLOCK", 10**9), patch.object(open_rounds, "MIN_BLOCK", 10**9):
             anew = Memory("s", store=store)
             assert found == [compose_or_refuse(anew, limit) for limit in (budget, 10**6)]
 
@@ -136,13 +137,13 @@ def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
             before = memory.conversation.rounds[0]
     now = memory.conversation.rounds[0]
 
-    kept = ledger.read_blocks(now, (), frozenset())
-    ledger.read_blocks(before, (), frozenset())
-    again = ledger.read_blocks(now, (), frozenset())
+    kept = ledger.count_open(now, ((), frozenset(), ()))
+    ledger.count_open(before, ((), frozenset(), ()))
+    again = ledger.count_open(now, ((), frozenset(), ()))
 
-    assert len(kept) > 10
-    assert all(one is other for one, other in zip(kept[:-1], again[:-1], strict=True))
-    assert [part for block in kept for part in block.parts] == [part for block in again for part in block.parts]
+    assert len(kept.blocks.blocks) > 10
+    assert kept.blocks is again.blocks
+    assert kept == again
 
 
 def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
@@ -153,11 +154,38 @@ def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
         memory.append(calls(f"c{number}"))
         memory.append(result(f"c{number}", words(30)))
     round_ = memory.conversation.rounds[0]
-    before = ledger.read_blocks(round_, (), frozenset())
+    before = ledger.count_open(round_, ((), frozenset(), ())).blocks
     reduction = Reduction.over(round_, [round_.post_list[9]], "offloaded", "[short]")
 
-    after = ledger.read_blocks(round_, (reduction,), frozenset({3}))
+    account = ledger.count_open(round_, ((reduction,), frozenset({3}), ()))
 
-    assert [one is other for one, other in zip(before[:-1], after[:-1], strict=True)].count(False) == 2
-    assert sum(block.account.totals.pinned for block in after) > 0
-    assert "[short]" in [message.get("content") for block in after for part in block.parts for message in part.messages]
+    after = account.blocks
+    assert [one is other for one, other in zip(before.blocks, after.blocks, strict=True)].count(False) == 2
+    assert account.totals.pinned > 0
+    assert "[short]" in [message.get("content") for message in after.messages]
+
+
+def test_what_a_host_changes_in_a_prompt_shows_in_no_later_one() -> None:
+    """However old the message and however deep the change; and a prompt with a plan is no other."""
+    memory = Memory.from_messages([user("Do all of it.")])
+    picture = {"role": "assistant", "content": [{"type": "text", "text": "a picture"}]}
+    for number in range(20):
+        memory.append(calls(f"c{number}", f"d{number}"))
+        memory.append(result(f"c{number}", words(30)))
+        memory.append(result(f"d{number}", words(30)))
+        memory.append(picture)
+        prompts = [compose(memory, budget=10**6, plan=plan).messages for plan in (None, "- [ ] Do all of it.")]
+        wanted = [Memory.from_messages(memory.messages()), *[copy.deepcopy(messages) for messages in prompts]]
+        for messages in prompts:
+            for message in messages:
+                for call in message.get("tool_calls", ()):
+                    call["function"]["arguments"] = "changed"
+                    call["changed"] = True
+                if isinstance(message["content"], list):
+                    message["content"][0]["text"] = "changed"
+                else:
+                    message["content"] = "changed"
+            messages.clear()
+        again = [compose(memory, budget=10**6, plan=plan).messages for plan in (None, "- [ ] Do all of it.")]
+        assert again == wanted[1:]
+        assert again[0] == compose(wanted[0], budget=10**6).messages

@@ -9,7 +9,7 @@ from views import Ledger, ledger_of
 
 from compactor import View, compose
 from compactor.prompt import accounting as kept
-from compactor.prompt.groups import copy_messages
+from compactor.prompt.groups import copy_messages, measure_depth
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
 
@@ -134,7 +134,7 @@ def test_texts_that_stand_in_every_prompt_are_counted_once(monkeypatch: pytest.M
 )
 def test_a_message_of_ones_own_says_the_same_and_shares_nothing(message: dict[str, object]) -> None:
     """Lists and mappings in it are others."""
-    mine = copy_messages([message])[0]
+    mine = copy_messages([message], [measure_depth(message)])[0]
     assert mine == message
     shared = {id(value) for value in message.values() if isinstance(value, (list, dict))}
     assert mine is not message
