@@ -111,11 +111,11 @@ class CompactedMessage(Record):
         return f"{pins}{heading}\n{self.summary}\n\n{BACKGROUND}"
 
     def to_prompt(self) -> str:
-        """Return the summary as ``compose`` shows it. Text that changes with each publication stands on the last line,
-        so that a provider's prefix cache keeps as much as possible."""
-        last = self.end_index if self.end_number is None else self.end_number
+        """Return the summary as ``compose`` shows it, with the reference that reloads what it covers. Text that changes
+        with each publication stands on the last line, so that a provider's prefix cache keeps as much as possible."""
+        first, last = self.start_index, self.last_round
         pins = "\n".join((PINNED, *self.pinned, "", "")) if self.pinned else ""
-        covered = f"Covers rounds {self.start_index}-{last}."
+        covered = f"Covers rounds {first}-{last}, kept in full: reload r{first}-r{last}."
         return f"{pins}[Conversation History Summary]\n{self.summary}\n\n{BACKGROUND} {covered}"
 
 

@@ -102,7 +102,7 @@ def test_what_is_held_is_shown_once_where_the_prompt_would_not_fit() -> None:
     prompt = compose(memory, budget=wide - 1, plan=lambda: plans.append(1) or "1. [ ] go")
     assert (holder.asked, len(plans)) == (1, 1)
     assert not prompt.report.omitted_rounds
-    assert "Covers rounds 1-4." in prompt.messages[0]["content"]
+    assert "Covers rounds 1-4, kept in full: reload r1-r4." in prompt.messages[0]["content"]
     assert compose(memory, budget=120).report.omitted_rounds
     assert holder.asked == 2
 

@@ -39,6 +39,8 @@ from memory import (
 ROLE = "Planner"
 CONFIG = CompactorConfig(threshold=4, retain_recent=2, backoff_initial=1.0)
 LONG = "and so on, " * 2_000
+#: Fills an answer, so that a summary is shorter.
+ROOM = "of several words"
 
 
 class Chat:
@@ -61,8 +63,8 @@ class Chat:
     def ask(self, number: int) -> Round:
         return self.memory.create_round(f"question {number}")
 
-    def answer(self, round_: Round, number: int, more: str = "") -> None:
-        self.memory.add_post(round_, send_from=ROLE, send_to="User", message=f"answer {number} {more}".strip())
+    def answer(self, round_: Round, number: int, more: str = ROOM) -> None:
+        self.memory.add_post(round_, send_from=ROLE, send_to="User", message=f"answer {number} {more}")
         self.memory.finish_round(round_)
 
     def turn(self, number: int) -> None:
@@ -233,8 +235,8 @@ def test_a_chat_is_answered_during_a_fault_and_goes_on_after_it(fault: Fault) ->
             chat.summarizer.requests
         )
         chat.turn(9)
-        asked_for = [(f"question {number}", [f"answer {number}"]) for number in range(1, 10)]
-        asked_for[6] = ("question 7", [f"answer 7 {LONG}".strip()])
+        asked_for = [(f"question {number}", [f"answer {number} {ROOM}"]) for number in range(1, 10)]
+        asked_for[6] = ("question 7", [f"answer 7 {LONG}"])
         assert chat.shown() == asked_for
         resumed = Memory("s", store=chat.store)
         assert texts_of(resumed) == asked_for
@@ -257,7 +259,7 @@ def test_a_connection_that_breaks_within_a_turn_is_not_noticed(
         chat.turn(7)
         chat.executor.run_all()
         assert line.times == 0
-        assert chat.shown() == [(f"question {number}", [f"answer {number}"]) for number in range(1, 8)]
+        assert chat.shown() == [(f"question {number}", [f"answer {number} {ROOM}"]) for number in range(1, 8)]
         kinds = [entry.kind for entry in chat.store.read("s")]
         assert kinds.count("compaction prepared") == kinds.count("compaction published") == 1
         assert len(chat.summarizer.requests) == 1

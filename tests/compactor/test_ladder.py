@@ -640,7 +640,7 @@ def test_a_compaction_longer_than_the_budget_is_clipped_with_its_reference() -> 
     assert shown.startswith("[Conversation History Summary]\nIt began so.")
     assert "It ended so.\n" in shown
     assert "reload r1-r4 " in shown
-    assert shown.endswith("Covers rounds 1-4.")
+    assert shown.endswith("Covers rounds 1-4, kept in full: reload r1-r4.")
     assert prompt.report.reductions[0].ref == "r1-r4"
     assert prompt.report.reductions[0].tokens_after == count_message(prompt.messages[0], count_tokens)
     assert contents(prompt)[-2:] == [f"question 0006 {words(30)}", f"answer 0006 {words(30)}"]

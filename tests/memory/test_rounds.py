@@ -274,8 +274,8 @@ def test_what_changes_with_a_publication_stands_on_the_prompts_last_line() -> No
     *beginning, last = older.to_prompt().splitlines()
     *beginning_after, last_after = newer.to_prompt().splitlines()
     assert beginning == beginning_after
-    assert "rounds 1-7." in last
-    assert "rounds 1-12." in last_after
+    assert "rounds 1-7, kept in full: reload r1-r7." in last
+    assert "rounds 1-12, kept in full: reload r1-r12." in last_after
 
 
 @pytest.mark.parametrize("wrong", [{"start_index": 0}, {"end_index": -1}, {"generation": -1}, {"summary": None}])

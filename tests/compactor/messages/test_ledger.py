@@ -726,7 +726,7 @@ def test_the_compactor_counts_before_the_chat_composes() -> None:
 
 def test_a_token_trigger_counts_what_compose_puts_in_front() -> None:
     """Only the host that composes knows its system prompt; the compactor learns of it from the last prompt."""
-    memory = chat(6)
+    memory = chat(12)
     config = CompactorConfig(threshold=100, max_tokens=1_000, token_ratio=0.5, retain_recent=1)
     compactor = ContextCompactor.for_role(memory, "assistant", config, ScriptedSummarizer())
     with compactor:
