@@ -39,10 +39,8 @@ from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
 from .visibility import Rounds, sees
 
-#: What ``add_post`` is given most of the time. Texts and a usual time stamp need no validation, which would take longer
-#: than all else of an append.
-_USUAL_TEXTS = ("id", "send_from", "send_to", "message")
-_USUAL_FIELDS = {*_USUAL_TEXTS, "created_at"}
+#: What ``add_post`` is given most of the time. Texts need no validation, which would take longer than the rest of it.
+_USUAL_FIELDS = {"send_from", "send_to", "message"}
 
 
 class Conversation:
@@ -137,7 +135,8 @@ class Memory(Log):
         round_id = self._new_id() if id is None else id
         extra = EMPTY if extra is None else extra
         fields = {"round_id": round_id, "user_query": user_query, "created_at": made_at, "extra": extra}
-        is_usual = type(round_id) is type(user_query) is str and _is_utc(made_at) and extra is EMPTY
+        is_usual = type(made_at) is datetime and made_at.tzinfo is UTC and extra is EMPTY
+        is_usual = is_usual and type(round_id) is type(user_query) is str
         opened = create_unchecked(RoundOpened, fields) if is_usual else RoundOpened(**fields)
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -163,12 +162,12 @@ class Memory(Log):
         """
         made_at = self._clock()
         if post is None:
-            fields = {"id": self._new_id(), "created_at": made_at} | fields
-            is_usual = fields.keys() == _USUAL_FIELDS and _is_utc(fields["created_at"])
-            if is_usual and {type(fields[name]) for name in _USUAL_TEXTS} == {str}:
-                post = create_unchecked(Post, chat.NO_POST | fields)
+            made: dict[str, Any] = {"id": self._new_id(), "created_at": made_at}
+            is_usual = fields.keys() == _USUAL_FIELDS and type(made_at) is datetime and made_at.tzinfo is UTC
+            if is_usual and {type(value) for value in (made["id"], *fields.values())} == {str}:
+                post = create_unchecked(Post, chat.NO_POST | made | fields)
             else:
-                post = Post(**fields)
+                post = Post(**made | fields)
         elif fields or not isinstance(post, Post):
             both = "both" if fields else kind_of(post)
             raise TypeError(f"give add_post() a ready Post, or its fields by name: send_from=, message=; not {both}")
@@ -245,7 +244,7 @@ class Memory(Log):
         made_at = self._clock()
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
         post_id, round_id = self._new_id(), self._new_id()
-        if not _is_utc(made_at) or not type(post_id) is type(round_id) is str:
+        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
             made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
             Post(id=post_id, send_from="", send_to="")
         is_query = post.send_from == USER
@@ -632,11 +631,6 @@ class Memory(Log):
 
     def _emit(self, kind: type[Event], **facts: Any) -> None:
         self._event_hooks(kind(at=self._clock(), session=self.session_id, **facts))
-
-
-def _is_utc(stamp: object) -> bool:
-    """Return whether *stamp* needs no validation: a time stamp in UTC, as the usual clock gives it."""
-    return type(stamp) is datetime and stamp.tzinfo is UTC
 
 
 def _round_of(now: Snapshot, round_id: str) -> Round:
