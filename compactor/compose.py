@@ -217,7 +217,7 @@ def _read_arguments(
         require("memory", memory, Memory, f"a Memory{own}")
     require_role(role)
     wanted = "a list of schemas, each a mapping"
-    if not isinstance(tools, Sequence):
+    if type(tools) is not tuple and not isinstance(tools, Sequence):
         require("tools", tools, Sequence, wanted)
     for tool in tools:
         require("tools", tool, Mapping, wanted)

@@ -274,18 +274,21 @@ class Runner:
         with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
-            worker = self._executor
-            if worker is None:
-                worker = self._thread = self._thread or DaemonExecutor(1, f"compactor-{self.role or 'role'}")
+            thread, job, submitted = None, partial(self._work, partial(self._run_cycle, run)), None
+            if self._executor is None:
+                thread = self._thread = self._thread or DaemonExecutor(1, f"compactor-{self.role or 'role'}")
         try:
-            submitted = worker.submit(partial(self._work, partial(self._run_cycle, run)))
+            if thread is not None:
+                thread.run(job)
+            elif self._executor is not None:
+                submitted = self._executor.submit(job)
         except Exception as error:  # noqa: BLE001  (whatever it is: without a worker the run would never end)
             if isinstance(error, RuntimeError) and self._executor is not None:  # how it says that it is shut down
                 self._lose_executor(run)
             elif self._close(run):
                 self._end(run, None, error)
             return
-        if isinstance(submitted, Future) and worker is self._executor:
+        if isinstance(submitted, Future):
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
 
     def _work(self, job: Job) -> None:
@@ -553,7 +556,7 @@ class Runner:
             return
         outlived.shutdown(wait=False)
         try:
-            thread.submit(end)  # hooks are not to hold up the timer of every compactor
+            thread.run(end)  # hooks are not to hold up the timer of every compactor
         except RuntimeError:
             end()
 

@@ -24,6 +24,8 @@ from memory.rounds import utc_now
 from .config import CompactorConfig
 
 Job = Callable[[], object]
+#: With the future that tells how it ended, if anybody asks.
+_Job = tuple[Future[Any] | None, Job]
 R = TypeVar("R")
 
 #: Seconds that a worker thread pauses between being woken and its work: the thread that woke it is in the middle of a
@@ -165,7 +167,7 @@ class DaemonExecutor(Executor):
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None] = queue.SimpleQueue()  # None ends the threads
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None ends the threads
         weakref.finalize(self, self._jobs.put, None).atexit = False  # a compactor may be dropped without stop()
         self._idle = threading.Semaphore(0)  # counts the threads that wait for another job
         self._lock = threading.RLock()  # guards all below it
@@ -174,6 +176,12 @@ class DaemonExecutor(Executor):
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         future: Future[R] = Future()
+        self.run(partial(fn, *args, **kwargs), future)
+        return future
+
+    def run(self, job: Job, future: Future[Any] | None = None) -> None:
+        """Run *job* on a thread, and let *future* tell how it ended. Without one nobody is told, and the caller has
+        half as much to do."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("this executor is shut down; make another")
@@ -182,8 +190,7 @@ class DaemonExecutor(Executor):
                 thread = threading.Thread(target=_serve, args=(self._jobs, self._idle), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)  # not before: a thread that could not be started is tried again
-            self._jobs.put((future, partial(fn, *args, **kwargs)))
-        return future
+            self._jobs.put((future, job))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and cancel those that have not begun if *cancel_futures*; *wait* for the rest to end."""
@@ -192,7 +199,8 @@ class DaemonExecutor(Executor):
             self._closed = True
             with suppress(queue.Empty):
                 while cancel_futures:
-                    if (waiting := self._jobs.get_nowait()) is not None:
+                    waiting = self._jobs.get_nowait()
+                    if waiting is not None and waiting[0] is not None:
                         cancelled.append(waiting[0])
             self._jobs.put(None)
         for future in cancelled:
@@ -208,17 +216,21 @@ class DaemonExecutor(Executor):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _serve(jobs: queue.SimpleQueue[tuple[Future[Any], Job] | None], idle: threading.Semaphore) -> None:
+def _serve(jobs: queue.SimpleQueue[_Job | None], idle: threading.Semaphore) -> None:
     was_idle = True
     while (taken := jobs.get()) is not None:
         if was_idle:
             time.sleep(PAUSE)
         future, job = taken
-        if future.set_running_or_notify_cancel():
+        if future is None or future.set_running_or_notify_cancel():
             try:
-                future.set_result(job())
-            except BaseException as error:  # noqa: BLE001  (the future tells it)
-                future.set_exception(error)
+                if future is None:
+                    job()
+                else:
+                    future.set_result(job())
+            except BaseException as error:  # noqa: BLE001  (the future tells it, or the job itself)
+                if future is not None:
+                    future.set_exception(error)
         del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
         if was_idle := jobs.empty():
             idle.release()
