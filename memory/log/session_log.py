@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from ..entries import (
     NAMES,
@@ -184,9 +183,11 @@ class Log(ABC):
                 round_ = 0
             if type(record) is PostRedacted:
                 erasing[number] = round_
-            place: dict[str, Any] = {"number": number, "round": round_, "follows": follows}
-            made_id = f"{self._writer}{next(self._made):08x}"
-            entries.append(Entry(NAMES[type(record)], record=record, id=made_id, created_at=made_at, **place))
+            made_id, kind = f"{self._writer}{next(self._made):08x}", NAMES[type(record)]
+            made = Entry(
+                kind, record=record, id=made_id, created_at=made_at, number=number, round=round_, follows=follows
+            )
+            entries.append(made)
             follows = ""
         # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
