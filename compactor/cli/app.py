@@ -26,7 +26,7 @@ from .demo import draw_screen, play_live, play_plainly, print_promises, print_su
 from .evaluate import command as evaluate_command
 from .page import open_page
 from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
-from .session_commands import AsJson, Store, option
+from .session_commands import AsJson, BaseUrl, LogEvents, Prompt, Store, make_config, option
 from .terminal import CannotRun, ConversationScreen, Interrupts, can_redraw, event_log, one_line, screen
 
 DEFAULT_MODEL = "gpt-5-mini"
@@ -42,17 +42,9 @@ def _seconds(text: str) -> Any:
 
 By = Literal["extractive", "openai"]
 Preset = Literal["auto_context", "selective", "memory_with_compress", "context_offload"]
-LogEvents = Annotated[
-    Literal["json", "console"] | None,
-    typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
-]
-BaseUrl = Annotated[str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
 Budget = Annotated[int, _number("Maximum prompt tokens.", 1, unit="TOKENS")]
 Threshold = Annotated[int, _number("Compact when more than N rounds are not compacted.")]
 Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")]
-PromptOption = Annotated[
-    str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
-]
 _BUDGET_HELP = f"Maximum prompt tokens.  [default: a quarter of the longest conversation, up to {replays.MAX_BUDGET:,}]"
 Html = Annotated[str | None, option("FILE", "Write what is shown as one page, too.", "--html")]
 _DEFAULT_ROUNDS = f"[default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]"
@@ -158,7 +150,7 @@ def replay(
         Preset | None,
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
-    prompt: PromptOption = "assistant",
+    prompt: Prompt = "assistant",
     budget: Annotated[int | None, _number(_BUDGET_HELP, 1, unit="TOKENS")] = None,
     threshold: Threshold = 10,
     retain: Retain = 3,
@@ -215,7 +207,7 @@ def chat(
     base_url: BaseUrl = None,
     system: Annotated[str, option("TEXT", "System message.")] = "",
     summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = "openai",
-    prompt: PromptOption = "assistant",
+    prompt: Prompt = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
@@ -246,17 +238,10 @@ app.add_typer(session_commands.app)
 
 
 def _make_config(prompt: str, budget: int, threshold: int, retain: int, model: str) -> CompactorConfig:
-    try:
-        return CompactorConfig(
-            threshold=threshold,
-            retain_recent=retain,
-            prompt_template_path=prompt,
-            max_tokens=budget,
-            target_tokens=max(32, min(1_000, budget // 8)),  # a small prompt needs a small summary
-            model=model,
-        )
-    except ConfigError as error:  # only --prompt can be wrong here; the error itself names fields
-        raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error
+    target = max(32, min(1_000, budget // 8))  # a small prompt needs a small summary
+    return make_config(
+        prompt, threshold=threshold, retain_recent=retain, max_tokens=budget, target_tokens=target, model=model
+    )
 
 
 def main() -> None:

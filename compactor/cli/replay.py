@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory import Memory, MessageError
 from memory.events import EventHook
@@ -39,7 +38,7 @@ from .savings import (
     level_table,
     strategy_table,
 )
-from .terminal import CannotRun, can_redraw, make_table, milliseconds, name_options, one_line, percent, quantity
+from .terminal import CannotRun, make_table, name_options, one_line, percent, progress_bar, quantity
 
 #: Its ``id`` in the file, or else its number there; and its messages in OpenAI's format, all accepted by Memory.
 Conversation = tuple[str, Messages]
@@ -262,11 +261,9 @@ class Replay:
 
     def run_all(self, conversations: Sequence[Conversation], console: Console) -> list[tuple[Figures, Prompt]]:
         """Replay *conversations*, with a progress bar if *console* can redraw."""
-        columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TextColumn("messages"))
-        disabled = not can_redraw(console, self.hooks)
-        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disabled) as progress:
-            task = progress.add_task("", total=sum(len(messages) for _, messages in conversations))
-            return [self.run(conversation, lambda: progress.advance(task)) for conversation in conversations]
+        total = sum(len(messages) for _, messages in conversations)
+        with progress_bar("replaying", total, "messages", console, self.hooks) as step:
+            return [self.run(conversation, step) for conversation in conversations]
 
     def make_document(self, file: str, results: Sequence[Figures], *, joined: bool) -> dict[str, Any]:
         """Return everything as one JSON document."""
@@ -342,7 +339,7 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
         ("prompts over the budget", sums["prompts_over_budget"]),
         ("tool calls parted from their results", sums["torn_calls"]),
         ("newest user messages not whole", sums["queries_not_whole"]),
-        ("longest time to compose", milliseconds(sums["longest_compose_ms"] / 1000)),
+        ("longest time to compose", f"{sums['longest_compose_ms']:.1f} ms"),
         ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
     ]
     title = f"{name}: {quantity(sums['messages'], 'message')}"

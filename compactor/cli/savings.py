@@ -89,13 +89,10 @@ class Watch:
             "sizes": [],  # of each prompt: raw tokens and tokens
         }
         self._news: list[str] = []
-        #: The sentence of the newest event that has one.
-        self.last = ""
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if text := describe_event(event):
-                self.last = text
                 self._news.append(text)
             match event:
                 case Published() | Reduced():

@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired
 
+from ..config import CompactorConfig, ConfigError
 from ..difference import compare
 from ..events import visible
 from ..presets import expire_files
@@ -35,11 +36,25 @@ Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; a
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 OnlyRole = Annotated[str | None, option("ROLE", "Show only this role.", "--role")]
 Role = Annotated[str, typer.Option(metavar="ROLE", help="The role whose summary it is.")]
+BaseUrl = Annotated[str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
+Prompt = Annotated[str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")]
+LogEvents = Annotated[
+    Literal["json", "console"] | None,
+    typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
+]
 
 #: Units of an age.
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 app = typer.Typer()
+
+
+def make_config(prompt: str, **fields: Any) -> CompactorConfig:
+    """Return the configuration with this *prompt*, the only field that a user can get wrong."""
+    try:
+        return CompactorConfig(prompt_template_path=prompt, **fields)
+    except ConfigError as error:
+        raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error  # the error itself names fields
 
 
 @app.command("sessions", short_help="List the sessions of a store.")

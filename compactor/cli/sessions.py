@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -42,7 +42,7 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
     path = _file_of(url)
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
         raise CannotRun(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
-    if path is not None and not create and not _is_file(path):
+    if path is not None and not create and not os.path.isfile(path):
         place = one_line(path, 200)
         raise CannotRun(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
     return closing(stores.open_store(url, migrate=write or create))
@@ -55,13 +55,6 @@ def _file_of(url: str) -> str | None:
     if scheme.partition("+")[0].lower() != "sqlite" or (rest and not rest.startswith("/")):
         return None
     return rest.removeprefix("/")
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # the path contains NUL, or is too long
-        return False
 
 
 def require_session(store: Store, session: str) -> None:

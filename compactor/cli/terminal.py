@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 
@@ -49,10 +50,6 @@ def percent(part: float, total: float) -> str:
     return f"{100 * (1 - part / total):.0f}%" if total else "-"
 
 
-def milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms"
-
-
 class Screen(Console):
     """A console that prints plain text: no markup, and control characters are made visible."""
 
@@ -82,6 +79,17 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **style
 def can_redraw(console: Console, hooks: Sequence[EventHook]) -> bool:
     """Return whether a live display may use *console*: it is a terminal, and no hook logs to the same one."""
     return console.is_terminal and not console.is_dumb_terminal and not (hooks and sys.stderr.isatty())
+
+
+@contextlib.contextmanager
+def progress_bar(
+    what: str, total: int, unit: str, console: Console, hooks: Sequence[EventHook]
+) -> Iterator[Callable[[], None]]:
+    """Show a progress bar if *console* can redraw, and provide a function that moves it on by one *unit*."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not can_redraw(console, hooks)) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
 
 
 def event_log(log_format: str | None) -> list[EventHook]:

@@ -324,4 +324,3 @@ def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
     assert [figures[name] for name in ("compactions", "failures", "background_seconds")] == [1, 1, 0.5]
     assert [said.split()[0] for said in watch.take_news()] == ["compacting", "rounds", "no"]
     assert watch.take_news() == []
-    assert watch.last.startswith("no summary")

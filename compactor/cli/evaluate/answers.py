@@ -206,6 +206,28 @@ class Answers:
         """Return the dollars that *usage* costs; None if the price is unknown."""
         return self.price(usage) if self.price is not None else None
 
+    def account(self) -> dict[str, Any]:
+        """Return the work for the summaries, as the JSON document has it.
+
+        ``failed`` are calls without a text, ``format`` answers in the form of edits out of those that should have it,
+        ``restored`` prohibitions that were put back, ``estimated`` answers whose tokens were counted here. What ends
+        in ``_now`` is of this run alone.
+        """
+        edits = self.kinds["changes"]
+        return {
+            "answers": self.kinds.total(),
+            "refused": dict(sorted((self.refused + self.refused_edits).items())),
+            "failed": self.failed,
+            "format": {"part": edits - self.refused_edits["malformed"], "of": edits},
+            "restored": self.restored,
+            **{name: self.usage[name] for name in ("input_tokens", "cached_tokens", "output_tokens")},
+            "estimated": self.estimated,
+            "dollars": self.cost(self.usage),
+            "dollars_now": self.cost(self.usage_now),
+            "calls_now": self.calls,
+            "seconds": round(self.seconds, 3),
+        }
+
     def _usage_of(self, request: SummaryRequest, answer: Summary) -> Mapping[str, int]:
         usage = answer.usage
         if usage and "input_tokens" in usage and "output_tokens" in usage:

@@ -14,25 +14,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory.events import EventHook
 
 from ... import strategies
-from ...config import CompactorConfig, ConfigError
 from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import counter_for
 from ..chat import OPENAI, find_endpoint
 from ..exchange import name_errors, replace_when_complete
 from ..replay import Conversation, read_transcript
-from ..session_commands import option
-from ..terminal import CannotRun, can_redraw, event_log, one_line, quantity, screen
+from ..session_commands import BaseUrl, LogEvents, Prompt, make_config, option
+from ..terminal import CannotRun, event_log, one_line, progress_bar, quantity, screen
 from .answers import AnswerFile, Answers, Price, find_price, make_price, rehearse
 from .page import make_report_page
 from .report import (
     AFTER,
-    Account,
     Measurement,
     Report,
     check_limits,
@@ -58,12 +55,8 @@ app = typer.Typer()
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Transcripts, as replay reads them.")],
     model: Annotated[str, option("NAME", "Model to evaluate.  [default: the offline summarizer]")] = "",
-    base_url: Annotated[
-        str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")
-    ] = None,
-    prompt: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")
-    ] = "assistant",
+    base_url: BaseUrl = None,
+    prompt: Prompt = "assistant",
     strategy: Annotated[
         Literal["compact_rounds", "compact_view", "compact_notes"] | None,
         option("NAME", "compact_rounds, compact_view or compact_notes.  [default: compact_notes with a model]"),
@@ -88,10 +81,7 @@ def evaluate(
     answers: Annotated[
         str | None, option("FILE", "Keep the paid answers here.  [default: beside --json or --html]")
     ] = None,
-    log: Annotated[
-        Literal["json", "console"] | None,
-        typer.Option("--log-events", help="Log each event to standard error, as JSON or as text."),
-    ] = None,
+    log: LogEvents = None,
 ) -> None:
     """Measure what survives of your own transcripts in the summaries of a model, a prompt, or the offline summarizer.
 
@@ -110,16 +100,7 @@ def evaluate(
     earlier = read_earlier(compare) if compare is not None else None
     sources, transcripts = _read_sources(files, compactions)
     _check_outputs([path for path in (to_json, to_html, answers) if path not in (None, "-")], files)
-    try:
-        config = CompactorConfig(
-            retain_recent=0,
-            prompt_template_path=prompt,
-            target_tokens=target,
-            model=model,
-            circuit_breaker_failures=_NEVER,
-        )
-    except ConfigError as error:
-        raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error
+    config = make_config(prompt, retain_recent=0, target_tokens=target, model=model, circuit_breaker_failures=_NEVER)
     settings: dict[str, Any] = {
         "model": model or _OFFLINE,
         "endpoint": None,
@@ -270,12 +251,8 @@ def _run_all(
     runner: Runner, sources: Sequence[Source], asked: Answers | None, hooks: Sequence[EventHook]
 ) -> list[list[Compaction]]:
     """Return the compactions of each of *sources*, with a progress bar on a terminal."""
-    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TextColumn("compactions"))
-    console = screen(sys.stderr)
-    disable = not can_redraw(console, hooks)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=disable) as progress:
-        task = progress.add_task("", total=sum(len(source.ends) for source in sources))
-        step: Callable[[], None] = lambda: progress.advance(task)  # noqa: E731
+    total = sum(len(source.ends) for source in sources)
+    with progress_bar("evaluating", total, "compactions", screen(sys.stderr), hooks) as step:
         return [runner.run(source, step) if not (asked and asked.stopped) else [] for source in sources]
 
 
@@ -306,7 +283,7 @@ def _make_report(
         sum(len(source.rounds) for source in sources),
         sum(source.tokens for source in sources),
         methods,
-        Account.of(asked) if asked is not None else None,
+        asked.account() if asked is not None else None,
         asked.stopped if asked is not None else "",
     )
     return report, measured

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from ...tokens import count_tokens
 from ..terminal import CannotRun, make_table, one_line, quantity
-from .answers import Answers
 from .retention import KINDS, Item, SummaryWords, find_made_up
 from .runner import Compaction, Source
 
@@ -82,55 +81,6 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Account:
-    """A model's work for the summaries: requests, refusals, tokens, dollars and seconds."""
-
-    answers: int
-    #: Names of the checks that refused answers, with their numbers.
-    refused: Mapping[str, int]
-    #: Calls that gave no answer, or none that is a text.
-    failed: int
-    #: Answers that edit notes and had the form of edits, of all that should.
-    format: Share
-    #: Prohibitions that the model lost, and that were put back.
-    restored: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    #: Answers without a usage report, whose tokens were counted here.
-    estimated: int
-    #: Of all answers, and of those that this run asked for; None: the price is unknown.
-    dollars: float | None
-    dollars_now: float | None
-    calls_now: int
-    seconds: float
-
-    @classmethod
-    def of(cls, answers: Answers) -> Account:
-        """Return the account of *answers*."""
-        edits, malformed = answers.kinds["changes"], answers.refused_edits["malformed"]
-        return cls(
-            answers=answers.kinds.total(),
-            refused=dict(sorted((answers.refused + answers.refused_edits).items())),
-            failed=answers.failed,
-            format=Share(edits - malformed, edits),
-            restored=answers.restored,
-            input_tokens=answers.usage["input_tokens"],
-            cached_tokens=answers.usage["cached_tokens"],
-            output_tokens=answers.usage["output_tokens"],
-            estimated=answers.estimated,
-            dollars=answers.cost(answers.usage),
-            dollars_now=answers.cost(answers.usage_now),
-            calls_now=answers.calls,
-            seconds=round(answers.seconds, 3),
-        )
-
-    @property
-    def accepted(self) -> Share:
-        return Share(self.answers - sum(self.refused.values()), self.answers)
-
-
-@dataclass(frozen=True)
 class Report:
     """The figures of one run. It holds no text of a conversation. The first method is the one that is evaluated."""
 
@@ -141,7 +91,8 @@ class Report:
     rounds: int
     tokens: int
     methods: Sequence[Method]
-    account: Account | None = None
+    #: The model's work, as ``Answers.account`` returns it.
+    account: Mapping[str, Any] | None = None
     #: Why not everything was measured; empty: it was.
     stopped: str = ""
     #: Percentages by their ``NAMES``; None: there was nothing to measure.
@@ -208,7 +159,7 @@ def sum_method(name: str, summaries: Sequence[Measurement], *, quotes: bool) -> 
     return Method(name, retention, None if quotes else made_up, len(summaries), fmean(lengths) if lengths else 0.0)
 
 
-def _list_figures(method: Method, account: Account | None) -> Iterator[tuple[str, float | None]]:
+def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator[tuple[str, float | None]]:
     for name in ("retention", *KINDS):
         shares = method.retention.get(name, {})
         found = {
@@ -219,8 +170,11 @@ def _list_figures(method: Method, account: Account | None) -> Iterator[tuple[str
             yield f"{name}@{after}", value
     made_up = method.made_up.percent if method.made_up is not None else None
     yield "grounded", None if made_up is None else round(100 - made_up, 1)
-    yield "accepted", account.accepted.percent if account is not None else None
-    yield "format", account.format.percent if account is not None else None
+    if account is None:
+        yield from (("accepted", None), ("format", None))
+    else:
+        yield "accepted", Share(account["answers"] - sum(account["refused"].values()), account["answers"]).percent
+        yield "format", Share(**account["format"]).percent
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -266,7 +220,7 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
     ]
     if report.account is not None and earlier.account is not None:
         for name in ("answers", "input_tokens", "output_tokens", "dollars", "seconds"):
-            before, now = earlier.account.get(name), getattr(report.account, name)
+            before, now = earlier.account.get(name), report.account[name]
             if isinstance(before, (int, float)) and now is not None:
                 rows.append((name, f"{before:,.6g}", f"{now:,.6g}", f"{now - before:+,.6g}"))
     console.print(make_table(("figure", "before", "now", "difference"), rows))
@@ -278,23 +232,23 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
         console.print("The transcripts are not the same: these figures cannot be compared.", soft_wrap=True)
 
 
-def list_account(account: Account) -> Iterator[tuple[str, object]]:
+def list_account(account: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield a model's work as rows of a table."""
-    yield "answers", account.answers
-    yield "answers refused", sum(account.refused.values())
-    for check, count in account.refused.items():
+    yield "answers", account["answers"]
+    yield "answers refused", sum(account["refused"].values())
+    for check, count in account["refused"].items():
         yield f"  {check}", count
-    yield "calls without an answer", account.failed
-    if account.format.of:
-        yield "edits of notes with the right form", f"{account.format.part:,} of {account.format.of:,}"
-    yield "prohibitions lost and put back", account.restored
-    about = " (in part counted here)" if account.estimated else ""
-    yield f"input tokens{about}", account.input_tokens
-    yield "input tokens from the cache", account.cached_tokens
-    yield f"output tokens{about}", account.output_tokens
-    yield "cost of all answers", describe_dollars(account.dollars)
-    yield f"paid now, for {quantity(account.calls_now, 'call')}", describe_dollars(account.dollars_now)
-    yield "seconds waited for answers", f"{account.seconds:,.1f}"
+    yield "calls without an answer", account["failed"]
+    if account["format"]["of"]:
+        yield "edits of notes with the right form", "{part:,} of {of:,}".format_map(account["format"])
+    yield "prohibitions lost and put back", account["restored"]
+    about = " (in part counted here)" if account["estimated"] else ""
+    yield f"input tokens{about}", account["input_tokens"]
+    yield "input tokens from the cache", account["cached_tokens"]
+    yield f"output tokens{about}", account["output_tokens"]
+    yield "cost of all answers", describe_dollars(account["dollars"])
+    yield f"paid now, for {quantity(account['calls_now'], 'call')}", describe_dollars(account["dollars_now"])
+    yield "seconds waited for answers", f"{account['seconds']:,.1f}"
 
 
 def describe_dollars(dollars: float | None) -> str:
