@@ -184,10 +184,11 @@ def test_shell_blocks_of_the_docs_only_set_variables() -> None:
 
 @functools.cache
 def names_in_use() -> set[str]:
-    """Return the names in the source, and its strings of one word: keys, events and the like."""
+    """Return the names in the source, those of its modules, and its strings of one word: keys, events and the like."""
     names = {*prompts.shipped(), *prompts.PLACEHOLDERS}
     for package in ("memory", "compactor", "prompts"):
         for path in (ROOT / package).rglob("*.py"):
+            names.add(path.stem)
             with tokenize.open(path) as file:
                 tokens = list(tokenize.generate_tokens(file.readline))
             words = {token.string for token in tokens if token.type in (tokenize.NAME, tokenize.STRING)}
