@@ -385,7 +385,7 @@ class StrategyPass:
         cycle, view = self._cycle, self.ahead
         if not self._changed and not self._failed:
             return
-        if self.published is not None if forced else not cycle.trigger.verdict(view).is_due:
+        if self.published is not None if forced else not (view.is_offline or cycle.trigger.verdict(view).is_due):
             return
         number = len(cycle.strategies)
         if not forced and number > 1:

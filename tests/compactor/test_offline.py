@@ -132,6 +132,21 @@ def test_prompts_keep_shrinking_during_an_outage() -> None:
     assert max(lengths) < compose(memory_of(58), ROLE, budget=1_000_000).tokens / 2
 
 
+@pytest.mark.parametrize("chain", [(compact_rounds,), (offload_large(), compact_rounds)])
+def test_while_the_circuit_is_open_the_model_is_asked_once_in_a_while_and_not_each_turn(chain: Any) -> None:
+    """Whatever other strategies there are: each attempt is paid for, and what was folded in has made room."""
+    it = Outage(memory_of(10), strategies=chain)
+    it.fall(15)
+    asked = len(it.model.requests)
+    for _ in range(6):
+        it.try_again()
+        assert len(it.model.requests) == (asked := asked + 1)
+        assert it.compactor.status().state is State.BACKING_OFF
+        add_round(it.memory)
+        it.executor.run_all()
+        assert len(it.model.requests) == asked
+
+
 @pytest.mark.parametrize("more", [0, 1, 9])
 def test_the_next_good_answer_is_made_from_the_models_text_and_all_rounds_since(more: int) -> None:
     """Also where no round came since: the request has what the model wrote, and raw what was extracted from."""
