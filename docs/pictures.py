@@ -67,7 +67,7 @@ def main(folder: Path = FOLDER, pace: float = PACE) -> None:
             shown = demo.played
             take_frame()
 
-    with Demo(SALES_FORECAST, latency=2.5 * pace, model="gpt-4.1-mini", with_rival=True) as demo:
+    with Demo(SALES_FORECAST, latency=2.5 * pace, model="gpt-4.1-mini") as demo:
         demo.play(SALES_FORECAST.length, pause, lambda: take_frame() if time.monotonic() % FRAME < 1 / 12 else None)
         demo.settle(10)
         demo.ask()

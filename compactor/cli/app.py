@@ -127,7 +127,7 @@ def demo(
 
 def _make_demo(scenario: Scenario, latency: float, seed: int, hooks: Sequence[EventHook], model: str) -> Demo:
     try:
-        return Demo(scenario, latency, seed, hooks, model=model, with_rival=True)
+        return Demo(scenario, latency, seed, hooks, model=model)
     except ConfigError as error:  # only --price can be wrong
         raise CannotRun(f"--price: {error.problems[0][1]}") from error
 

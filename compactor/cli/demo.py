@@ -19,7 +19,7 @@ from ..runner import State
 from .plot import draw_plot
 from .savings import level_table, strategy_table
 from .scenario import BUDGET, Demo
-from .sides import Agent, InTurn
+from .sides import Agent
 from .terminal import Interrupts, make_table, one_line, percent, quantity
 
 #: Frames a second of the live display.
@@ -108,15 +108,10 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
     return Group(*lines, _score(demo, width), *notes)
 
 
-def _rival(demo: Demo) -> InTurn:
-    assert demo.rival is not None  # noqa: S101  (the command always plays both sides)
-    return demo.rival
-
-
 def _focus(demo: Demo) -> tuple[Agent, Agent]:
     """Return both sides' agent whose prompts are shown."""
     role = demo.scenario.focus
-    return _rival(demo).agents[role], demo.agents[role]
+    return demo.rival.agents[role], demo.agents[role]
 
 
 def _clip(text: str, style: str) -> Text:
@@ -134,7 +129,7 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, most: int) -> 
 
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     agent = dict(zip(_STYLES, _focus(demo), strict=True))[name]
-    waits = _rival(demo).waits_since if name == WITHOUT else None
+    waits = demo.rival.waits_since if name == WITHOUT else None
     title, style = f"{name}: sends", _STYLES[name]
     if waits is not None:
         title, style = f"{name}: STOPPED for {time.perf_counter() - waits:.1f} s", "bold reverse red"
@@ -204,13 +199,12 @@ def _row(text: str, tokens: int, width: int, style: str) -> Text:
 
 def _score(demo: Demo, width: int) -> Table:
     """Return the cost of both sides, for all agents together."""
-    rival = _rival(demo)
-    sides = [list(one.values()) for one in (rival.agents, demo.agents)]
+    sides = [list(one.values()) for one in (demo.rival.agents, demo.agents)]
     figures = [[agent.watch.figures() for agent in side] for side in sides]
     sent = [sum(one["tokens_of_all_prompts"] for one in side) for side in figures]
-    bills = [rival.bill.dollars, demo.bill.dollars]
+    bills = [demo.rival.bill.dollars, demo.bill.dollars]
     number = sum(one["prompts"] for one in figures[1])
-    waits = [rival.clock.longest_turn, demo.clock.longest_turn]
+    waits = [demo.rival.clock.longest_turn, demo.clock.longest_turn]
     rows = [
         (f"tokens of {quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _less(sent)),
         (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _less(bills)),

@@ -101,9 +101,8 @@ class Demo(Side):
         hooks: Sequence[EventHook] = (),
         *,
         model: str = "",
-        with_rival: bool = False,
     ) -> None:
-        """Prices are those of *model*. *with_rival*: a side that compacts inside the turn hears the same."""
+        """Prices are those of *model*."""
         self.model, self.prices = model, Prices.of_model(model) if model else Prices()
         super().__init__(self.prices)
         self.scenario, self.latency = scenario, latency
@@ -131,12 +130,12 @@ class Demo(Side):
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
-        self.rival = InTurn(self.prices, scenario.window) if with_rival else None
+        #: The other side. It hears the same, and compacts inside the turn.
+        self.rival = InTurn(self.prices, scenario.window)
         for role in scenario.agents:
             options = scenario.options(role, lambda: self._plan, self.prices)
             self._add_agent(self, role, options, hooks)
-            if self.rival is not None:
-                self._add_agent(self.rival, role, {"config": options["config"], "strategies": [compact_rounds]})
+            self._add_agent(self.rival, role, {"config": options["config"], "strategies": [compact_rounds]})
         self._recall = Recall(self.memory, scenario.focus)
         self._tools = self._recall.tools() if scenario.recalls else []
 
@@ -207,17 +206,13 @@ class Demo(Side):
         return all(idle)
 
     def _open_round(self) -> None:
-        for side in self._sides:
-            side.create_round(self.asked)
+        self.create_round(self.asked)
+        self.rival.create_round(self.asked)
         self._said[self.round.number, 0] = self.asked
 
     def _close_round(self) -> None:
-        for side in self._sides:
-            side.finish_round()
-
-    @property
-    def _sides(self) -> list[Side]:
-        return [self, self.rival] if self.rival is not None else [self]
+        self.finish_round()
+        self.rival.finish_round()
 
     def ask(self) -> None:
         """Ask about something said in the second round, and keep what each side answers.
@@ -228,9 +223,8 @@ class Demo(Side):
         self.asked, self.doing, right = self.fill(question["ask"]), "", self.fill(question["answer"])
         self._open_round()
         self.say(USER, role, self.asked)
-        sides = {"without": self.rival.agents[role]} if self.rival is not None else {}
         self._compose(role)
-        for side, agent in (sides | {"with": self.agents[role]}).items():
+        for side, agent in (("without", self.rival.agents[role]), ("with", self.agents[role])):
             text = "\n".join(str(message.get("content")) for message, _ in agent.prompt)
             covered = agent.compaction.last_round if agent.compaction is not None else 0
             found, source = self._find(question, text), "in its summary" if covered > 1 else "in the round"
@@ -326,18 +320,16 @@ class Demo(Side):
     def _post(self, send_from: str, send_to: str, message: str = "", **more: Any) -> None:
         calls: Sequence[ToolCall] = more.get("tool_calls", ())
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
-        numbers = [
-            side.add_post(send_from=send_from, send_to=send_to, message=message, **more).number for side in self._sides
-        ]
-        self._said[self.round.number, numbers[0]] = tuple(call.arguments for call in calls) or message
+        more |= {"send_from": send_from, "send_to": send_to, "message": message}
+        self.rival.add_post(**more)
+        self._said[self.round.number, self.add_post(**more).number] = tuple(call.arguments for call in calls) or message
 
     def _compose(self, role: str) -> Prompt:
         agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
         plan = True if self.scenario.recalls else None
         with self.clock.running():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
-        if self.rival is not None:
-            self.rival.compose(role, system, self._tick)
+        self.rival.compose(role, system, self._tick)
         count = counter_for()
         extra = sum(MESSAGE_TOKENS + count(json.dumps(tool)) for tool in tools)
         header = count_message({"role": "system", "content": system}, count)
@@ -388,10 +380,9 @@ class Demo(Side):
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
             "answers": self.answers,
+            "without": self.rival.figures(),
             **self.scenario.settings,
         }
-        if self.rival is not None:
-            figures["without"] = self.rival.figures()
         if self.scenario.recalls:
             figures |= {
                 "pins_lost": self.pins_lost,

@@ -94,7 +94,7 @@ def test_every_prompt_fits_and_most_of_the_tokens_are_saved(whole: Any) -> None:
 
 def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
     """All rounds are played while both roles' first summaries are still being made."""
-    with Demo(SALES_FORECAST, latency=60) as demo:
+    with Demo(replace(SALES_FORECAST, window=10**9), latency=60) as demo:
         demo.play(20)
         states = [agent.compactor.status().state for agent in demo.agents.values()]
         ends = [agent.compactor.status().end_index for agent in demo.agents.values()]
@@ -107,7 +107,7 @@ def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
 
 def test_stopping_does_not_wait_for_the_added_latency() -> None:
     """Leaving the demo ends the wait that stands for a model, and leaves no worker."""
-    with Demo(SALES_FORECAST, latency=60) as demo:
+    with Demo(replace(SALES_FORECAST, window=10**9), latency=60) as demo:
         demo.play(12)
     assert [agent.compactor.status().state for agent in demo.agents.values()] == [State.STOPPED, State.STOPPED]
 
@@ -246,7 +246,7 @@ def test_on_a_terminal_it_redraws_a_screen_of_its_own_and_leaves_the_last_pictur
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Demo]:
     """A demo of 60 rounds beside agents that compact inside the turn, up to the question."""
-    with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini", with_rival=True) as demo:
+    with Demo(SALES_FORECAST, latency=0.0, model="gpt-4.1-mini") as demo:
         demo.play(60)
         assert demo.settle(timeout=20)
         demo.ask()
@@ -293,7 +293,6 @@ def test_the_summary_is_shown_as_it_grows(shown: Demo) -> None:
 def test_the_other_side_fills_its_window_and_then_holds_the_turn_up(shown: Demo) -> None:
     """It hears the same, and its figures are measured alike."""
     rival = shown.rival
-    assert rival is not None
     assert [one.user_query for one in rival.memory.conversation.rounds] == [
         one.user_query for one in shown.memory.conversation.rounds
     ]
@@ -306,9 +305,8 @@ def test_the_other_side_fills_its_window_and_then_holds_the_turn_up(shown: Demo)
 
 def test_a_turn_on_the_other_side_waits_for_the_summary() -> None:
     """As long as the summary takes; on this side no turn waits."""
-    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3, with_rival=True) as demo:
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3) as demo:
         demo.play(9)
-    assert demo.rival is not None
     assert demo.rival.clock.longest_turn >= 0.3
     waited = [seconds >= 0.3 for seconds in demo.rival.clock.turns]
     assert any(waited)
@@ -333,7 +331,7 @@ def test_what_no_prompt_holds_is_read_back(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ExtractiveSummarizer, "__call__", forget)
     question = {"ask": "How long is sales23?", "answer": "1204113", "search": "sales23 shape", "pattern": "has shape ("}
     monkeypatch.setitem(load_script(SALES_FORECAST.file)[0], "question", question | {"find": r"\d{4,}"})  # type: ignore[index]
-    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0, with_rival=True) as demo:
+    with Demo(replace(SALES_FORECAST, window=1_500), latency=0.0) as demo:
         demo.play(24)
         assert demo.settle(timeout=20)
         demo.ask()
