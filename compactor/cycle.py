@@ -255,10 +255,10 @@ class StrategyPass:
         """Return why the deferred compaction is to be shown now; None if it is not, or there is none. *needed*: a
         prompt is too long, so it is shown if only it makes that shorter."""
         deferral = self._cycle.deferral
-        weighed = deferral.weigh(self.view, self.work.base, self._state.prepared, needed=needed) if deferral else None
-        if weighed is None:
+        found = deferral.weigh(self.view, self.work.base, self._state.prepared, needed=needed) if deferral else None
+        if found is None:
             return None
-        deferred, decision = weighed
+        deferred, decision = found
         self._see(self.view, deferred)
         if self._run is not None:
             self._run.recheck_in = decision.recheck_in

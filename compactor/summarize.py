@@ -370,8 +370,8 @@ class Work:
             instructions: tuple[str, ...] = ()
             before = ""
             if previous is not None:
-                noted = [note.text for note in previous.notes if note.section == INSTRUCTIONS]
-                instructions, before = (*read_prohibitions(previous), *noted), previous.summary
+                told = [note.text for note in previous.notes if note.section == INSTRUCTIONS]
+                instructions, before = (*read_prohibitions(previous), *told), previous.summary
             words = UserWords(request.rounds, (*instructions, *prohibitions), before)
             if notes:
                 notes = words.attribute_notes(notes)
@@ -478,16 +478,16 @@ def with_feedback(request: SummaryRequest, rejected: SummaryRejected) -> Summary
 
 def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, Any]]:
     """Return a copy of *messages* with *note* at the end of the last user message."""
-    noted = list(messages)
-    for place in range(len(noted) - 1, -1, -1):
-        if noted[place].get("role") == "user":
-            content = noted[place].get("content")
+    result = list(messages)
+    for place in range(len(result) - 1, -1, -1):
+        if result[place].get("role") == "user":
+            content = result[place].get("content")
             said = (
                 [*content, {"type": "text", "text": note.strip()}] if isinstance(content, list) else f"{content}{note}"
             )
-            noted[place] = {**noted[place], "content": said}
+            result[place] = {**result[place], "content": said}
             break
-    return noted
+    return result
 
 
 def refusal_in(request: SummaryRequest) -> str:

@@ -95,11 +95,11 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
         for digest in ("", record.digest)  # the empty one stands for all its steps
     }
     records: list[CompactionRecord] = []
-    standing: list[CompactionRecord] = []  # published and not taken back, oldest first
+    in_force: list[CompactionRecord] = []  # published and not taken back, oldest first
     failed: set[str] = set()
     generation = 0
     for entry, record in log:
-        left, how = standing, "withdrawn"
+        left, how = in_force, "withdrawn"
         match record:
             case CompactionPrepared(base=base, digest=digest, compaction=made):
                 if record.kind in ("rounds", "changes") and (base, digest if made is not None else "") not in published:
@@ -107,25 +107,25 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
                 continue
             case CompactionPublished():
                 generation = record.compaction.generation
-                standing = [*standing, _record_of(entry, record)]
-                records.append(standing[-1])
+                in_force = [*in_force, _record_of(entry, record)]
+                records.append(in_force[-1])
                 continue
             case CompactionReverted():
-                left, how, generation = standing[:-1], "reverted", record.generation
+                left, how, generation = in_force[:-1], "reverted", record.generation
             case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id):
                 number = number_of(round_id)
                 # Publications reach further and further, so those that cover the round are the last ones.
-                left = [one for one in standing if one.compaction and (one.compaction.end_number or 0) < number]
+                left = [one for one in in_force if one.compaction and (one.compaction.end_number or 0) < number]
                 if isinstance(record, RoundFailed):
                     known, failed = round_id in failed, failed | {round_id}
-                    if known or len(left) == len(standing):
+                    if known or len(left) == len(in_force):
                         continue
                 generation += 1  # by a redaction, every role's
-        for one in standing[len(left) :]:
+        for one in in_force[len(left) :]:
             at, number = entry.created_at, entry.number
             records.append(copy_with(one, happened=how, at=at, generation=generation, number=number))
-        standing = left
-    return tuple(copy_with(one, current=True) if standing and one is standing[-1] else one for one in records)
+        in_force = left
+    return tuple(copy_with(one, current=True) if in_force and one is in_force[-1] else one for one in records)
 
 
 def _record_of(entry: Entry, record: CompactionPrepared | CompactionPublished) -> CompactionRecord:

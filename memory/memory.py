@@ -420,8 +420,8 @@ class Memory(Log):
             raise MessageError(
                 "input_tokens, counted and cached_tokens are numbers of tokens, as the provider's usage has them"
             )
-        noted, shown = self._prompts.get(role, (None, None))
-        counted = noted if counted is None else counted
+        composed, shown = self._prompts.get(role, (None, None))
+        counted = composed if counted is None else counted
         usage = UsageRecorded(role=role, input_tokens=input_tokens, counted=counted, cached_tokens=cached_tokens)
 
         def records(now: Snapshot) -> Iterable[Record]:

@@ -72,14 +72,14 @@ class StoredRounds(ClosedRounds):
             for round_id in list(self.numbers)[: len(self.numbers) // 2]:  # the older half: they can be found again
                 self.numbers.pop(round_id, None)
 
-    def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:
+    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:
         with self._lock:
-            held = self._cache.get(number)
-            if held is not None:
+            cached = self._cache.get(number)
+            if cached is not None:
                 with suppress(KeyError):  # dropped by a signal's handler that came between, and read others
                     self._cache.move_to_end(number)
             changes, width = self._changes, self._width
-        found = held[0] if held is not None else self._read(number, settled, width, changes)
+        found = cached[0] if cached is not None else self._read(number, closed_prefix, width, changes)
         place = bisect_left(failed, number)
         state = "failed" if place < len(failed) and failed[place] == number else "finished"
         return found if found.state == state else copy_with(found, state=state)
@@ -88,24 +88,24 @@ class StoredRounds(ClosedRounds):
         entries = self.store.read_rounds(self.session, number, number)
         return _require(rebuild(one for one in entries if one.number < entry), number)
 
-    def settle(self, settled: int, rounds: Sequence[Round]) -> None:  # noqa: ARG002  (they know their numbers)
+    def settle(self, closed_prefix: int, rounds: Sequence[Round]) -> None:  # noqa: ARG002  (they know their numbers)
         with self._lock:
             for round_ in rounds:
                 self._put(round_, _length(round_))
             self._drop_numbers()
 
-    def with_change(self, settled: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
+    def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
         with self._lock:
             self._changes += 1
-            held = self._cache.get(number)
-            if held is not None:
-                self._put(change(held[0]), held[1])
+            cached = self._cache.get(number)
+            if cached is not None:
+                self._put(change(cached[0]), cached[1])
         return self
 
-    def _read(self, number: int, settled: int, width: int, changes: int) -> Round:
+    def _read(self, number: int, closed_prefix: int, width: int, changes: int) -> Round:
         """Return a round, read together with its neighbours: most readers ask for them next."""
         first = number - (number - 1) % width
-        last = min(first + width - 1, settled)
+        last = min(first + width - 1, closed_prefix)
         lengths: dict[int, int] = {}
 
         def read() -> Iterator[Entry]:
@@ -118,7 +118,7 @@ class StoredRounds(ClosedRounds):
         except (StoreDamaged, NewerVersion):
             if width == 1:
                 raise
-            return self._read(number, settled, 1, changes)  # it may be a neighbour that cannot be read
+            return self._read(number, closed_prefix, 1, changes)  # it may be a neighbour that cannot be read
         found = _require(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:

@@ -126,7 +126,7 @@ class ClosedRounds:
         """Return the number of a round that is not in ``numbers``; 0 if there is none."""
         return 0
 
-    def round(self, number: int, settled: int, failed: Sequence[int]) -> Round:  # noqa: ARG002  (the list knows)
+    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002  (the list knows)
         """Return a round as it was when so many rounds were closed, and those numbers had failed."""
         found = self._rounds[number - 1]
         return found if isinstance(found, Round) else unpack_round(found)
@@ -135,19 +135,19 @@ class ClosedRounds:
         """Return a round as the entries before that of number *entry* make it."""
         return self.round(number, number, ())
 
-    def settle(self, settled: int, rounds: Sequence[Round]) -> None:
-        """Take over the *rounds* behind the first *settled*."""
-        self._rounds[settled:] = rounds  # not extend(): an interrupted writer may have left more
-        for place in range(max(settled - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
+    def settle(self, closed_prefix: int, rounds: Sequence[Round]) -> None:
+        """Take over the *rounds* behind the first *closed_prefix*."""
+        self._rounds[closed_prefix:] = rounds  # not extend(): an interrupted writer may have left more
+        for place in range(max(closed_prefix - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
             round_ = self._rounds[place]
             if isinstance(round_, Round):
                 self._rounds[place] = pack_round(round_)
 
-    def with_change(self, settled: int, number: int, change: Callable[[Round], Round]) -> ClosedRounds:
+    def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ClosedRounds:
         # Readers hold the list, so it is copied. This is rare, and the only step whose cost grows with the history.
         copy = ClosedRounds(self.store, self.session)
-        copy.numbers, copy._rounds = self.numbers, self._rounds[:settled]
-        copy._rounds[number - 1] = pack_round(change(self.round(number, settled, ())))
+        copy.numbers, copy._rounds = self.numbers, self._rounds[:closed_prefix]
+        copy._rounds[number - 1] = pack_round(change(self.round(number, closed_prefix, ())))
         return copy
 
     def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
@@ -418,17 +418,17 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
         raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
     if state == "failed" or (state == "finished" and not fails):
         return now
-    number, settled = now.number_of(record.round_id), now.closed_prefix
+    number, closed_prefix = now.number_of(record.round_id), now.closed_prefix
     if fails:
         now = without_failed(now.copy_with(failed=tuple(sorted((*now.failed, number)))), number)
-        if number <= settled:
-            archive = now.archive.with_change(settled, number, lambda round_: copy_with(round_, state="failed"))
+        if number <= closed_prefix:
+            archive = now.archive.with_change(closed_prefix, number, lambda round_: copy_with(round_, state="failed"))
             return now.copy_with(archive=archive, epoch=now.epoch + 1)
     live = now.live | {number: now.live[number].after(record)}
     closed = list(takewhile(lambda item: item.state != "created", live.values()))
     if closed:
-        now.archive.settle(settled, [live.pop(item.number).round for item in closed])
-    return now.copy_with(closed_prefix=settled + len(closed), live=live)
+        now.archive.settle(closed_prefix, [live.pop(item.number).round for item in closed])
+    return now.copy_with(closed_prefix=closed_prefix + len(closed), live=live)
 
 
 def without_failed(now: Snapshot, number: int) -> Snapshot:
