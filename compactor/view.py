@@ -242,7 +242,7 @@ class View:
     def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
-            return self.ledger.costs(round_, group)
+            return self.ledger.list_costs(round_, [group])[0]
         # Nobody promises that another host's posts stay as they are.
         return tuple([count_message(message, self.ledger.count) for message in group.messages])
 

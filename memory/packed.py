@@ -72,5 +72,6 @@ def pack_round(round_: Round) -> tuple[Any, ...]:
 def unpack_round(packed: tuple[Any, ...]) -> Round:
     """Return a round equal to the one that was packed."""
     id_, user_query, state, posts, *more, extra = packed
-    values = (id_, user_query, state, tuple(map(unpack_post, posts)), *more, unpack_mapping(extra))
+    mapping = unpack_mapping(extra)
+    values = (id_, user_query, state, tuple(map(unpack_post, posts)), *more, mapping)
     return create_unchecked(Round, dict(zip(_ROUND, values, strict=True)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import add
 from weakref import WeakKeyDictionary
 
@@ -17,7 +18,7 @@ from memory.visibility import Rounds
 
 from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
-from .groups import ATOMS, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
+from .groups import ATOMS, OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
 from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenAccount, Overlays, RunningTotals
 from .shorten import LARGE, PromptPart, Reduced, shorten_part
 
@@ -263,7 +264,7 @@ class Ledger:
         self,
         raw: Round,
         round_: Round,
-        groups: Iterable[MessageGroup],
+        groups: Sequence[MessageGroup],
         overlays: Overlays,
         *,
         is_closed: bool = False,
@@ -273,22 +274,26 @@ class Ledger:
         belong to. Once it *is_closed*, what was remembered of them is forgotten."""
         reductions, pinned, _ = overlays
         parts: list[PromptPart] = []
-        for group in groups:
-            if is_closed or not remembers:  # what was counted while the round was open is not counted again
-                key = _make_key(round_, group)
-                costs = self._open.pop(key, ()) or tuple([count_message(one, self.count) for one in group.messages])
-            else:
-                costs = self.costs(round_, group)
-            tokens, stays = sum(costs), bool(pinned) and is_pinned(group, pinned)
+        all_costs = self.list_costs(round_, groups, remembers=remembers and not is_closed)
+        for group, costs in zip(groups, all_costs, strict=True):
+            stays = bool(pinned) and is_pinned(group, pinned)
             depths = bytes([measure_depth(one) if {*map(type, one.values())} - ATOMS else 0 for one in group.messages])
+            tokens, posts = sum(costs), () if stays or group.pending or group.from_user else group.posts
             levels: tuple[PromptPart, ...] | None = ()
-            if not (stays or group.pending or group.from_user) and _may_be_shorter(group):
-                part = PromptPart(round_, group, group.messages, costs, tokens, depths=depths)
-                if is_closed:
-                    levels = self._shortened.pop(key, None)
-                    levels = shorten_part(part, self.count) if levels is None else levels
-                else:
-                    levels = self.levels(part) if remembers else None
+            for post in posts:
+                if post is not None and (
+                    post.tool_call_id is not None
+                    or post.send_from == FUNCTION
+                    or post.attachment_list
+                    or len(post.message) > LARGE.threshold
+                ):  # no level of shortening has a rule for other posts
+                    part = PromptPart(round_, group, group.messages, costs, tokens, depths=depths)
+                    if is_closed:
+                        levels = self._shortened.pop(_make_key(round_, group), None)
+                        levels = shorten_part(part, self.count) if levels is None else levels
+                    else:
+                        levels = self.levels(part) if remembers else None
+                    break
             parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels, depths=depths))
         totals = RunningTotals(
             tokens=sum([part.tokens for part in parts]),
@@ -311,15 +316,21 @@ class Ledger:
             tokens = self._texts[key] = self.count(text)
         return tokens
 
-    def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
-        """Return the tokens of each message of a group in a round of the log, which may still grow; and remember it."""
-        key = _make_key(round_, group)
-        costs = self._open.get(key)
-        if costs is None:
-            if len(self._open) >= MAX_OPEN_GROUPS:
-                self._open = {}
-            costs = self._open[key] = tuple([count_message(message, self.count) for message in group.messages])
-        return costs
+    def list_costs(
+        self, round_: Round, groups: Iterable[MessageGroup], *, remembers: bool = True
+    ) -> list[tuple[int, ...]]:
+        """Return the tokens of each message of *groups* in a round of the log, which may still grow; and remember them,
+        or else forget what was remembered."""
+        all_costs: list[tuple[int, ...]] = []
+        for key, group in [(_make_key(round_, group), group) for group in groups]:
+            costs = self._open.get(key) if remembers else self._open.pop(key, None)
+            if costs is None:
+                costs = tuple(map(count_message, group.messages, repeat(self.count)))
+                if remembers:
+                    self._open = self._open if len(self._open) < MAX_OPEN_GROUPS else {}
+                    self._open[key] = costs
+            all_costs.append(costs)
+        return all_costs
 
     def levels(self, part: PromptPart) -> tuple[PromptPart, ...]:
         """Return *part* on each level of shortening, and remember it; nothing if no level makes it shorter."""
@@ -330,10 +341,8 @@ class Ledger:
         if levels is None:
             if len(self._shortened) >= MAX_OPEN_GROUPS:
                 self._shortened = {}
-            levels = ()
-            if _may_be_shorter(part.group):
-                # Without its posts, which change with each post: else each of them would keep a round of its own alive.
-                levels = shorten_part(copy_with(part, round_=copy_with(part.round_, post_list=())), self.count)
+            # Without its posts, which change with each post: else each of them would keep a round of its own alive.
+            levels = shorten_part(copy_with(part, round_=copy_with(part.round_, post_list=())), self.count)
             self._shortened[key] = levels
         return levels
 
@@ -359,27 +368,18 @@ def group_pins(pins: Iterable[tuple[str, int]]) -> dict[str, frozenset[int]]:
     return by_round
 
 
-def _may_be_shorter(group: MessageGroup) -> bool:
-    """Return False if no level of shortening has a rule for the group, as for most."""
-    for post in group.posts:
-        if post is not None:
-            is_result = post.tool_call_id is not None or post.send_from == FUNCTION
-            if is_result or post.attachment_list or len(post.message) > LARGE.threshold:
-                return True
-    return False
-
-
 def _make_key(round_: Round, group: MessageGroup) -> tuple[object, ...]:
     """Return a key that tells a group from all others, and from itself before it was overlaid or erased: its round's
-    id, then the number of each post and the hash of its texts."""
+    id, then of each post the number, the hash of its texts and its overlay."""
     key: list[object] = [round_.id]
     for post in group.posts:
         if post is None:
             key.append((0, hash(round_.user_query)))
         elif post.tool_calls:  # whose arguments may be offloaded while the words stay
-            key.append((post.number, hash((post.message, *[call.arguments for call in post.tool_calls]))))
+            texts = (post.message, *[call.arguments for call in post.tool_calls])
+            key.append((post.number, hash(texts), post.extra.get(OVERLAY)))
         else:
-            key.append((post.number, hash(post.message)))
+            key.append((post.number, hash(post.message), post.extra.get(OVERLAY)))
     return tuple(key)
 
 

@@ -462,7 +462,7 @@ def test_groups_of_open_rounds_are_counted_once_each() -> None:
 
     def tokens() -> int:
         round_ = memory.conversation.rounds[0]
-        return sum(sum(ledger.costs(round_, group)) for group in group_messages(round_, "assistant"))
+        return sum(map(sum, ledger.list_costs(round_, group_messages(round_, "assistant"))))
 
     first = tokens()
     assert tokens() == first
@@ -479,7 +479,7 @@ def test_what_is_remembered_of_open_rounds_is_bounded() -> None:
     ledger, round_ = Ledger("assistant", len), Round(user_query="q")
     ledger._open = {(str(number),): (1,) for number in range(MAX_OPEN_GROUPS)}
 
-    ledger.costs(round_, group_messages(round_, "assistant")[0])
+    ledger.list_costs(round_, group_messages(round_, "assistant"))
 
     assert len(ledger._open) == 1
 
@@ -493,7 +493,7 @@ def test_a_group_is_shortened_once_and_what_is_kept_of_it_is_bounded() -> None:
     )
     (_, group) = group_messages(round_, "assistant")
 
-    costs = ledger.costs(round_, group)
+    (costs,) = ledger.list_costs(round_, [group])
     part = PromptPart(round_, group, group.messages, costs, sum(costs))
 
     found = ledger.levels(part)
