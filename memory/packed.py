@@ -6,6 +6,8 @@ session grows. They take half the memory of records, and share their texts.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -17,6 +19,29 @@ _POST, _ROUND, _CALL = tuple(Post.model_fields), tuple(Round.model_fields), tupl
 _post_values, _round_values = itemgetter(*_POST), itemgetter(*_ROUND)
 #: The ``extra`` of most records, by the number that stands for it.
 _SHARED = (EMPTY, NO_FIELDS)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+#: The newest stamp that was packed, and its number: an entry and its record have the same one.
+_newest = [(_EPOCH, 0)]
+
+
+def pack_stamp(stamp: datetime) -> int | datetime:
+    """Return *stamp* as a number; itself if it is in another zone than UTC, or of a class of its own."""
+    known, packed = _newest[0]
+    if known is stamp:
+        return packed
+    if type(stamp) is not datetime or stamp.tzinfo is not UTC or stamp.fold:
+        return stamp
+    since = stamp - _EPOCH
+    packed = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    _newest[0] = stamp, packed
+    return packed
+
+
+@lru_cache(64)  # the entries of a round have few
+def unpack_stamp(packed: int | datetime) -> datetime:
+    return _EPOCH + timedelta(microseconds=packed) if isinstance(packed, int) else packed
 
 
 def pack_mapping(mapping: Any) -> int | str:
@@ -41,7 +66,7 @@ def pack_post(post: Post) -> Post | tuple[Any, ...]:
             tuple([(one.id, one.type, one.content, pack_mapping(one.extra)) for one in attachments]),
             tuple([(one.id, one.name, one.arguments) for one in calls]),
         )
-    return (*head, packed, answers, kind, number, created_at, pack_mapping(extra))
+    return (*head, packed, answers, kind, number, pack_stamp(created_at), pack_mapping(extra))
 
 
 def unpack_post(packed: Post | tuple[Any, ...]) -> Post:
@@ -54,7 +79,7 @@ def unpack_post(packed: Post | tuple[Any, ...]) -> Post:
         *head,
         tuple([_unpack_attachment(*one) for one in attachments]),
         tuple([create_unchecked(ToolCall, dict(zip(_CALL, one, strict=True))) for one in calls]),
-        *(answers, kind, number, created_at, unpack_mapping(extra)),
+        *(answers, kind, number, unpack_stamp(created_at), unpack_mapping(extra)),
     )
     return create_unchecked(Post, dict(zip(_POST, values, strict=True)))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .entries import PostRedacted
 from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
 from .log.redaction import without
-from .log.round_store import PURGED
+from .log.state import PURGED
 from .messages import repeats_query, text_of, text_with_calls
 from .patterns import compile_later
 from .references import beginning, floor_boundary, fold, label_of, place_reference

@@ -119,7 +119,7 @@ def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
     number = now.number_of(record.round_id)
     now.archive.forget_records()
     if number > now.closed_prefix:
-        return after.copy_with(live=now.live | {number: now.live[number].after(record)})
+        return after.copy_with(live=now.live | {number: now.live[number].after(record, now.number)})
     archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))
     return after.copy_with(archive=archive)
 

@@ -21,8 +21,6 @@ from .state import BATCH, ClosedRounds, OpenRound, start_round
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
 MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
 
-PURGED = "entry {} is gone from the log of this session, as if it had been purged; go on with a new Memory"
-
 _KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
 
 
@@ -36,7 +34,7 @@ def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
             continue
         record, number = entry.record, entry.round
         if isinstance(record, RoundOpened):
-            rounds[number] = start_round(record, number)
+            rounds[number] = start_round(record, number, entry.number)
         elif number in rounds:
             rounds[number] = rounds[number].after(record)
         else:
@@ -88,10 +86,10 @@ class StoredRounds(ClosedRounds):
         entries = self.store.read_rounds(self.session, number, number)
         return _require(rebuild(one for one in entries if one.number < entry), number)
 
-    def settle(self, closed_prefix: int, rounds: Sequence[Round]) -> None:  # noqa: ARG002  (they know their numbers)
+    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:  # noqa: ARG002  (they know their numbers)
         with self._lock:
-            for round_ in rounds:
-                self._put(round_, _length(round_))
+            for one in rounds:
+                self._put(one.round, _length(one.round))
             self._drop_numbers()
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002

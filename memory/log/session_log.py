@@ -39,8 +39,8 @@ from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
 from .checkpoint import checkpoint_of, resume_from
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
-from .round_store import PURGED, StoredRounds
-from .state import ClosedRounds, Snapshot, apply_all
+from .round_store import StoredRounds
+from .state import PURGED, ClosedRounds, ResidentRounds, Snapshot, apply_all
 
 #: Raised by a store only if certainly nothing was written.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
@@ -77,7 +77,8 @@ class Log(ABC):
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
         renew_after_fork(self)
-        archive = StoredRounds(store, session_id) if self._is_indexed else ClosedRounds(store, session_id)
+        of_store = StoredRounds if self._is_indexed else ResidentRounds if store.is_resident else ClosedRounds
+        archive = of_store(store, session_id)
         checkpoint = store.checkpoint(session_id) if self._is_indexed else None
         resumed = None if checkpoint is None else resume_from(checkpoint, archive)
         self.snapshot = resumed or Snapshot(archive)  # replaced under the lock, read without it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from ..entries import (
     RoundOpened,
     UsageRecorded,
 )
-from ..errors import NewerVersion, StoreDamaged, StoreError
+from ..errors import NewerVersion, SessionPurged, StoreDamaged, StoreError
 from ..messages import came_as_message
 from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, merge_reductions, without_span
 from ..packed import pack_round, unpack_round
@@ -49,7 +50,10 @@ MAX_UNPACKED = 1
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
 
+PURGED = "entry {} is gone from the log of this session, as if it had been purged; go on with a new Memory"
+
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
+_UNCHANGED: Mapping[int, tuple[Any, ...]] = {}
 
 
 @dataclass(slots=True)
@@ -69,6 +73,9 @@ class OpenRound:
     state: Final[RoundState] = "created"
     #: Who speaks to whom in it: so a role that sees all of its posts need not look at each.
     speakers: Final[frozenset[tuple[str, str]]] = frozenset()
+    #: The numbers of the entry that opened it and of the last one that closed or changed it.
+    first: Final[int] = 0
+    last: Final[int] = 0
     _round: Round | None = field(default=None, init=False, compare=False)
 
     @property
@@ -86,8 +93,8 @@ class OpenRound:
             self._round = create_unchecked(Round, fields)
         return self._round
 
-    def after(self, record: Record | None) -> OpenRound:
-        """Return the round after an entry about it."""
+    def after(self, record: Record | None, entry: int = 0) -> OpenRound:
+        """Return the round after an entry about it; its number matters unless it adds a post."""
         opened, answered, posts, count, state = self.opened, self.answered, self.posts, self.count, self.state
         speakers = self.speakers
         if type(record) is PostAdded:
@@ -102,12 +109,13 @@ class OpenRound:
             posts = list(left.post_list)  # readers hold the old list
         elif state != "failed":
             state = "failed" if type(record) is RoundFailed else "finished"
-        return OpenRound(opened, self.number, answered, posts, count, state, speakers)
+        return OpenRound(opened, self.number, answered, posts, count, state, speakers, self.first, entry or self.last)
 
 
-def start_round(opened: RoundOpened, number: int) -> OpenRound:
+def start_round(opened: RoundOpened, number: int, entry: int) -> OpenRound:
     # Nobody waits for an answer in a round that the user did not open.
-    return OpenRound(opened, number, answered=not (opened.user_query or came_as_message(opened.extra)))
+    answered = not (opened.user_query or came_as_message(opened.extra))
+    return OpenRound(opened, number, answered, first=entry)
 
 
 class ClosedRounds:
@@ -135,9 +143,10 @@ class ClosedRounds:
         """Return a round as the entries before that of number *entry* make it."""
         return self.round(number, number, ())
 
-    def settle(self, closed_prefix: int, rounds: Sequence[Round]) -> None:
-        """Take over the *rounds* behind the first *closed_prefix*."""
-        self._rounds[closed_prefix:] = rounds  # not extend(): an interrupted writer may have left more
+    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
+        """Take over the *rounds* behind the first *closed_prefix*, which are closed."""
+        # Not extend(): an interrupted writer may have left more.
+        self._rounds[closed_prefix:] = [one.round for one in rounds]
         for place in range(max(closed_prefix - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
             round_ = self._rounds[place]
             if isinstance(round_, Round):
@@ -183,6 +192,47 @@ class ClosedRounds:
 
     def forget_records(self) -> None:
         self._records = {}
+
+
+class ResidentRounds(ClosedRounds):
+    """Those of a store in this process, which are read from there: so each text is held once. The newest alone is kept
+    as a record, because prompts have yet to read it."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        super().__init__(store, session)
+        #: Of each round the numbers of the entries that opened and closed it.
+        self._spans = array("Q")
+        self._newest: Round | None = None
+        #: The rounds that were changed since, by number; replaced, never changed.
+        self._changed: Mapping[int, tuple[Any, ...]] = _UNCHANGED
+
+    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002
+        newest = self._newest
+        if newest is not None and newest.number == number:
+            return newest
+        if number in self._changed:
+            return unpack_round(self._changed[number])
+        first, last = self._spans[2 * number - 2 : 2 * number]
+        entries = self.store.read(self.session, first - 1, last - first + 1)
+        opened = getattr(next(entries, None), "record", None)
+        if type(opened) is not RoundOpened or self.numbers.get(opened.round_id) != number:  # perhaps begun anew
+            raise SessionPurged(PURGED.format(first))
+        found = start_round(opened, number, first)
+        for entry in entries:
+            record = entry.record
+            if getattr(record, "round_id", "") == opened.round_id:
+                found = found.after(record)
+        return found.round
+
+    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
+        self._spans[2 * closed_prefix :] = array("Q", [entry for one in rounds for entry in (one.first, one.last)])
+        self._newest = rounds[-1].round
+
+    def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ResidentRounds:
+        copy = ResidentRounds(self.store, self.session)
+        copy.numbers, copy._spans = self.numbers, self._spans
+        copy._changed = {**self._changed, number: pack_round(change(self.round(number, closed_prefix, ())))}
+        return copy
 
 
 @dataclass(frozen=True)  # no slots: every entry of the log makes a new one, by copying a dict
@@ -396,7 +446,7 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
         elif type(record) is RoundOpened:
             total = now.total + 1
             now.archive.numbers[record.round_id] = total
-            live = now.live | {total: start_round(record, total)}
+            live = now.live | {total: start_round(record, total, number)}
             now = now.copy_with(number=number, last=entry.id, live=live, total=total)
         else:
             now = now.copy_with(number=number, last=entry.id)
@@ -424,10 +474,10 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
         if number <= closed_prefix:
             archive = now.archive.with_change(closed_prefix, number, lambda round_: copy_with(round_, state="failed"))
             return now.copy_with(archive=archive, epoch=now.epoch + 1)
-    live = now.live | {number: now.live[number].after(record)}
+    live = now.live | {number: now.live[number].after(record, now.number)}
     closed = list(takewhile(lambda item: item.state != "created", live.values()))
     if closed:
-        now.archive.settle(closed_prefix, [live.pop(item.number).round for item in closed])
+        now.archive.settle(closed_prefix, [live.pop(item.number) for item in closed])
     return now.copy_with(closed_prefix=closed_prefix + len(closed), live=live)
 
 

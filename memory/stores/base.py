@@ -102,6 +102,8 @@ class Store(ABC):
 
     #: Keys of ``CAPABILITIES``; derived from the overridden methods.
     capabilities: frozenset[str] = frozenset()
+    #: Whether the logs are in this process's memory, and any part of one is read at once: a Memory keeps no copy.
+    is_resident = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

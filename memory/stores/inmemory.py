@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import marshal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..entries import BODY_VERSION, KINDS, NAMES, Entry, PostAdded, RoundOpened
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
-from ..packed import pack_mapping, pack_post, unpack_mapping, unpack_post
-from ..rounds import create_unchecked
+from ..packed import pack_mapping, pack_post, pack_stamp, unpack_mapping, unpack_post, unpack_stamp
+from ..rounds import Record, create_unchecked
 from .base import INTERRUPTED, Store
 from .retention import delete_files
+
+#: Neighbouring entries that are held as one object: the bytes of ``marshal``, which is the fastest by far.
+BLOCK = 16
 
 #: An entry: id, kind, stamp, round, version, body. If the body is None, the values of its record's fields follow.
 #: A plain tuple, because there are so many: the garbage collector visits one object, or none if the tuple holds only
@@ -22,15 +26,90 @@ _Line = tuple[Any, ...]
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
 
 
-#: What is packed of the records of every turn: the last of their values.
-_PACKED: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    NAMES[PostAdded]: (pack_post, unpack_post),
-    NAMES[RoundOpened]: (pack_mapping, unpack_mapping),
+def _unpack_opened(values: Sequence[Any]) -> dict[str, Any]:
+    round_id, query, created_at, extra = values
+    created_at, extra = unpack_stamp(created_at), unpack_mapping(extra)
+    return {"round_id": round_id, "user_query": query, "created_at": created_at, "extra": extra}
+
+
+#: How the fields of these records become texts and numbers, and come back.
+_PACKED: Mapping[str, tuple[Callable[[Mapping[str, Any]], _Line], Callable[[Sequence[Any]], dict[str, Any]]]] = {
+    NAMES[RoundOpened]: (
+        lambda of: (of["round_id"], of["user_query"], pack_stamp(of["created_at"]), pack_mapping(of["extra"])),
+        _unpack_opened,
+    ),
+    NAMES[PostAdded]: (
+        lambda of: (of["round_id"], pack_post(of["post"])),
+        lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
+    ),
 }
 
 
-def _unpack(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    return (*values[:-1], _PACKED[kind][1](values[-1])) if kind in _PACKED else values
+def _pack_line(entry: Entry) -> _Line:
+    record, kind = entry._record, entry.kind
+    head = entry.id, kind, pack_stamp(entry.created_at), entry.round, entry.version
+    if record is None or kind not in _FIELDS or entry._body is not None or entry.version != BODY_VERSION:
+        return (*head, entry.body)
+    if kind in _PACKED:
+        return (*head, None, *_PACKED[kind][0](record.__dict__))
+    return (*head, None, *[record.__dict__[field] for field in _FIELDS[kind]])
+
+
+def _pack_block(log: list[_Line | bytes], start: int) -> None:
+    """Hold the lines from *start* on as one block, apart from those that are more than texts and numbers."""
+    lines = log[start : start + BLOCK]
+    try:
+        block = marshal.dumps(lines)
+    except ValueError:
+        kept = [line if _is_plain(line) else None for line in lines]
+        block = marshal.dumps(kept)
+        log[start : start + BLOCK] = [line if one is None else block for line, one in zip(lines, kept, strict=True)]
+    else:
+        log[start : start + BLOCK] = [block] * BLOCK
+
+
+def _is_plain(line: object) -> bool:
+    try:
+        marshal.dumps(line)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def _unpack_block(block: bytes) -> list[_Line]:
+    lines: list[_Line] = marshal.loads(block)  # noqa: S302  (it never left this process)
+    return lines
+
+
+def _read_lines(lines: Iterable[_Line | bytes], number: int) -> Iterator[Entry]:
+    """Yield the entries of *lines*, which stand behind that *number*."""
+    block, unpacked = b"", list[_Line]()
+    for line in lines:
+        if isinstance(line, bytes) and line is not block:
+            block, unpacked = line, _unpack_block(line)
+        id_, kind, created_at, round_, version, body, *values = (
+            unpacked[number % BLOCK] if isinstance(line, bytes) else line
+        )
+        number += 1
+        record: Record | None = None
+        if body is None:
+            fields = _PACKED[kind][1](values) if kind in _PACKED else dict(zip(_FIELDS[kind], values, strict=True))
+            record = create_unchecked(KINDS[kind], fields)
+        yield Entry(
+            kind,
+            record=record,
+            body=body,
+            id=id_,
+            created_at=unpack_stamp(created_at),
+            number=number,
+            round=round_,
+            version=version,
+        )
+
+
+def _line_at(log: Sequence[_Line | bytes], place: int) -> _Line:
+    line = log[place]
+    return line if isinstance(line, tuple) else _unpack_block(line)[place % BLOCK]
 
 
 class InMemoryStore(Store):
@@ -39,9 +118,15 @@ class InMemoryStore(Store):
     *clock* returns seconds from any origin; leases expire by it.
     """
 
+    is_resident = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.is_resident = cls.read is InMemoryStore.read  # a method of its own may take long
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sessions: dict[str, list[_Line]] = {}
+        self._sessions: dict[str, list[_Line | bytes]] = {}
         self._after_fork()
         renew_after_fork(self)
 
@@ -59,24 +144,16 @@ class InMemoryStore(Store):
             try:
                 log = self._sessions.setdefault(session, [])
                 if len(log) != after:
-                    stored = log[after : after + len(entries)]
-                    if len(log) > after and [line[0] for line in stored] == [entry.id for entry in entries]:
+                    stored = self.read(session, after, len(entries))
+                    if len(log) > after and [one.id for one in stored] == [entry.id for entry in entries]:
                         return after + len(entries)
                     raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
-                if log and entries and entries[0].follows not in ("", log[-1][0]):
+                if log and entries and entries[0].follows and entries[0].follows != _line_at(log, -1)[0]:
                     raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
-                lines: list[_Line] = []
-                for entry in entries:
-                    record, fields = entry._record, _FIELDS.get(entry.kind)
-                    head = entry.id, entry.kind, entry.created_at, entry.round, entry.version
-                    if record is None or fields is None or entry._body is not None or entry.version != BODY_VERSION:
-                        lines.append((*head, entry.body))
-                    else:
-                        values = [record.__dict__[field] for field in fields]
-                        if entry.kind in _PACKED:
-                            values[-1] = _PACKED[entry.kind][0](values[-1])
-                        lines.append((*head, None, *values))
-                log += lines  # in one step: readers see all of them or none
+                log += [_pack_line(entry) for entry in entries]  # in one step: readers see all of them or none
+                if after % BLOCK + len(entries) >= BLOCK:
+                    for start in range(after - after % BLOCK, len(log) - BLOCK + 1, BLOCK):
+                        _pack_block(log, start)
                 return after + len(entries)
             finally:
                 self._appending = False
@@ -89,21 +166,7 @@ class InMemoryStore(Store):
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
         lines = log[after:] if limit is None else log[after : after + limit]  # as they are now
-        return (
-            Entry(
-                kind,
-                record=create_unchecked(KINDS[kind], dict(zip(_FIELDS[kind], _unpack(kind, values), strict=True)))
-                if body is None
-                else None,
-                body=body,
-                id=id_,
-                created_at=created_at,
-                number=number,
-                round=round_,
-                version=version,
-            )
-            for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(lines, after + 1)
-        )
+        return _read_lines(lines, after)
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
@@ -115,8 +178,16 @@ class InMemoryStore(Store):
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
-            id_, kind, created_at, round_, *_ = log[number - 1]
-            log[number - 1] = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
+            id_, kind, created_at, round_, *_ = _line_at(log, number - 1)
+            line = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
+            block, start = log[number - 1], (number - 1) // BLOCK * BLOCK
+            if isinstance(block, bytes):
+                lines = _unpack_block(block)
+                lines[(number - 1) % BLOCK] = line
+                packed = marshal.dumps(lines)
+                log[start : start + BLOCK] = [packed if one is block else one for one in log[start : start + BLOCK]]
+            else:
+                log[number - 1] = line
 
     def purge(self, session: str) -> None:
         with self._lock:

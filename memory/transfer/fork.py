@@ -21,7 +21,7 @@ from ..entries import (
 )
 from ..errors import SessionPurged, UnknownRound
 from ..journal import withdraw_reductions
-from ..log.round_store import PURGED
+from ..log.state import PURGED
 from ..overlays import find_newest_query, hides_words
 from ..rounds import copy_with
 from ..stores import InMemoryStore, Store

@@ -23,7 +23,7 @@ from ..entries import (
     RoundOpened,
 )
 from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreDamaged, StoreError
-from ..log.round_store import PURGED
+from ..log.state import PURGED
 from ..rounds import Record, freeze
 from ..stores import InMemoryStore, Store
 

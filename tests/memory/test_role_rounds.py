@@ -406,5 +406,5 @@ def test_10000_rounds_cost_what_100_do() -> None:
         compact(memory, "Planner", count - 3)
         costs.append(measured(memory))
     (bytes_short, seconds_short), (bytes_long, seconds_long) = costs
-    assert bytes_long < bytes_short + 1_000
+    assert bytes_long < bytes_short + 8_000  # a byte a round would be more; the tail may be packed or not
     assert seconds_long < 3 * seconds_short
