@@ -125,9 +125,10 @@ class Cycle:
     def _check_model(self, model: str) -> None:
         """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""
         self._is_checked = True
-        if encoding_for(model) is None or window_of(model) is None:
-            encoding = encoding_for(model) or DEFAULT_ENCODING
-            self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=encoding))
+        encoding, window = encoding_for(model), window_of(model)
+        if encoding is None or window is None:
+            told = encoding or DEFAULT_ENCODING
+            self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=told, window=window))
 
     def read_rounds(self) -> Rounds | HostRounds:
         """Return the rounds as they are now, as the role sees them."""

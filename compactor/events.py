@@ -490,14 +490,16 @@ class PersistFailed(CompactionEvent):
 
 
 class ModelUnknown(CompactionEvent):
-    """The model's tokenizer or window is unknown; a default is used."""
+    """The model's tokenizer or window is unknown, or both; a default is used."""
 
     name: ClassVar[str] = "tokens.model_unknown"
     level: ClassVar[str] = "warning"
     model: str
     """The model."""
     encoding: str
-    """The encoding that counts tokens instead."""
+    """The encoding that counts tokens: the model's own, or the default if it is unknown."""
+    window: int | None = None
+    """The model's window in tokens; None: unknown, and 128,000 count as its window."""
 
 
 # Characters that a terminal acts on instead of showing them, except line ends and tabs: C0 and C1 controls, line and

@@ -22,10 +22,11 @@ MAX_REFUSED = 2
 class Experience:
     """What one compactor's summarizer has answered so far; lengths in tokens, None: unknown. One thread writes it."""
 
-    #: The length of an answer that holds all notes, and of one that changes some.
+    #: The length of an answer that holds all notes, of one that changes some, and of notes on new rounds alone.
     full: float | None = None
     changes: float | None = None
-    #: Requests for changes, and how many of their answers were refused.
+    addition: float | None = None
+    #: Requests for changes, and how many of their answers were refused as no changes, or before any was accepted.
     asked_for_changes: int = 0
     refused_changes: int = 0
     #: The share of continued prompts that the provider had in its cache, newer ones counting more.
@@ -53,15 +54,31 @@ class Experience:
             asks = f"with a transcript{tried}"
         known = [
             f"{name} {tokens:,.0f} tokens"
-            for name, tokens in (("all notes", self.full), ("changes of them", self.changes))
+            for name, tokens in (
+                ("all notes", self.full),
+                ("changes of them", self.changes),
+                ("notes on new rounds", self.addition),
+            )
             if tokens is not None
         ]
         writes = f"Writes: {', '.join(known) or 'nothing so far'}"
         asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
         return [f"Asks: {asks}.", f"{writes}{asked if self.asked_for_changes else ''}."]
 
-    def note_answer(self, kind: RequestKind, answer: Summary, tokens: int, *, continued: bool, refused: bool) -> None:
-        """Take note of an *answer* to a request of that *kind*; it is *tokens* long unless its usage says otherwise."""
+    def note_answer(
+        self,
+        kind: RequestKind,
+        answer: Summary,
+        tokens: int,
+        *,
+        continued: bool,
+        refused: str = "",
+        is_addition: bool = False,
+    ) -> None:
+        """Take note of an *answer* to a request of that *kind*; it is *tokens* long unless its usage says otherwise.
+
+        *refused* is the check that refused it. *is_addition*: it was asked for notes on the new rounds alone.
+        """
         usage = answer.usage or {}
         reported = usage.get("output_tokens", 0)
         length = float(reported if 0 < reported <= MAX_ANSWER else tokens)
@@ -69,11 +86,20 @@ class Experience:
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
-            self.cached = share if self.cached is None else self.cached + NEWEST * (share - self.cached)
+            self.cached = _mean(self.cached, share)
         if kind == "changes":
             self.asked_for_changes += 1
-            self.refused_changes += refused
-            if not refused:
-                self.changes = length if self.changes is None else self.changes + NEWEST * (length - self.changes)
-        elif kind == "rounds" and not refused:
-            self.full = length if self.full is None else self.full + NEWEST * (length - self.full)
+            # "None" from a model that has written changes before says nothing of how well it keeps the form.
+            self.refused_changes += bool(refused) and (refused != "hollow" or self.changes is None)
+        if refused:
+            return
+        if kind == "changes":
+            self.changes = _mean(self.changes, length)
+        elif kind == "rounds" and is_addition:
+            self.addition = _mean(self.addition, length)
+        elif kind == "rounds":
+            self.full = _mean(self.full, length)
+
+
+def _mean(before: float | None, newest: float) -> float:
+    return newest if before is None else before + NEWEST * (newest - before)

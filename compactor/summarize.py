@@ -248,7 +248,8 @@ class Work:
         if accepted is None:
             self._take_turn(request)
             self.emit(Started(**span, tokens_before=tokens_before))
-            accepted = self._ask_until_accepted(request, source, accept, span)
+            is_addition = shown is None and previous is not None
+            accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
         summary = accepted.summary
         self.origin, self.major = Origin(digest, CHECKS, self.strategy), major or self.major
         if not is_kept and self.journal is not None:
@@ -277,6 +278,8 @@ class Work:
         source: Source,
         accept: Callable[[object], CheckedSummary],
         span: Mapping[str, Any],
+        *,
+        is_addition: bool,
     ) -> CheckedSummary:
         """Return what *accept* makes of the first answer that passes, with the usage of all attempts."""
         once = self.deterministic or request.kind == "changes"
@@ -289,14 +292,20 @@ class Work:
             answer = Summary(given) if isinstance(given, str) else given
             told = answer if isinstance(answer, Summary) else Summary("")
             usage = add_usage(usage, told.usage)
-            note = partial(self.experience.note_answer, request.kind, told, continued=asked.continued is not None)
+            note = partial(
+                self.experience.note_answer,
+                request.kind,
+                told,
+                continued=asked.continued is not None,
+                is_addition=is_addition,
+            )
             try:
                 accepted = accept(answer)
-                note(self.count(accepted.said), refused=False)
+                note(self.count(accepted.said))
                 return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
                 rejected.usage = usage
-                note(0, refused=True)  # its text may be no text
+                note(0, refused=rejected.check)  # its text may be no text
                 self.emit(
                     Rejected(
                         **span,

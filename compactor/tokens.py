@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -198,15 +199,17 @@ _encodings = _Encodings()
 def encoding_for(model: str) -> str | None:
     """Return the encoding that *model* uses; None for an unknown model.
 
-    The part before the last slash is the provider's, as in ``openai/gpt-4o``.
+    The part before the last slash is the provider's, as in ``openai/gpt-4o``, or before the first colon, as in
+    ``openai:gpt-4o``.
     """
     import tiktoken
 
-    try:
-        name = tiktoken.encoding_name_for_model(model.rpartition("/")[2].lower())
-    except KeyError:
-        return None
-    return name if name in ("o200k_base", "cl100k_base") else DEFAULT_ENCODING
+    name = model.rpartition("/")[2].lower()
+    for spelling in (name, name.partition(":")[2]):
+        with suppress(KeyError):
+            encoding = tiktoken.encoding_name_for_model(spelling)
+            return encoding if encoding in ("o200k_base", "cl100k_base") else DEFAULT_ENCODING
+    return None
 
 
 _COUNTERS: dict[str, TokenCounter] = {

@@ -41,13 +41,18 @@ def choose_form(
     """
     full = experience.full or full
     changes = experience.changes if experience.changes is not None else FIRST_CHANGES * full
+    asks_for_changes = takes_changes and experience.keeps_form
+    # An addition replaces nothing: one short one, after changes that were refused, is no reason to keep to it.
+    addition = full if asks_for_changes else experience.addition or full
     stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     options: list[tuple[float, Form, int]] = []
     for period in range(MIN_PERIOD, MAX_PERIOD + 1):
-        if takes_changes and experience.keeps_form:
+        if asks_for_changes:
             options.append((cost_of_period(period, changes, full, output, stay_price + read), "changes", period))
         if style == "separate":  # behind the agent's prompt, a model would tell again what stands there
-            options.append((cost_of_period(period, full, full, output, stay_price + read / period), "addition", period))
+            options.append(
+                (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
+            )
     _, form, period = min(options, default=(0.0, "full", 1))
     return form, period

@@ -103,7 +103,8 @@ class NotesQuestion(SummaryQuestion):
             full=min(self._target(self.target_tokens, edits=False) or DEFAULT_NOTES, DEFAULT_NOTES),
             takes_changes=self.work.takes_changes and not refused,
         )
-        longest = view.ledger.count(previous.summary) + (self.work.experience.full or 0)
+        experience = self.work.experience
+        longest = view.ledger.count(previous.summary) + (experience.addition or experience.full or 0)
         if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
             return "full"  # or it would be refused
         if previous.extra.get(WRITTEN_AGO, 0) + 1 < period:

@@ -30,7 +30,8 @@ ANSWERS = st.lists(
 def noted(*answers: tuple[Any, Any, int, bool, bool]) -> Experience:
     experience = Experience()
     for kind, usage, tokens, continued, refused in answers:
-        experience.note_answer(kind, Summary("Noted.", usage), tokens, continued=continued, refused=refused)
+        check = "malformed" if refused else ""
+        experience.note_answer(kind, Summary("Noted.", usage), tokens, continued=continued, refused=check)
     return experience
 
 
@@ -101,3 +102,25 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
     for mean in (experience.changes, experience.full):
         assert mean is not None
         assert min(lengths) <= mean <= max(lengths)
+
+
+def test_an_addition_is_no_measure_of_all_notes() -> None:
+    """Notes on a few new rounds are short; all notes are not, and what they cost is weighed by their own length."""
+    experience = noted(("rounds", None, 900, False, False))
+    experience.note_answer("rounds", Summary("Noted."), 40, continued=False, is_addition=True)
+    assert (experience.full, experience.addition) == (900, 40)
+    assert "notes on new rounds 40 tokens" in "".join(experience.describe())
+
+
+@given(st.integers(1, 50))
+def test_a_model_that_has_written_changes_may_say_that_nothing_changes(times: int) -> None:
+    """That is refused after a long conversation, but it says nothing of the form; from one that never wrote any it does."""
+    writer, other = noted(("changes", None, 40, False, False)), Experience()
+    for experience in (writer, other):
+        for _ in range(times):
+            experience.note_answer("changes", Summary("none"), 1, continued=False, refused="hollow")
+    assert (writer.keeps_form, writer.refused_changes) == (True, 0)
+    assert other.keeps_form == (times < MAX_REFUSED)
+    for _ in range(max(MAX_REFUSED, times + 1)):
+        writer.note_answer("changes", Summary("Hello!"), 1, continued=False, refused="malformed")
+    assert not writer.keeps_form

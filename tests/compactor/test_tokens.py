@@ -188,6 +188,9 @@ def test_clipping_takes_no_more_than_it_must(text: str) -> None:
         ("gpt-4o-mini", "o200k_base"),
         ("ft:gpt-4o:org:name:id", "o200k_base"),
         ("openrouter/openai/gpt-4.1", "o200k_base"),
+        ("openai:gpt-4", "cl100k_base"),
+        ("openai:gpt-4o", "o200k_base"),
+        ("azure:ft:gpt-4:org:name:id", "cl100k_base"),
         ("gpt-5", "o200k_base"),
         ("o3", "o200k_base"),
         ("o3-mini", "o200k_base"),
@@ -200,7 +203,9 @@ def test_a_model_maps_to_its_encoding(model: str, encoding: str) -> None:
     assert counter_for(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字", encoding)
 
 
-@pytest.mark.parametrize("model", ["", "no-such-model", "claude-sonnet", "qwen3", "gpt"])
+@pytest.mark.parametrize(
+    "model", ["", "no-such-model", "claude-sonnet", "qwen3", "gpt", "openai:", "anthropic:claude", "llama3:8b"]
+)
 def test_nobody_knows_an_unknown_model(model: str) -> None:
     """It has no encoding, which the compactor tells of, and is counted in the default one."""
     assert encoding_for(model) is None
