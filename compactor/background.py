@@ -23,7 +23,7 @@ from .config import CompactorConfig, check_config
 from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
-from .cost.publication import Deferral, Publication, budget_in, prices_in, publication_of
+from .cost.publication import Deferral, Publication, publication_of
 from .cycle import Cycle, Strategy
 from .events import EventLog, Reverted, Skip
 from .host_rounds import rounds_for
@@ -154,11 +154,9 @@ class ContextCompactor:
         model = getattr(self.summarizer, "model", None)
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
             trigger = Automatic(model)
-        deferral: Deferral | None = None
-        if publish != "immediately":
-            budgets = [most for most in (config.max_tokens, budget_in(trigger)) if most is not None]
-            policy = publication_of(publish, prices or prices_in(trigger), min(budgets, default=None))
-            deferral = Deferral(policy, clock.now, emit) if policy is not None else None
+        condition = when(trigger).within(config) if trigger else default_trigger(config)
+        publication = partial(publication_of, publish, prices, condition, config.max_tokens)
+        is_deferred = publication() is not None  # raises if it is no policy
         usual: tuple[Strategy, ...] = (compact_rounds,)
         if isinstance(trigger, Automatic):
             usual = (offload_large(kinds="tool_result", preview=400, ending=200), compact_notes_in_view)
@@ -171,12 +169,12 @@ class ContextCompactor:
             config=config,
             rounds_getter=rounds_getter,
             journal=self._journal,
-            trigger=when(trigger).within(config) if trigger else default_trigger(config),
+            trigger=condition,
             strategies=chain,
             ledger=Ledger(role, self._count),
             emit=emit,
             monotonic=clock.monotonic,
-            deferral=deferral,
+            deferral=Deferral(publication, clock.now, emit) if is_deferred else None,
             header_tokens=header_tokens,
             plan=plan,
         )

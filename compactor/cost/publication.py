@@ -135,15 +135,19 @@ def budget_in(trigger: object) -> int | None:
     return min((one for one in found if one is not None), default=None)
 
 
-def publication_of(publish: Publication | str, prices: Prices | None, budget: int | None) -> Publication | None:
-    """Return the policy that *publish* names or is; None: show at once. *budget* is that of configuration and trigger.
+def publication_of(
+    publish: Publication | str, prices: Prices | None, trigger: object, max_tokens: int | None
+) -> Publication | None:
+    """Return the policy that *publish* names or is; None: show at once. It goes by *prices*, or those of *trigger*, and
+    by the smaller of *max_tokens* and the budget of *trigger*: an automatic one finds them as it works.
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
     if publish == "immediately":
         return None
+    budget = min((most for most in (max_tokens, budget_in(trigger)) if most is not None), default=None)
     if publish == "deferred":
-        return deferred(prices, budget=budget)
+        return deferred(prices or prices_in(trigger), budget=budget)
     if isinstance(publish, DeferredPublication):
         return publish if publish.budget is not None else copy_with(publish, budget=budget)
     if isinstance(publish, str):
@@ -191,12 +195,18 @@ def ahead_of(view: View, compaction: CompactedMessage) -> View:
 
 
 class Deferral:
-    """Defers one compactor's publications until *publication* decides to show them. Any thread may ask.
+    """Defers one compactor's publications until the policy that *publication* returns decides to show them. Any thread
+    may ask.
 
     A deferred compaction that is lost is an event.
     """
 
-    def __init__(self, publication: Publication, now: Callable[[], datetime], emit: Callable[[Event], object]) -> None:
+    def __init__(
+        self,
+        publication: Callable[[], Publication | None],
+        now: Callable[[], datetime],
+        emit: Callable[[Event], object],
+    ) -> None:
         self._publication = publication
         self._now = now
         self._emit = emit
@@ -235,7 +245,8 @@ class Deferral:
         moment = self._moment(view, found)
         shorter = moment.ahead < moment.shown
         try:
-            decision: object = self._publication(moment)
+            decide = self._publication()
+            decision: object = decide(moment) if decide is not None else None
             if not isinstance(decision, Decision):
                 raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(decision).__name__}")
         except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)

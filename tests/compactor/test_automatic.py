@@ -21,7 +21,7 @@ from compactor import (
     compose,
 )
 from compactor.cost import Prices
-from compactor.events import CostEvaluated, Discarded, Failed, Reduced, Rejected
+from compactor.events import CostEvaluated, Deferred, Discarded, Failed, Reduced, Rejected
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt, count_tokens
 from memory import InMemoryStore, Memory
@@ -100,6 +100,22 @@ def test_the_budget_is_kept_where_it_is_too_small_to_wait() -> None:
     assert "budget" in {look.reason for look in due}
     assert max(prompt.tokens for prompt in session.prompts) <= 3_000
     assert not any(prompt.report.omitted_rounds for prompt in session.prompts), "nothing had to be left out"
+
+
+@pytest.mark.parametrize(("model", "write"), [("gpt-4o", 1.0), ("claude-sonnet-4-5", 1.25)])
+def test_what_is_deferred_is_weighed_by_the_prices_and_the_budget_that_were_found(model: str, write: float) -> None:
+    """They are known long after the compactor was made; a prompt that grows long shows what is deferred at the latest."""
+    session = Session(Client(hit=0.9), agent=model, budget=6_000, model=model, publish="deferred").turns(80)
+    weighed = [event for event in of_kind(session.events, Deferred) if event.price]
+    found = Prices.of_model(model)
+    assert found.cache_write == pytest.approx(write)
+    for event in weighed:
+        assert event.price == pytest.approx((event.summary + event.retained) * (write - found.cached_input))
+        assert event.shows == (event.reason in ("budget", "repaid", "cold"))
+        if event.reason == "saving":
+            assert event.tokens_before <= 0.85 * 6_000
+    assert {"saving"} < {event.reason for event in weighed}
+    assert max(prompt.tokens for prompt in session.prompts) <= 6_000
 
 
 def test_until_a_prompt_was_composed_the_rule_of_rounds_decides() -> None:

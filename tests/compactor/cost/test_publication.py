@@ -102,21 +102,21 @@ def test_words_and_callables_say_when() -> None:
     def mine(_moment: Moment) -> Decision:
         return Decision(show=False, reason="never")
 
-    assert publication_of("immediately", None, 8_000) is None
-    assert publication_of("deferred", None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
-    assert publication_of("deferred", Prices(cached_input=0.5), None) == deferred(Prices(cached_input=0.5))
-    assert publication_of(deferred(cache_seconds=60.0), None, 8_000) == DeferredPublication(
+    assert publication_of("immediately", None, None, 8_000) is None
+    assert publication_of("deferred", None, None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
+    assert publication_of("deferred", Prices(cached_input=0.5), None, None) == deferred(Prices(cached_input=0.5))
+    assert publication_of(deferred(cache_seconds=60.0), None, None, 8_000) == DeferredPublication(
         cache_seconds=60.0, budget=8_000
     )
-    assert publication_of(deferred(budget=9), None, 8_000) == deferred(budget=9)
-    assert publication_of(mine, None, 8_000) is mine
+    assert publication_of(deferred(budget=9), None, None, 8_000) == deferred(budget=9)
+    assert publication_of(mine, None, None, 8_000) is mine
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: publication_of("when_possible", None, None), ValueError, "deferred"),
-        (lambda: publication_of(3, None, None), TypeError, "callable"),
+        (lambda: publication_of("when_possible", None, None, None), ValueError, "deferred"),
+        (lambda: publication_of(3, None, None, None), TypeError, "callable"),
         (lambda: deferred(cache_seconds=-1.0), ValueError, "cache_seconds"),
         (lambda: deferred(cache_seconds=math.nan), ValueError, "cache_seconds"),
         (lambda: deferred(budget=0), ValueError, "budget"),
