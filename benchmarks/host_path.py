@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import platform
 import statistics
 import sys
@@ -177,6 +178,21 @@ def held(post: int, input_tokens: int = INPUT_TOKENS) -> float:
     return steps.longest * 1_000
 
 
+def control(pause: float, turns: int) -> tuple[float, list[float]]:
+    """Return the CPU of one ``json.dumps`` in a row of many, and of each after a *pause*, sorted, in milliseconds."""
+    message = {"role": "user", "content": QUESTION}
+    taken: list[float] = []
+    for wait in (0.0, pause):
+        warm, taken = statistics.median(taken or [0.0]), []
+        for _ in range(turns):
+            if wait:
+                time.sleep(wait)
+            began = time.thread_time()
+            json.dumps(message)
+            taken.append((time.thread_time() - began) * 1_000)
+    return warm, sorted(taken)
+
+
 def row(found: Turns, base: Turns) -> str:
     wall, chat = sorted(found.wall), sorted(found.own)
     cpu, own = statistics.median(found.cpu), statistics.median(found.own)
@@ -202,6 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     base = next((one for one in found if one.at == 100), found[0])
     for one in found:
         print(row(one, base), flush=True)
+    if given.pause:
+        warm, cold = control(given.pause, given.turns)
+        after = f"after the pause {statistics.median(cold):.3f} ms, p99 {cold[len(cold) * 99 // 100]:.3f} ms"
+        print(f"\nWhat the pause alone costs: one json.dumps takes {warm:.3f} ms of CPU in a row of many, {after}.")
     print("\n| compacted on the compactor's thread | longest step that holds Python's lock |\n|---|--:|")
     for name, post in ((f"{INPUT_TOKENS:,} tokens", 0), (f"and a post of {LONGEST_POST:,} characters", LONGEST_POST)):
         print(f"| {name} | {min(held(post) for _ in range(TIMES)):.1f} ms |", flush=True)
