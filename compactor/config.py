@@ -1,7 +1,5 @@
 """The configuration of one compactor, and settings that give each role its own."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os
@@ -13,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -129,16 +127,16 @@ class CompactorConfig(BaseModel):
         """The template at ``prompt_template_path``, as it was when the configuration was made."""
         return self._prompt
 
-    def copy_with(self, **changes: Any) -> CompactorConfig:
+    def copy_with(self, **changes: Any) -> Self:
         """Return a copy with *changes*, validated like a new configuration."""
         config = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | changes))
         return config if "prompt_template_path" in changes else config.with_prompt(self.prompt)
 
-    def with_defaults(self, **defaults: Any) -> CompactorConfig:
+    def with_defaults(self, **defaults: Any) -> Self:
         """Return a copy with *defaults* for the fields that were not set."""
         return self.copy_with(**{name: value for name, value in defaults.items() if name not in self.model_fields_set})
 
-    def with_prompt(self, prompt: PromptTemplate) -> CompactorConfig:
+    def with_prompt(self, prompt: PromptTemplate) -> Self:
         """Return a copy with *prompt* as its prompt, which need not be a file."""
         config = self.model_copy()
         config._prompt = prompt
@@ -199,7 +197,7 @@ class Settings:
         env: Mapping[str, str] | None = None,
         *,
         ignore: str | Iterable[str] = (),
-    ) -> Settings:
+    ) -> Self:
         """Return the settings in the JSON file at *path*. Raises ``ConfigError`` if they are invalid."""
         require("path", path, str | os.PathLike, "the path of a JSON file")
         file = Path(path)
@@ -213,7 +211,7 @@ class Settings:
         base_dir: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         ignore: str | Iterable[str] = (),
-    ) -> Settings:
+    ) -> Self:
         """Return the settings in *data*, with the keys of the file. Prompt paths are looked up in *base_dir* first."""
         return cls._from_values(data, "", None if base_dir is None else Path(base_dir).absolute(), env, ignore)
 
@@ -225,7 +223,7 @@ class Settings:
         base_dir: Path | None,
         env: Mapping[str, str] | None,
         ignore: str | Iterable[str],
-    ) -> Settings:
+    ) -> Self:
         require("ignore", ignore, Iterable, "what the host's own keys begin with, in a list")
         if not isinstance(data, Mapping):
             raise ConfigError((where.rstrip(": ") or "settings", "must be one object of settings, as in {...}"))

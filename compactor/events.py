@@ -3,8 +3,6 @@
 The one exception is ``unknown_identifiers``: names that a summarizer made up, at level debug only.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

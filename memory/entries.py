@@ -1,13 +1,11 @@
 """The entries of a session's log, one typed record for each kind: the durable format of stores and exporters."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field
 
@@ -356,7 +354,7 @@ class Entry:
         self._body = body
 
     @classmethod
-    def of(cls, record: Record, *, created_at: datetime | None = None, round: int = 0, follows: str = "") -> Entry:  # noqa: A002
+    def of(cls, record: Record, *, created_at: datetime | None = None, round: int = 0, follows: str = "") -> Self:  # noqa: A002
         """Return a new entry that holds *record*."""
         return cls(NAMES[type(record)], record=record, created_at=created_at, round=round, follows=follows)
 
@@ -380,7 +378,7 @@ class Entry:
         decode((self,), records)
         return records[0]
 
-    def with_number(self, number: int) -> Entry:
+    def with_number(self, number: int) -> Self:
         """Return the same entry at its place in the log."""
         entry = copy.copy(self)
         entry.number, entry.follows = number, ""

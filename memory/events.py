@@ -1,7 +1,5 @@
 """Events of a Memory: typed and frozen, with facts but never with a message's content."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial

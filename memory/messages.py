@@ -32,7 +32,7 @@ _ABSENT = "openai_absent"
 #: The extra of most user messages, shared by all of them.
 NO_FIELDS = freeze_mapping({OPENAI_FIELDS: {}})
 #: Fields that most posts share.
-NO_POST = Post(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
+NO_POST = Post.model_construct(id="", send_from="", send_to="", created_at=datetime.min.replace(tzinfo=UTC)).__dict__
 
 
 def parse(message: Mapping[str, Any]) -> Post:

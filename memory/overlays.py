@@ -1,7 +1,5 @@
 """Overlays: records that say "this span now reads as that". Memory knows nothing else of compaction."""
 
-from __future__ import annotations
-
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -214,7 +212,7 @@ class JournalState(NamedTuple):
     #: The newest round there was when the last revert happened; None unless the newest entry is a revert.
     revert_round_id: str | None = None
     #: The answers that were paid for and made from this generation, oldest first.
-    prepared: tuple[CompactionPrepared, ...] = ()
+    prepared: tuple["CompactionPrepared", ...] = ()
 
 
 class Origin(NamedTuple):

@@ -1,6 +1,6 @@
 """Records: rounds, their posts and attachments. Frozen, all the way down."""
 
-from __future__ import annotations
+# Modules of pydantic models do not import annotations from __future__: pydantic would compile each of them again.
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -38,10 +38,10 @@ class FrozenMapping(dict[str, Any]):
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
-    def __copy__(self) -> FrozenMapping:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> FrozenMapping:
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from memory.errors import ContextError
 from memory.patterns import compile_later
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     import yaml
 
 __all__ = [
@@ -261,14 +262,21 @@ def contract(name: str) -> PromptTemplate:
 @cache
 def shipped() -> tuple[str, ...]:
     """Return the names of the prompts that come with the library."""
-    files = (entry.name for entry in resources.files(__name__).iterdir())
+    files = (entry.name for entry in _files().iterdir())
     names = (name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
     return tuple(sorted(name for name in names if name not in CONTRACTS))
 
 
 @cache
 def _load_shipped(name: str) -> PromptTemplate:
-    return _parse(resources.files(__name__).joinpath(f"{name}.yaml").read_bytes(), name)
+    return _parse(_files().joinpath(f"{name}.yaml").read_bytes(), name)
+
+
+def _files() -> Traversable:
+    """Return the folder of this package, which may lie in an archive."""
+    from importlib import resources
+
+    return resources.files(__name__)
 
 
 def _read(path: Path) -> bytes:

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -415,6 +414,8 @@ def _retry_after(headers: Any) -> float | None:
     try:
         seconds = float(value)
     except ValueError:
+        from email.utils import parsedate_to_datetime
+
         try:
             date = parsedate_to_datetime(value)
         except (ValueError, OverflowError):
