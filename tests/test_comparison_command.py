@@ -16,7 +16,7 @@ from benchmarks.comparison.adapter import Setting
 from benchmarks.comparison.conversations import airline
 from benchmarks.comparison.door import Door
 from benchmarks.comparison.driver import play
-from benchmarks.comparison.environments import Unavailable, made, python_for, requirements_of
+from benchmarks.comparison.environments import Unavailable, make_environment, python_for, requirements_of
 from benchmarks.comparison.page import RESULTS, beside, read
 from benchmarks.peers import nothing, ours
 
@@ -29,18 +29,18 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     commands: list[list[str]] = []
     monkeypatch.setattr(environments, "_run", lambda command, _module: commands.append(command))
     folder = tmp_path / "made"
-    python = Path(made("plain", folder, tmp_path))
+    python = Path(make_environment("plain", folder, tmp_path))
     place = python.parents[1]
     assert place.parent == folder
     assert [command[1:3] for command in commands] == [["-m", "venv"], ["-m", "pip"]]
     (place / "complete").unlink()
     (place / "half").write_text("", encoding="utf-8")
-    made("plain", folder, tmp_path)
+    make_environment("plain", folder, tmp_path)
     assert not (place / "half").exists()
     assert len(commands) == 4
-    assert made("plain", folder, tmp_path) == str(python)
+    assert make_environment("plain", folder, tmp_path) == str(python)
     assert len(commands) == 4
-    assert made("ours", folder) == sys.executable
+    assert make_environment("ours", folder) == sys.executable
     assert requirements_of("ours") is None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.quality import measured, tables
 
 from .conversations import SCENARIOS, Absent, Scenario, chat
-from .environments import PEERS, Unavailable, default_folder, made
+from .environments import PEERS, Unavailable, default_folder, make_environment
 from .money import LISTS
 from .page import CPU, QUALITY, beside, read, section, written
 from .playing import Contender, Outcome, alone, played
@@ -97,7 +97,7 @@ def _pythons(options: argparse.Namespace) -> Iterator[Contender]:
     """Give every adapter that can be run here, with its Python; say of the others why not."""
     for module, variant in contenders(options.only):
         try:
-            yield Contender(module, variant, made(module, options.environments))
+            yield Contender(module, variant, make_environment(module, options.environments))
         except Unavailable as reason:
             print(f"{module} is left out: {reason}", file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Unavailable", "default_folder", "made", "python_for", "requirements_of"]
+__all__ = ["Unavailable", "default_folder", "make_environment", "python_for", "requirements_of"]
 
 PEERS = Path(__file__).parents[1] / "peers"
 _NEEDS = re.compile(r"^#\s*python\s*(>=|==)\s*3\.(\d+)", re.MULTILINE | re.IGNORECASE)
@@ -31,7 +31,7 @@ def requirements_of(module: str, peers: Path = PEERS) -> Path | None:
     return file if file.is_file() else None
 
 
-def made(module: str, folder: Path, peers: Path = PEERS) -> str:
+def make_environment(module: str, folder: Path, peers: Path = PEERS) -> str:
     """Return the Python of *module*'s environment, made below *folder* where it is not there yet."""
     requirements = requirements_of(module, peers)
     if requirements is None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from held_session import FullStore
+from deferred_session import FullStore
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scene import ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, prices

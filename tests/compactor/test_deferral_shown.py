@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from deferred_session import DEAR, FullStore, Scene, long_round, requests, text
 from executors import SOON
-from held_session import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
 from views import ledger_of
 

@@ -1,4 +1,4 @@
-"""A round becomes messages that providers accept, in units that are never torn."""
+"""A round becomes messages that providers accept, in groups that are never torn."""
 
 from __future__ import annotations
 

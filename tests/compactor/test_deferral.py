@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deferred_session import DEAR, FullStore, Scene, long_round, requests, text
 from executors import SOON, ManualExecutor
-from held_session import DEAR, FullStore, Scene, long_round, requests, text
 from scene import CONFIG, ROLE, Heard, add_round, in_thread, of_kind, prices
 
 from compactor import (
