@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import add
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from memory import Memory
 from memory.hooks import renew_after_fork
 from memory.messages import FUNCTION
-from memory.overlays import Reductions
+from memory.overlays import Reduction, Reductions
 from memory.rounds import USER, Round, copy_with
 from memory.visibility import Rounds
 
@@ -97,6 +98,17 @@ class PromptLimits:
     model: str = ""
 
 
+class Published(NamedTuple):
+    """What reports say of a round's published reductions."""
+
+    #: The round's number in the log.
+    number: int
+    #: How often something had been erased from the log when they were counted.
+    moment: int
+    reductions: tuple[Reduction, ...]
+    reduced: tuple[Reduced, ...]
+
+
 class Ledger:
     """The costs of one role's rounds under one token counter. Any number of threads may ask it."""
 
@@ -108,8 +120,9 @@ class Ledger:
         #: Tokens of the last prompt's messages before the compaction, and of its tools; only the composer knows them.
         self.header_tokens = 0
         self.tool_tokens = 0
-        #: What reports say of published reductions, each counted once.
+        #: What reports say of published reductions, each counted once; and of those in the last prompt, by round.
         self.reduced: dict[object, Reduced] = {}
+        self.published: dict[str, Published] = {}
         # No lock for these: the worst that two threads can do is to count something twice.
         self._texts: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -192,7 +205,7 @@ class Ledger:
         """Have the next call go on from *prefix*, and let go of everything else. Called with the lock."""
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
-            self._shortened = {}
+            self._shortened, self.published = {}, {}
             for round_id in erased:
                 self._open_accounts.pop(round_id, None)
             accounts = [*self._accounts.items(), *self._kept.items()]

@@ -11,14 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
 
-from memory.overlays import PINNED, CompactedMessage
+from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import place_reference, post_reference, range_reference
-from memory.rounds import cached_property, copy_with
+from memory.rounds import Round, cached_property, copy_with
 
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
-from .accounting import MAX_OPEN_GROUPS
+from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, copy_messages, measure_depth
 from .open_rounds import Block, OpenAccount
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
@@ -534,25 +534,38 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     """Return the published reductions that a prompt shows, in the order of the log.
 
     Without those that were shortened further for this prompt, which *report* has, and those that are left out with
-    their round. Each is counted once; takes time in proportion to the reductions of the tail.
+    their round. Takes time in proportion to the rounds that have some, and to new ones.
     """
     further, omitted = {one.ref for one in report.reductions}, frozenset(report.omitted_rounds)
     contents = {str(message.get("content")) for message in messages} if omitted else set()
-    known, published = view.ledger.reduced, []
+    ledger, published = view.ledger, list[Reduced]()
+    known, ledger.published = ledger.published, {}
     places = {round_id: (view.rounds.end_of(round_id) or 0) - 1 for round_id in view.reductions.by_round}
     for round_id, place in sorted(places.items(), key=lambda item: item[1]):
         if place not in view.places:
             continue
-        round_ = view.rounds[place]
-        for reduction in view.reductions.of(round_id):
-            text = reduction.text
-            key = (round_id, reduction.first_number, reduction.last_number, view.rounds.redactions, hash(text))
-            reduced = known.get(key)
-            if reduced is None:
-                if len(known) >= MAX_OPEN_GROUPS:
-                    known.clear()
-                reduced = known[key] = measure_reduction(round_, reduction, view.ledger.count)
-            is_shown = round_.number not in omitted or (text and text in contents)
-            if is_shown and reduced.ref not in further:
-                published.append(reduced)
+        moment, reductions = view.rounds.redactions, view.reductions.of(round_id)
+        found = known.get(round_id)
+        if found is None or found.moment != moment or found.reductions is not reductions:
+            found = _measure_published(view, view.rounds[place], reductions)
+        ledger.published[round_id] = found
+        if found.number in omitted:
+            pairs = zip(reductions, found.reduced, strict=True)
+            reduced = [one for reduction, one in pairs if reduction.text and reduction.text in contents]
+        else:
+            reduced = list(found.reduced)
+        published += [one for one in reduced if one.ref not in further] if further else reduced
     return tuple(published)
+
+
+def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> Published:
+    """Return what prompts report of the published *reductions* of a round. Each is counted once."""
+    known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[Reduced]()
+    for reduction in reductions:
+        key = (round_.id, reduction.first_number, reduction.last_number, moment, hash(reduction.text))
+        if key not in known:
+            if len(known) >= MAX_OPEN_GROUPS:
+                known.clear()
+            known[key] = measure_reduction(round_, reduction, view.ledger.count)
+        reduced.append(known[key])
+    return Published(round_.number, moment, reductions, tuple(reduced))

@@ -518,6 +518,7 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
     (key,) = ledger.reduced
     ledger.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
+    ledger.published.clear()
 
     assert compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions == (told,)
     assert list(ledger.reduced) == [key]
