@@ -461,7 +461,7 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
         # What the agent has just read back is not taken from it again, but for lack of any room.
         if part.group.recalls and part.round_.id == newest_id:
             back.add(number)
-        parts.append(part if number in back else _clip(frame, part, limit))
+        parts.append(part if number in back or part.tokens <= limit else _clip(frame, part, limit))
         if part.pinned:
             room -= part.tokens
         else:
