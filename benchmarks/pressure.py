@@ -1,4 +1,4 @@
-"""Every prompt of real tool-calling dialogues under small budgets, by the ladder alone and with each preset.
+"""Every prompt of real tool-calling dialogues under small budgets, by compose alone and with each preset.
 
 Prints a table in Markdown: prompts, how many were over their budget, had a call without its result or not the newest
 question (0, or the run fails), how many changed the beginning of the one before, and what composing took.
@@ -92,7 +92,7 @@ def rows(dialogues: Sequence[Sequence[Message]], chosen: Sequence[str], every: i
     """Give each row of the table, and how many of its prompts failed."""
     joined = [message for dialogue in dialogues for message in dialogue]
     for preset in chosen:
-        name = preset or "ladder alone"
+        name = preset or "compose alone"
         for budget in BUDGETS:
             tally = Tally()
             for dialogue in dialogues:

@@ -156,7 +156,7 @@ def test_the_next_summary_is_made_in_the_background_without_what_failed() -> Non
 
 
 def test_prompts_keep_their_budget_while_nothing_tells_of_what_is_left() -> None:
-    """Between a failure and the next summary the tail is long again: the ladder shortens it, and what failed is gone."""
+    """Between a failure and the next summary the tail is long again: compose shortens it, and what failed is gone."""
     memory = memory_of(12)
     summarizer = ScriptedSummarizer([f"A summary of {ROLE}'s work on question 5, which was undone.", OSError("down")])
     compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarizer)

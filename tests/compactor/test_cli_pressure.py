@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 @pytest.mark.slow
 def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
-    """A summarizer that takes a minute: what cannot wait is done by the ladder, and nobody waits for the rest."""
+    """A summarizer that takes a minute: what cannot wait is done by compose, and nobody waits for the rest."""
     with Demo(replace(INCIDENT, window=10**9), latency=60) as playing:
         playing.play(9)
         assert not playing.settle(timeout=0)

@@ -304,7 +304,7 @@ def test_sums_are_those_of_the_conversations(heavy: Path) -> None:
                 assert value == pytest.approx(one[part][name][figure] + other[part][name][figure], abs=0.002)
 
 
-def test_what_the_ladder_still_had_to_do_is_shown(heavy: Path) -> None:
+def test_what_compose_still_had_to_do_is_shown(heavy: Path) -> None:
     """Where overlays are late or too few, prompts are shortened when they are made, and that is told."""
     pressed = run("replay", heavy, "--budget", 700, "--threshold", 1000)
     assert re.search(r"shortened anew in each prompt", pressed.out)

@@ -93,7 +93,7 @@ class Holder:
 
 def test_what_is_held_is_shown_once_where_the_prompt_would_not_fit() -> None:
     """Then the prompt is made anew of what is there now; the host's plan is asked for once, and where the second is
-    too long as well, it goes down the ladder."""
+    too long as well, it is shortened further."""
     memory, plans = chat(12), []
     holder = Holder(memory)
     memory.register_compaction_provider("assistant", holder)

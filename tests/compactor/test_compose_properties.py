@@ -261,7 +261,7 @@ def test_without_pressure_the_view_counts_what_compose_sends(memory: Memory) -> 
 
 @given(apply_overlays(), st.sampled_from([0, 70]))
 @settings(suppress_health_check=SLOW)
-def test_a_tail_that_fits_is_shown_as_the_ladder_would_show_it(memory: Memory, tools: int) -> None:
+def test_a_tail_that_fits_is_shown_as_the_long_way_would_show_it(memory: Memory, tools: int) -> None:
     """The short way and the long one give the same prompt, of which the host may change every message."""
     view = replace(view_of(memory), header_tokens=view_of(memory).header_tokens + tools)
     system = tuple(message for message in memory.messages() if message["role"] == "system")[: len(memory.header)]

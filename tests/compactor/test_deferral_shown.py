@@ -238,7 +238,7 @@ def test_a_compaction_that_makes_nothing_shorter_is_held_for_good() -> None:
     scene.clock.advance(10_000)
     scene.executor.run_all()
     assert (scene.end, scene.held.reason) == (0, "no_gain")
-    assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds, "the ladder has to do"
+    assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds, "compose has to leave some out"
     assert scene.end == 0
     scene.add()
     assert (scene.held.end, scene.held.reason) == (8, "saving")
@@ -363,7 +363,7 @@ def test_a_prompt_that_is_too_long_shows_it_instead_of_leaving_rounds_out() -> N
     assert compose(scene.memory, ROLE, budget=300, system="You plan.").messages == prompt.messages
 
 
-def test_where_it_is_not_enough_the_ladder_does_the_rest() -> None:
+def test_where_it_is_not_enough_compose_does_the_rest() -> None:
     scene = Scene()
     prompt = compose(scene.memory, ROLE, budget=150)
     assert scene.end == 7
@@ -377,7 +377,7 @@ def test_a_prompt_that_fits_shows_nothing() -> None:
     assert scene.end == 0
 
 
-def test_a_store_that_fails_leaves_the_prompt_to_the_ladder() -> None:
+def test_a_store_that_fails_leaves_the_prompt_to_compose() -> None:
     """What is held stays held, and is shown when the store is there again."""
     store = FullStore()
     scene = Scene(store=store)

@@ -1,4 +1,4 @@
-"""The ladder: what a prompt that is too long shows, light to heavy, and only as far as needed."""
+"""What a prompt that is too long shows, light to heavy, and only as far as needed."""
 
 from __future__ import annotations
 
@@ -576,7 +576,7 @@ def test_published_reductions_of_all_kinds_are_shown_and_counted_once() -> None:
     assert prompt.report.tokens_before == prompt.tokens
 
 
-def test_what_was_published_makes_room_before_the_ladder_is_needed() -> None:
+def test_what_was_published_makes_room_before_the_prompt_is_shortened() -> None:
     """A prompt that fits by its overlays is not cut as well."""
     memory = agent_run(20, tokens=100)
     full = compose(memory, budget=AMPLE).tokens
@@ -590,7 +590,7 @@ def test_what_was_published_makes_room_before_the_ladder_is_needed() -> None:
 
 
 def test_what_was_offloaded_already_is_cleared_before_any_small_result() -> None:
-    """The ladder leaves its text alone while it offloads; but of no small result less is shown than of a large one."""
+    """Its text stays as it is while others are offloaded; but of no small result less is shown than of a large one."""
     memory = agent_run(20, tokens=100)
     preview = f"{words(80)} reload r1.p2"
     reduce(memory, 0, [posts_of(memory, 0)[1]], "offloaded", preview)

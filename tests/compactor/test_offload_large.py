@@ -109,7 +109,7 @@ def test_a_preview_in_tokens_has_that_many() -> None:
 
 
 def test_without_a_preview_there_is_only_a_short_line() -> None:
-    """As the ladder clears old tool results: even one of a few lines gets shorter."""
+    """As compose clears old tool results: even one of a few lines gets shorter."""
     rule = OffloadRule(threshold=120, preview=0, kinds=("tool_result",))
     memory = with_result("The booking HX7-221 is confirmed for two, " * 3)
     reduction = rule.apply(*only_post(memory, 2), count_tokens)
