@@ -438,7 +438,7 @@ def _write_end(record: RoundOpened | Post) -> str:
     stamp, extra = record.created_at, "{}" if not record.extra else '{"openai":{}}' if record.extra is NO_FIELDS else ""
     if not extra or stamp.tzinfo is not UTC:
         return ""
-    return f'"created_at":"{stamp.replace(tzinfo=None).isoformat()}Z","extra":{extra}'
+    return f'"created_at":"{stamp.isoformat()[:-6]}Z","extra":{extra}'
 
 
 def to_ascii(value: Any) -> str:
