@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -294,6 +295,8 @@ class StrategyPass:
                 return verdict
             if due is not None:  # the tail has outgrown the deferred compaction
                 return Verdict(True, due.over)
+            if verdict.recheck_in is not None:
+                run.recheck_in = min(verdict.recheck_in, run.recheck_in or math.inf)
             skip = Skip.BELOW_TRIGGER
         self._skip(skip, run)
         return None

@@ -112,7 +112,7 @@ class EventLog:
 
 
 #: Why ``cost_optimal`` is due, or is not.
-Why = Literal["grown", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
+Why = Literal["grown", "pause", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
 
 
 class Skip(StrEnum):
@@ -188,8 +188,9 @@ class CostEvaluated(CompactionEvent):
     is_due: bool
     """Whether a compaction is due."""
     reason: Why
-    """Due: the new rounds have ``grown`` enough, the ``budget`` is near, or a mark that the host has ``chosen`` is
-    passed. Not due: they are ``growing`` still, there is ``nothing_to_cover``, or the conversation ``ends_soon``."""
+    """Due: the new rounds have ``grown`` enough, a ``pause`` is likely to outlast the provider's cache, the ``budget``
+    is near, or a mark that the host has ``chosen`` is passed. Not due: they are ``growing`` still, there is
+    ``nothing_to_cover``, or the conversation ``ends_soon``."""
     grown: int
     """Tokens that a compaction would newly cover now."""
     best: float | None
@@ -216,6 +217,9 @@ class CostEvaluated(CompactionEvent):
     """The price of a cached token, where an uncached one costs 1."""
     calls_left: float | None = None
     """Calls still to come, if known."""
+    likely_cold: float = 0.0
+    """How likely a pause goes on until the provider's cache has expired, by the session's earlier pauses; 0 before it
+    is time to compact for that."""
 
 
 class Skipped(CompactionEvent):

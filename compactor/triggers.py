@@ -42,6 +42,8 @@ class Verdict:
     cost_evaluation: CostEvaluated | None = None
     #: The sizes that are over their marks, so that a strategy can tell whether it helps; None: unknown.
     exceeds: frozenset[Size] | None = field(default=None, compare=False)
+    #: Seconds until it is to be asked again if nothing happens before; None: it need not be.
+    recheck_in: float | None = field(default=None, compare=False)
 
     def __bool__(self) -> bool:
         return self.is_due
@@ -198,4 +200,5 @@ def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -
     evaluation = next((verdict.cost_evaluation for verdict in verdicts if verdict.cost_evaluation is not None), None)
     sizes = [verdict.exceeds for verdict in counted]
     exceeds = None if None in sizes else frozenset[Size]().union(*(size for size in sizes if size is not None))
-    return Verdict(is_due, min(marks, default=None) if is_due else None, evaluation, exceeds)
+    recheck_in = min((verdict.recheck_in for verdict in verdicts if verdict.recheck_in is not None), default=None)
+    return Verdict(is_due, min(marks, default=None) if is_due else None, evaluation, exceeds, recheck_in)

@@ -20,8 +20,9 @@ from ..summarizers.base import Style
 from ..tokens import PROMPT_TOKENS
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
+from .pauses import Pauses
 from .prices import Prices
-from .rewriting import MIN_PERIOD
+from .rewriting import MAX_PASSES, PASSES, choose_form
 
 #: A call weighs half as much as one that is this many calls newer; calls older than four times that are ignored.
 HALF_LIFE = 32
@@ -36,7 +37,7 @@ DEFAULT_SUMMARY = 1_000
 #: Minimum new tokens of a compaction: 1.5 times a usual summary.
 MIN_NEW_TOKENS = 1_500
 #: The reasons to be due.
-_DUE_REASONS: tuple[Why, ...] = ("grown", "budget", "chosen")
+_DUE_REASONS: tuple[Why, ...] = ("grown", "pause", "budget", "chosen")
 
 CallsLeft = float | Callable[[View], "float | None"] | None
 
@@ -56,19 +57,29 @@ class Sizes:
     instruction: float = 500
     #: Its answer if it is asked for edits only; None: a whole summary.
     delta: float | None = None
+    #: Tokens by which its answer makes later prompts longer, all calls together.
+    carried: float = 0.0
+    #: Share of requests in which the summarizer reads the summary.
+    rereads: float = 1.0
+
+
+def price_of_beginning(prices: Prices, sizes: Sizes, grown: float = 0.0) -> float:
+    """Return what it costs that a cached prompt has a new beginning, or that its cache has expired: summary, retained
+    rounds and *grown* tokens between them are read uncached."""
+    return max((sizes.summary + sizes.retained + grown) * (prices.cache_write - prices.cached_input), 0.0)
 
 
 def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return the cost C of one compaction without reading the new rounds: the request, and caching the prompt again."""
     kept = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
-    rewritten = max(kept * (prices.cache_write - prices.cached_input), 0)
-    answered = prices.summarizer_output * answer
+    rewritten = price_of_beginning(prices, sizes)
+    answered = prices.summarizer_output * answer + prices.cached_input * sizes.carried
     if style == "continue":
         return (
             rewritten + prices.cached_input * (sizes.system + kept) + prices.cache_write * sizes.instruction + answered
         )
-    return rewritten + prices.summarizer_input * (sizes.summary + sizes.instruction) + answered
+    return rewritten + prices.summarizer_input * (sizes.rereads * sizes.summary + sizes.instruction) + answered
 
 
 def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
@@ -184,6 +195,7 @@ class CostOptimal(Trigger):
         self._chosen: Trigger | None = None
         #: Measured calls of the model during a compaction.
         self._latency: float | None = None
+        self._pauses = Pauses()
         #: The numbers by which it decided last.
         self.evaluation: CostEvaluated | None = None
         #: The last due compaction: its end, and at the time, the number of calls after that end and the rounds. The
@@ -199,6 +211,7 @@ class CostOptimal(Trigger):
             chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
         trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
         trigger._latency = trigger._asked = None
+        trigger._pauses = Pauses()
         return trigger
 
     def describe(self, config: CompactorConfig) -> list[str]:
@@ -209,24 +222,51 @@ class CostOptimal(Trigger):
         return [
             f"Due: when {best} new tokens have come, for longer prompts would cost more than a compaction; now"
             f" {numbers.grown:,} have. At the latest when the prompt has {numbers.ceiling:,}; now {numbers.tokens:,}."
+            f"{self._pauses.describe()}"
         ]
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""
-        return self._estimate(view, measure_growth(view, view.due_end(self._config))[1])
+        return self._estimate(view, *measure_growth(view, view.due_end(self._config)))
 
-    def _estimate(self, view: View, measured: Sizes) -> Sizes:
-        delta, count = self._answer_tokens(view), view.ledger.count_again
+    def _estimate(self, view: View, grown: int, measured: Sizes) -> Sizes:
+        count, style = view.ledger.count_again, self._style_of(view)
+        calls = max(grown / measured.per_call, 1.0) if measured.per_call else 1.0
+        delta, rereads, carried = self._expect_answer(view, style, calls)
         instructions = [self._config.prompt.content]
         instructions += [contract("changes").content] if delta is not None else []
-        instructions += [ABOVE] if self._style_of(view) == "continue" else []
+        instructions += [ABOVE] if style == "continue" else []
         return copy_with(
             measured,
             summary=measured.summary if view.compaction else self._first_summary,
             retained=measured.retained + self._latency_calls * measured.per_call,
             instruction=sum(map(count, instructions)),
             delta=delta,
+            rereads=rereads,
+            carried=carried,
         )
+
+    def _expect_answer(self, view: View, style: Style, calls: float) -> tuple[float | None, float, float]:
+        """Return ``delta``, ``rereads`` and ``carried`` of ``Sizes``, if the tail has grown by *calls* calls.
+
+        Notes are written as ``choose_form`` weighs it. An answer stays in prompts until all notes may be written anew:
+        each fact passes through so few summaries on average that the conversation has to grow first.
+        """
+        passes = view.compaction.extra.get(PASSES) if view.compaction is not None else None
+        if self._delta_tokens is not None or view.work is None or passes is None:
+            return self._delta_tokens, 1.0, 0.0
+        form, period, full, each = choose_form(
+            view.work.experience,
+            self.prices.with_cold(view.usage.cold),
+            style=style,
+            calls=calls,
+            full=self._first_summary,
+            takes_changes=view.work.takes_changes,
+        )
+        waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.due_end(self._config) - view.end, 1)
+        carried = each * waits * calls / 2 if form != "full" else 0.0
+        rereads = 1 / period if form == "addition" else 1.0
+        return (full + (period - 1) * each) / period, rereads, carried
 
     @property
     def _first_summary(self) -> int:
@@ -239,24 +279,16 @@ class CostOptimal(Trigger):
             return self._style or "separate"
         return "continue" if view.work.experience.continued else "separate"
 
-    def _answer_tokens(self, view: View) -> float | None:
-        """Return the mean length of an answer if most of them only change notes; None: each is a whole summary."""
-        if self._delta_tokens is not None or view.work is None:
-            return self._delta_tokens
-        changes, full = view.work.experience.changes, view.work.experience.full
-        if changes is None:
-            return None
-        return changes if full is None else changes + (full - changes) / MIN_PERIOD
-
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)
         grown, measured = measure_growth(view, view.due_end(self._config))
         sizes, prices, style = (
-            self._estimate(view, measured),
+            self._estimate(view, grown, measured),
             self.prices.with_cold(view.usage.cold),
             self._style_of(view),
         )
         best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
+        likely_cold, recheck_in = self._pauses.likely_cold(self._pauses.observe(view), style)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
@@ -266,6 +298,13 @@ class CostOptimal(Trigger):
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, mark = self._decide(view, grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
+        if reason == "growing" and grown >= self._least:
+            # What was bought for *price* at best is worth so much less now, and a cold prompt need not read it.
+            early = (1 - grown / best) ** 2 * price
+            if likely_cold and early <= likely_cold * price_of_beginning(prices, sizes, grown):
+                reason = "pause" if repaid else "ends_soon"
+        else:
+            recheck_in = None
         if reason in _DUE_REASONS:
             end = view.due_end(self._config, mark)
             if end > view.end:
@@ -286,9 +325,10 @@ class CostOptimal(Trigger):
             price=price,
             cached=prices.cached_input,
             calls_left=left,
+            likely_cold=likely_cold,
         )
         self.evaluation = cost_evaluation
-        return Verdict(cost_evaluation.is_due, mark, cost_evaluation)
+        return Verdict(cost_evaluation.is_due, mark, cost_evaluation, recheck_in=recheck_in)
 
     def _decide(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool

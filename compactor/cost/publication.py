@@ -23,10 +23,8 @@ from ..host_rounds import HostRounds
 from ..prompt.accounting import count_calls
 from ..triggers import Trigger
 from ..view import View
+from .pauses import CACHE_SECONDS
 from .prices import Prices
-
-#: Providers keep the beginning of a prompt for this many seconds after reading it.
-CACHE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,11 @@ Form = Literal["changes", "addition", "full"]
 FIRST_CHANGES = 0.25
 #: All notes are written anew after at least and at most this many compactions. Each time, their facts pass through the
 #: model once more.
-MIN_PERIOD, MAX_PERIOD = 4, 16
+MIN_PERIOD, MAX_PERIOD = 2, 16
+#: Assumed compactions from one writing of all notes to the next, where nothing was weighed.
+USUAL_PERIOD = 4
+#: Key in ``extra`` of a compaction: how many summaries its rounds have passed through on average.
+PASSES = "passes"
 #: Notes may pass through so many summaries on average before only a lack of room makes the model write them anew.
 MAX_PASSES = 3.0
 
@@ -32,8 +36,9 @@ def cost_of_period(period: int, each: float, full: float, output: float, stay_pr
 
 def choose_form(
     experience: Experience, prices: Prices, *, style: Style, calls: float, full: float, takes_changes: bool
-) -> tuple[Form, int]:
-    """Return the cheapest way to write the next notes, and after how many compactions all are written anew.
+) -> tuple[Form, int, float, float]:
+    """Return the cheapest way to write the next notes, after how many compactions all are written anew, and in tokens,
+    how long they are then, and how long an answer is otherwise.
 
     *calls* is how often the agent's model reads the notes until the next compaction. *full* is the length of all notes
     in tokens; a measured length replaces it. Each option is priced as if it went on for ever: longer notes cost more
@@ -55,4 +60,4 @@ def choose_form(
                 (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
             )
     _, form, period = min(options, default=(0.0, "full", 1))
-    return form, period
+    return form, period, full, changes if form == "changes" else full

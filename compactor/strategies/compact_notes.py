@@ -20,7 +20,7 @@ from prompts import ABOVE, contract
 
 from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
-from ..cost.rewriting import MAX_PASSES, MIN_PERIOD, Form, choose_form
+from ..cost.rewriting import MAX_PASSES, PASSES, USUAL_PERIOD, Form, choose_form
 from ..errors import SummaryRejected
 from ..notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 from ..prompt.groups import Message
@@ -34,8 +34,8 @@ from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 
 #: Key in ``extra`` of a compaction: tokens of its notes when they were last written in full.
 WRITTEN_TOKENS = "written_tokens"
-#: Keys in ``extra``: compactions since then, and how many summaries its rounds have passed through on average.
-WRITTEN_AGO, PASSES = "written_ago", "passes"
+#: Key in ``extra``: compactions since then.
+WRITTEN_AGO = "written_ago"
 #: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
 #: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
@@ -95,7 +95,7 @@ class NotesQuestion(SummaryQuestion):
         if "addition" in refused or not TOO_LONG.isdisjoint(refused):
             return "full"
         prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
-        form, period = choose_form(
+        form, period, *_ = choose_form(
             self.work.experience,
             prices.with_cold(view.usage.cold),
             style=style,
@@ -133,7 +133,7 @@ class NotesQuestion(SummaryQuestion):
             source = copy_with(source, previous="\n".join(note.text for note in notes))
         target, continued = self._target(request.target_tokens, edits=edits), None
         if form == "addition" and target is not None:
-            target = max(1, target // MIN_PERIOD)
+            target = max(1, target // USUAL_PERIOD)
         if go_on is not None and may_continue and form != "addition":
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct

@@ -76,7 +76,7 @@ class Session:
         self.client, self.budget, self.agent = client, budget, agent
         self.memory = more.pop("memory", None) or Memory("s")
         self._rng = random.Random(len(self.memory.conversation.rounds))
-        self.executor, self.clock = ManualExecutor(), FakeClock()
+        self.executor, self.clock = ManualExecutor(), more.pop("clock", None) or FakeClock()
         summarizer = more.pop("summarizer", None) or OpenAISummarizer(more.pop("model", MODEL), client=client)
         self.compactor = ContextCompactor.for_role(
             self.memory,

@@ -40,13 +40,15 @@ FIRST = "## Goal\n- The user asks what items cost.\n\n## Done\n- Four items were
 #: The same as it is shown.
 SHOWN = "## Goal\n1. The user asks what items cost.\n\n## Done\n2. Four items were priced."
 USAGE = {"input_tokens": 100, "output_tokens": 10}
+#: What all notes take, as the model counts them: so much that changes are cheaper for long.
+WRITTEN = {"input_tokens": 1_000, "output_tokens": 400}
 
 
-def changing(request: SummaryRequest) -> str:
+def changing(request: SummaryRequest) -> str | Summary:
     """A model that does as it is asked: one note more each time."""
     if request.kind == "changes":
         return f"add [Done]: Item-{request.end_index} was priced."
-    return FIRST
+    return Summary(FIRST, WRITTEN)
 
 
 class Scene:
@@ -442,10 +444,10 @@ def test_what_notes_said_before_is_not_judged_again() -> None:
 # When all is written anew
 
 
-def lengthy(request: SummaryRequest) -> str:
+def lengthy(request: SummaryRequest) -> str | Summary:
     if request.kind == "changes":
         return f"add [Done]: Of item-{request.end_index}: " + "it was looked at closely, " * 6
-    return f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 10
+    return Summary(f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 10, WRITTEN)
 
 
 def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> None:
@@ -559,16 +561,16 @@ def test_whoever_takes_no_changes_adds_notes_on_the_new_rounds() -> None:
         takes_changes = False
 
     writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
-    scene = Scene(config=CONFIG.copy_with(target_tokens=100), summarizer=writer).add(13)
-    assert scene.kinds == ["rounds"] * 3
+    scene = Scene(config=CONFIG.copy_with(target_tokens=100), summarizer=writer).add(9)
+    assert scene.kinds == ["rounds"] * 2
     assert not any(event.major for event in scene.published)
-    assert [request.start_index for request in writer.requests] == [1, 5, 9]
-    assert [request.previous for request in writer.requests] == [None] * 3
-    for request, share in zip(writer.requests, (0.6, 0.15, 0.15), strict=True):
+    assert [request.start_index for request in writer.requests] == [1, 5]
+    assert [request.previous for request in writer.requests] == [None] * 2
+    for request, share in zip(writer.requests, (0.6, 0.15), strict=True):
         assert request.target_tokens is not None
         assert f"at most {int(share * request.target_tokens)} tokens" in text_of(request)
     assert scene.made.notes == tuple(
-        note for end in (4, 8, 12) for note in notes_of(f"## Done\n- {end} items were priced.", (end - 3, end))
+        note for end in (4, 8) for note in notes_of(f"## Done\n- {end} items were priced.", (end - 3, end))
     )
 
 
@@ -585,8 +587,8 @@ def test_what_is_pinned_is_not_noted_as_well() -> None:
         memory.pin("r1.p0")
 
     writer = Writer(default=lambda request: f"## Done\n- {request.end_index} items were priced.")
-    scene = Scene(summarizer=writer).add(1, forbids).add(12)
-    assert texts(scene.made.notes) == [f"{end} items were priced." for end in (4, 8, 12)]
+    scene = Scene(summarizer=writer).add(1, forbids).add(8)
+    assert texts(scene.made.notes) == [f"{end} items were priced." for end in (4, 8)]
     prompt = compose(scene.memory, ROLE, budget=50_000).messages
     assert sum("Never delete the invoices of 2024." in str(message["content"]) for message in prompt) == 1
 
@@ -611,7 +613,13 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
 
     config = CONFIG.copy_with(summarizer_input_tokens=2_000)
     scene = Scene(
-        [FIRST, "add [Done]: One fact holds.", "add [Done]: Two facts hold.", "add [Done]: Three facts hold."], config
+        [
+            Summary(FIRST, WRITTEN),
+            "add [Done]: One fact holds.",
+            "add [Done]: Two facts hold.",
+            "add [Done]: Three facts hold.",
+        ],
+        config,
     ).add(5)
     scene.add(1, long_round).add(3)
     assert set(scene.kinds[1:]) == {"changes"}

@@ -1,0 +1,73 @@
+"""The pauses of a conversation: how likely it is that the next prompt finds the provider's cache expired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memory.visibility import Rounds
+
+from ..summarizers.base import Style
+from ..view import View
+
+#: Providers keep the beginning of a prompt for this many seconds after reading it.
+CACHE_SECONDS = 300.0
+#: A summarizer that continues the agent's prompt is asked this long after the newest post: the prompt is in the cache
+#: still, and few users go on between then and its end.
+LAST_CALL_SECONDS = 0.8 * CACHE_SECONDS
+#: Maximum rounds whose pauses are read when a session is opened.
+MAX_ROUNDS = 128
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How long a conversation's users pause, as one compactor has seen it. One thread writes it."""
+
+    #: How many pauses were longer than the last call, and how many of these outlasted the cache. After all of them
+    #: somebody went on.
+    long: int = 0
+    cold: int = 0
+    #: Visible rounds that were read; the newest post, and when it was first seen.
+    _read: int = 0
+    _newest: tuple[str, int] = ("", 0)
+    _since: float = 0.0
+
+    def observe(self, view: View) -> float:
+        """Take note of *view*'s new rounds, and return the seconds since its newest post was first seen.
+
+        0 for the rounds of another host: these do not say when they came.
+        """
+        if view.work is None or not view.total or not isinstance(view.rounds, Rounds):
+            return 0.0
+        for place in range(max(min(self._read, view.total), view.total - MAX_ROUNDS, 1), view.total):
+            before, after = view.rounds[place - 1], view.rounds[place]
+            last = before.post_list[-1] if before.post_list else before
+            seconds = (after.created_at.astimezone() - last.created_at.astimezone()).total_seconds()
+            self.long += seconds >= LAST_CALL_SECONDS
+            self.cold += seconds >= CACHE_SECONDS
+        self._read = view.total
+        newest, now = view.rounds[view.total - 1], view.work.monotonic()
+        place_of_post = newest.id, newest.post_list[-1].number if newest.post_list else 0
+        if place_of_post != self._newest:
+            self._newest, self._since = place_of_post, now
+        return now - self._since
+
+    def describe(self) -> str:
+        """Return a sentence on what pauses change; empty: nothing."""
+        if not self.cold:
+            return ""
+        return f" Earlier in a pause, for {self.cold} of {self.long} pauses of minutes outlasted the provider's cache."
+
+    def likely_cold(self, idle: float, style: Style) -> tuple[float, float | None]:
+        """Return how likely the next prompt finds the cache expired, and the seconds after which to ask again if
+        nothing happens before; None: there is no need to.
+
+        The likelihood is 0 except where a compaction is cheap: just before the cache's end for a summarizer that
+        continues the prompt, in that *style*, and after it for any other. One pause more is counted than there were,
+        from which nobody comes back.
+        """
+        if not self.cold:
+            return 0.0, None
+        begin, end = (LAST_CALL_SECONDS, CACHE_SECONDS) if style == "continue" else (CACHE_SECONDS, float("inf"))
+        if idle < begin:
+            return 0.0, begin - idle
+        return (self.cold / (self.long + 1) if idle < end else 0.0), None
