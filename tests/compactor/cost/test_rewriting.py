@@ -121,7 +121,7 @@ def test_the_period_follows_the_prices(full: float, changes: float, prices: Pric
     experience = Experience(full=full, changes=changes)
     _, period = choose(experience, prices, calls=calls)
     dearer = replace(prices, summarizer_output=prices.summarizer_output + more)
-    if changes <= full:
+    if changes <= 0.999 * full:  # else all periods cost the same, but for rounding
         assert choose(experience, dearer, calls=calls)[1] >= period
     assert choose(experience, prices, calls=calls + more)[1] <= period
 
