@@ -60,4 +60,4 @@ def choose_form(
                 (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
             )
     _, form, period = min(options, default=(0.0, "full", 1))
-    return form, period, full, changes if form == "changes" else full
+    return form, period, full, addition if form == "addition" else changes

@@ -457,15 +457,16 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> No
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
     published = [scene_made(scene, place) for place in range(6)]
     grown = [False, *(count_tokens(one.summary) > 120 for one in published[:-1])]
-    assert [event.major for event in scene.published] == grown == [False, False, False, True, False, False]
+    assert [event.major for event in scene.published] == grown == [False, False, False, True, False, True]
     major = scene.summarizer.requests[3]
     assert [round_.number for round_ in major.rounds] == [13, 14, 15, 16]
     assert major.previous is not None
     assert "\n2. Of item-8: it was looked at" in text_of(major)
     assert "at most 72 tokens" in text_of(major)
-    (note,) = scene_made(scene, 3).notes
+    note = scene_made(scene, 3).notes[-1]
     assert (note.first_round, note.last_round) == (1, 16)
-    assert scene.made.extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
+    for place in (3, 5):
+        assert scene_made(scene, place).extra["written_tokens"] == count_tokens(scene_made(scene, place).summary)
     for request in scene.summarizer.requests:
         assert count_prompt(request.messages, count_tokens) <= 900
 
