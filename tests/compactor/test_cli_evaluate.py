@@ -173,6 +173,21 @@ def test_a_model_that_keeps_half_is_measured_as_half(file: Path, server: ModelSe
     assert shares["1"]["of"] == ROUNDS
 
 
+def test_the_figures_of_a_model_fit_on_a_terminal_of_eighty_columns(file: Path, server: ModelServer) -> None:
+    """Each figure stands in the line of its kind, under its method."""
+    options = ("--model", "gpt-5-mini", "--base-url", server.base_url)
+    done = run("evaluate", file, *options, "--json", "wide.json", OPENAI_API_KEY=KEY, COLUMNS="80")
+    lines = done.out.splitlines()
+    report = read_report("wide.json")
+    for label in ("ids", "numbers", "mean of kinds", "made up", "tokens, mean"):
+        (line,) = [line for line in lines if line.strip().startswith(label)]
+        assert len(line) <= 80
+    (ids,) = [line.split()[1:] for line in lines if line.split()[:1] == ["ids"]]
+    asked = [report["methods"][0]["retention"]["ids"].get(str(after), {}).get("of") for after in (1, 5, 20)]
+    assert ids[:3] == [str(count or 0) for count in asked]
+    assert len(ids) == 3 * 5
+
+
 def test_the_report_holds_no_text_and_no_key(file: Path, server: ModelServer) -> None:
     """It goes to CI, which the conversations may not."""
     done = evaluate(file, server)
@@ -488,6 +503,7 @@ def test_the_page_names_every_option_and_figure() -> None:
         (("--model", "m", "--max-spend", "nan"), "--max-spend"),
         (("--compare", "chat.jsonl"), "no report"),
         (("--compare", "nothing.json"), "no report"),
+        (("--compare", "nothing.json", "--json", "-"), "give --json a file"),
         (("--prompt", "nothing.yaml"), "nothing.yaml"),
         (("--model", "m", "--price", "cheap"), "--price"),
         (("--model", "m", "--price", "0,1"), "--price"),

@@ -221,7 +221,7 @@ def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
     scene.add(5)
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
     assert (scene.end, scene.compactor.status().failures) == (0, 1)
-    prompt = compose(scene.memory, ROLE, budget=400)
+    prompt = compose(scene.memory, ROLE, budget=410)
     assert scene.end == 7
     assert not prompt.report.omitted_rounds
     assert scene.compactor.status().failures == 1, "that says nothing of the model"

@@ -63,7 +63,7 @@ def evaluate(
     ] = None,
     target: Annotated[int, typer.Option(min=32, metavar="TOKENS", help="Desired length of a summary.")] = 1_000,
     compactions: Annotated[
-        int, typer.Option(min=1, max=100, metavar="N", help="Maximum compactions of a conversation.")
+        int, typer.Option(min=1, max=100, metavar="N", help="Maximum parts of a conversation; each is compacted.")
     ] = max(AFTER),
     to_json: Annotated[str | None, option("FILE", "Write the figures as JSON; - is standard output.", "--json")] = None,
     to_html: Annotated[
@@ -97,6 +97,10 @@ def evaluate(
     """
     limits = check_limits(fail_under or ())
     strategy = strategy or ("compact_notes" if model else "compact_rounds")  # as a compactor does by itself
+    if to_json == "-" and compare is not None:
+        raise CannotRun(
+            "--json - leaves no place for what --compare prints; give --json a file, or leave one of them out"
+        )
     earlier = read_earlier(compare) if compare is not None else None
     sources, transcripts = _read_sources(files, compactions)
     _check_outputs([path for path in (to_json, to_html, answers) if path not in (None, "-")], files)

@@ -199,9 +199,9 @@ def print_report(report: Report, console: Console) -> None:
     ]
     rows.append(("mean of kinds", "", *(_cells(map(one.mean, AFTER)) for one in report.methods)))
     rows.append(("made up", "", *(_percent(one.made_up.percent if one.made_up else None) for one in report.methods)))
-    rows.append(("summary tokens", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
+    rows.append(("tokens, mean", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
     columns = ("", "asked for", *(one_line(one.name, 24) for one in report.methods))
-    style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1)}
+    style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1, 0, 0)}
     console.print(f"{title}.\nPercent of what was said that stands after {_list_after()} compactions:", soft_wrap=True)
     console.print(make_table(columns, rows, **style))
     if report.account is not None:
