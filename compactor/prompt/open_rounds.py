@@ -122,10 +122,10 @@ class OpenAccount(NamedTuple):
         """
         blocks, rest = self.blocks, [message for part in self.rest for message in part.messages]
         newest = copy_messages(rest, b"".join([part.depths for part in self.rest]))
-        if blocks.copies == blocks.messages:
+        if _are_equal(blocks.copies, blocks.messages):
             return [*blocks.copies, *newest]
         pairs = zip(blocks.copies, blocks.messages, strict=True)
-        return [*[copy if copy == message else thaw(message) for copy, message in pairs], *newest]
+        return [*[copy if _are_equal(copy, message) else thaw(message) for copy, message in pairs], *newest]
 
     @property
     def spoken(self) -> tuple[PromptPart, ...]:
@@ -251,6 +251,14 @@ class BlockReader:
         own = reductions[bisect_left(reductions, first, key=attrgetter("last_number")) :]
         own = own[: bisect_left(own, last + 1, key=attrgetter("first_number"))]
         return own, frozenset([number for number in pinned if first <= number <= last]), ()
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Return whether two values are equal; False if something that a host put in there cannot be compared."""
+    try:
+        return one == other
+    except Exception:  # noqa: BLE001  (an array, for instance, has no one truth; or a message was put into itself)
+        return False
 
 
 def _has_to_stay(part: PromptPart) -> bool:

@@ -166,6 +166,15 @@ def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
     assert "[short]" in [message.get("content") for message in after.messages]
 
 
+class Incomparable:
+    """As arrays are: whether two are equal is no question that a truth value answers."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError(other)
+
+
 def test_what_a_host_changes_in_a_prompt_shows_in_no_later_one() -> None:
     """However old the message and however deep the change; and a prompt with a plan is no other."""
     memory = Memory.from_messages([user("Do all of it.")])
@@ -185,7 +194,7 @@ def test_what_a_host_changes_in_a_prompt_shows_in_no_later_one() -> None:
                 if isinstance(message["content"], list):
                     message["content"][0]["text"] = "changed"
                 else:
-                    message["content"] = "changed"
+                    message["content"] = Incomparable()
             messages.clear()
         again = [compose(memory, budget=10**6, plan=plan).messages for plan in (None, "- [ ] Do all of it.")]
         assert again == wanted[1:]
