@@ -417,6 +417,11 @@ def test_a_run_that_stopped_passes_no_limit(file: Path, server: ModelServer) -> 
     assert "not everything was measured" in done.err
 
 
+def test_a_comparison_does_not_mix_with_json(file: Path) -> None:
+    """What another program reads is one JSON document, and no wish is dropped silently."""
+    assert "pass --json FILE" in refusal(run("evaluate", file, "--json", "-", "--compare", "old.json"))
+
+
 def test_two_runs_are_compared(file: Path, server: ModelServer, tmp_path: Path) -> None:
     run("evaluate", file, "--json", "old.json")
     done = evaluate(file, server, "--compare", "old.json")

@@ -95,6 +95,8 @@ def evaluate(
     --fail-under takes retention, ids, numbers, paths, instructions, prohibitions, outcomes or newest, after the most
     compactions or as in ids@5; grounded (names that somebody said); accepted (answers); format (edits of notes).
     """
+    if compare is not None and to_json == "-":
+        raise CannotRun("--compare would mix a table with the JSON; pass --json FILE, or leave --compare out")
     limits = check_limits(fail_under or ())
     strategy = strategy or ("compact_notes" if model else "compact_rounds")  # as a compactor does by itself
     if to_json == "-" and compare is not None:
