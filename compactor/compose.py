@@ -14,7 +14,7 @@ from memory.arguments import require, require_role, whole_number
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, SYSTEM, from_post
-from memory.rounds import USER, Post, copy_with
+from memory.rounds import USER, Post, build_models, copy_with
 from memory.visibility import sees
 
 from .config import CompactorConfig
@@ -160,6 +160,7 @@ def warm_up(model: str = "") -> None:
     memory = Memory()
     memory.append({"role": "user", "content": "Hello"})
     compose(memory, budget=1_000, model=model)
+    build_models()
 
 
 def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report] | None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,7 +23,7 @@ from pydantic import (
 )
 
 from memory.arguments import ConfigError, WrongType, kind_of, number, require, require_role, whole_number
-from memory.rounds import by_name, run_dump
+from memory.rounds import FrozenModel, by_name, run_dump
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
@@ -55,10 +54,10 @@ def _split_names(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
-class CompactorConfig(BaseModel):
+class CompactorConfig(FrozenModel):
     """How one compactor works. Frozen; invalid values raise ``ConfigError`` when it is made."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     threshold: int = Field(default=10, ge=0)
     """A compaction is due when more rounds than this follow the end of the last one."""

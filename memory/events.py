@@ -1,21 +1,20 @@
 """Events of a Memory: typed and frozen, with facts but never with a message's content."""
 
+import os
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from .rounds import run_dump, utc_now
+from .rounds import FrozenModel, run_dump, utc_now
 
 __all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
 
 
-class Event(BaseModel):
+class Event(FrozenModel):
     """A fact or a decision."""
-
-    model_config = ConfigDict(frozen=True)
 
     #: A dotted name, stable across releases: ``compaction.published``.
     name: ClassVar[str] = "event"
@@ -71,7 +70,13 @@ class CheckpointFailed(Event):
     error: str
 
 
-# Warm-up: pydantic prepares itself on the first use of each method, and a child forked meanwhile would wait for ever.
-_warm = HookFailed(hook="", error="")
-_warm.facts()
-_warm.model_dump_json()
+def _prepare() -> None:
+    """Use each of pydantic's methods once: on the first use it prepares itself, and a child that is forked meanwhile
+    would wait for ever."""
+    event = HookFailed(hook="", error="")
+    event.facts()
+    event.model_dump_json()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_prepare)

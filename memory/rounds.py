@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -168,14 +169,40 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Record(BaseModel):
+#: Held while pydantic builds a model: before 2.14 it does not expect two threads at it, and since then it has a lock of
+#: its own, which a child that is forked meanwhile would wait for.
+_building = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
+
+
+class FrozenModel(BaseModel):
+    """A frozen model, which pydantic builds when it is first used: most processes use few of them."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, *, _parent_namespace_depth: int = 2, **options: Any) -> bool | None:
+        """Build the model now, if it is not. One thread at a time; the others wait."""
+        with _building:
+            return super().model_rebuild(_parent_namespace_depth=_parent_namespace_depth + 1, **options)
+
+
+def build_models(kind: type[FrozenModel] = FrozenModel) -> None:
+    """Build every model of that *kind* that was imported and is not built."""
+    kind.model_rebuild(raise_errors=False)
+    for narrower in kind.__subclasses__():
+        build_models(narrower)
+
+
+class Record(FrozenModel):
     """A frozen record. Unknown fields are refused, so that a typing mistake is not stored for ever.
 
     Wrong fields raise ``MessageError``, which names the fields and not their values.
     """
 
     # Errors end up in logs: they name the field and never quote its value.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     #: The fields that may be given by place.
     by_place: ClassVar[tuple[str, ...]] = ()

@@ -191,3 +191,35 @@ def test_a_child_makes_other_ids_than_its_parent() -> None:
         assert childs.isdisjoint(new_id() for _ in range(300))
         print("well")
     """)
+
+
+@needs_fork
+def test_a_child_uses_events_though_another_thread_was_at_its_first_one() -> None:
+    """The library has pydantic build a class on its first use, under locks that nobody would release in the child."""
+    in_process("""
+        from memory import Event, Post
+
+        class Slow:
+            @classmethod
+            def __get_pydantic_core_schema__(cls, source, handler):
+                building.set()
+                release.wait()
+                return handler.generate_schema(int)
+
+        class Custom(Event):
+            number: Slow
+
+        building, release = threading.Event(), threading.Event()
+        os.register_at_fork(before=release.set)
+        slow = threading.Thread(target=lambda: Custom(number=1))
+        slow.start()
+        building.wait()
+
+        def work():
+            assert Post(send_from="a", send_to="b").message == ""
+            assert Custom(number=2).facts() == {"number": 2}
+
+        assert exit_code(in_child(work)) == 0
+        slow.join()
+        print("well")
+    """)

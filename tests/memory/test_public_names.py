@@ -40,7 +40,7 @@ def functions() -> Iterator[Any]:
         one = getattr(memory, name)
         if inspect.isfunction(one):
             yield one
-        for member, found in vars(one).items() if inspect.isclass(one) else ():
+        for member, found in tuple(vars(one).items()) if inspect.isclass(one) else ():
             function = getattr(found, "fget", None) or getattr(found, "__func__", found)
             if not member.startswith("_") and inspect.isfunction(function):
                 yield function

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections import UserDict
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from threading import Barrier
 from types import MappingProxyType
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from memory import Attachment, CompactedMessage, MessageError, Post, Reduction, Round, ToolCall
+from memory import Attachment, CompactedMessage, Event, MessageError, Post, Reduction, Round, ToolCall
 from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, copy_with, freeze, freeze_mapping, new_id, thaw, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
@@ -297,3 +300,26 @@ def test_a_record_with_other_fields_is_what_pydantic_makes() -> None:
     assert copy_with(post).model_fields_set == set()  # though one that was copied from another says what was set in it
     with pytest.raises(AttributeError, match="does not change"):
         other.number = 4  # type: ignore[misc]
+
+
+def test_threads_may_be_the_first_to_use_a_record_at_the_same_time() -> None:
+    """Each gets a whole record, however the work of preparing its class is divided between them."""
+    kinds = [type(f"Measured{n}", (Event,), {"__annotations__": {"value": int, "unit": str}}) for n in range(20)]
+    start = Barrier(8)
+
+    def make(kind: type[Event]) -> dict[str, object]:
+        return kind(value="7", unit="s").facts()  # type: ignore[call-arg]
+
+    def make_all(_thread: int) -> list[dict[str, object]]:
+        start.wait()
+        return [make(kind) for kind in kinds]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(make_all, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+
+    assert made == [[{"value": 7, "unit": "s"}] * 20] * 8
