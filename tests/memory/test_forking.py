@@ -197,7 +197,9 @@ def test_a_child_makes_other_ids_than_its_parent() -> None:
 def test_a_child_uses_events_though_another_thread_was_at_its_first_one() -> None:
     """The library has pydantic build a class on its first use, under locks that nobody would release in the child."""
     in_process("""
-        from memory import Event, Post
+        from memory import Event, HookFailed, Post
+
+        HookFailed(hook="", error="")
 
         class Slow:
             @classmethod
