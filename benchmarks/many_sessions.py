@@ -4,6 +4,7 @@ All compactors share one executor and one ``Limits``, and all of them are due at
 size is measured in a process of its own. Prints a table in Markdown.
 
     python -m benchmarks.many_sessions [--sessions 1000 10000] [--threads 8] [--max-concurrency 4] [--latency 0.01]
+    python -m benchmarks.many_sessions --rounds 50000    # instead, the memory of one long session beside its text
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
 import subprocess
 import sys
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.long_session import text
 from compactor import CompactorConfig, ContextCompactor, Limits, Skip, SummaryRequest
 from compactor.events import Evaluated, Published, Skipped, Started
 from memory import Memory
@@ -267,6 +271,41 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
 
 
+def print_long(rounds: int) -> None:
+    """Print what a session of so many *rounds* takes, of messages of 100 words, and with results of tools."""
+    print("| a session in memory | text | memory | memory / text | full collection | reading an old round |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, results in (("chat", False), ("with results of 2 to 10 KB", True)):
+        rng, memory, said = random.Random(7), Memory(), 0
+        for message in talk(rng, 10, results=results):  # what is loaded once belongs to no session
+            memory.append(message)
+        memory, before = Memory(), resident()
+        for message in talk(rng, rounds // 5 if results else rounds, results=results):
+            said += len(str(message["content"]).encode())
+            memory.append(message)
+        held = resident() - before
+        old, collections = memory.conversation.rounds, []
+        for _ in range(5):
+            began = time.process_time()
+            gc.collect()
+            collections.append(time.process_time() - began)
+        began = time.process_time()
+        assert all(round_.post_list for round_ in old)
+        read, collection = (time.process_time() - began) / len(old), min(collections)
+        sizes = f"{said / 2**20:.1f} MiB | {held / 2**20:.1f} MiB | {held / said:.2f}"
+        print(f"| {name}, {len(old):,} rounds | {sizes} | {collection * 1e3:.0f} ms | {read * 1e6:.0f} µs |")
+
+
+def talk(rng: random.Random, rounds: int, *, results: bool) -> Iterator[dict[str, Any]]:
+    for number in range(rounds):
+        yield {"role": "user", "content": text(rng, 100)}
+        if results:
+            call = {"id": f"call_{number}", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+            yield {"role": "tool", "tool_call_id": f"call_{number}", "content": text(rng, rng.randint(300, 1_500))}
+        yield {"role": "assistant", "content": text(rng, 100)}
+
+
 def rows(measured: Sequence[Measured]) -> list[list[str]]:
     def row(name: str, show: Callable[[Measured], str]) -> list[str]:
         return [name, *map(show, measured)]
@@ -321,8 +360,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=8, help="of the executor")
     parser.add_argument("--max-concurrency", type=int, default=4, help="model calls at once")
     parser.add_argument("--latency", type=float, default=0.01, help="of the model, in seconds")
+    parser.add_argument("--rounds", type=int, help="measure one session of so many rounds instead")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
+    if arguments.rounds is not None:
+        print_long(arguments.rounds)
+        return
     if arguments.one is not None:
         one = measure(arguments.one, arguments.threads, arguments.max_concurrency, arguments.latency)
         print(json.dumps({name: getattr(one, name) for name in Measured.__slots__}))

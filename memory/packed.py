@@ -7,7 +7,6 @@ session grows. They take half the memory of records, and share their texts.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -20,8 +19,6 @@ _post_values, _round_values = itemgetter(*_POST), itemgetter(*_ROUND)
 #: The ``extra`` of most records, by the number that stands for it.
 _SHARED = (EMPTY, NO_FIELDS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 #: The newest stamp that was packed, and its number: an entry and its record have the same one.
 _newest = [(_EPOCH, 0)]
 
@@ -39,7 +36,6 @@ def pack_stamp(stamp: datetime) -> int | datetime:
     return packed
 
 
-@lru_cache(64)  # the entries of a round have few
 def unpack_stamp(packed: int | datetime) -> datetime:
     return _EPOCH + timedelta(microseconds=packed) if isinstance(packed, int) else packed
 
@@ -90,13 +86,13 @@ def _unpack_attachment(id_: str, type_: str, content: str, extra: int | str) -> 
 
 
 def pack_round(round_: Round) -> tuple[Any, ...]:
-    id_, user_query, state, posts, *more, extra = _round_values(round_.__dict__)
-    return (id_, user_query, state, tuple(map(pack_post, posts)), *more, pack_mapping(extra))
+    id_, user_query, state, posts, created_at, number, extra = _round_values(round_.__dict__)
+    return (id_, user_query, state, tuple(map(pack_post, posts)), pack_stamp(created_at), number, pack_mapping(extra))
 
 
 def unpack_round(packed: tuple[Any, ...]) -> Round:
     """Return a round equal to the one that was packed."""
-    id_, user_query, state, posts, *more, extra = packed
-    mapping = unpack_mapping(extra)
-    values = (id_, user_query, state, tuple(map(unpack_post, posts)), *more, mapping)
+    id_, user_query, state, posts, created_at, number, extra = packed
+    posts = tuple([unpack_post(post) for post in posts])
+    values = (id_, user_query, state, posts, unpack_stamp(created_at), number, unpack_mapping(extra))
     return create_unchecked(Round, dict(zip(_ROUND, values, strict=True)))

@@ -213,6 +213,9 @@ class ResidentRounds(ClosedRounds):
         if number in self._changed:
             return unpack_round(self._changed[number])
         first, last = self._spans[2 * number - 2 : 2 * number]
+        read = self.store.read_round(self.session, number, first, last)
+        if read is not None and self.numbers.get(read.id) == number:
+            return read
         entries = self.store.read(self.session, first - 1, last - first + 1)
         opened = getattr(next(entries, None), "record", None)
         if type(opened) is not RoundOpened or self.numbers.get(opened.round_id) != number:  # perhaps begun anew

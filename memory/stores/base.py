@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..arguments import require
 from ..entries import Entry, RoundOpened, kinds_of
 from ..patterns import compile_later
+from ..rounds import Round
 
 
 class Extent(NamedTuple):
@@ -102,7 +103,7 @@ class Store(ABC):
 
     #: Keys of ``CAPABILITIES``; derived from the overridden methods.
     capabilities: frozenset[str] = frozenset()
-    #: Whether the logs are in this process's memory, and any part of one is read at once: a Memory keeps no copy.
+    #: Whether the logs are in this process's memory, so that a Memory keeps no copy: it asks ``read_round``.
     is_resident = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -165,6 +166,11 @@ class Store(ABC):
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""
         return (entry for entry in self.read(session) if first <= entry.round <= last)
+
+    def read_round(self, session: str, number: int, first: int, last: int) -> Round | None:  # noqa: ARG002
+        """Return the round of that *number*, which the entries *first* to *last* opened and closed; None if entries are
+        to be read. A Memory asks no store but a resident one."""
+        return None
 
     def round_number(self, session: str, round_id: str) -> int:
         """Return the number of a round; 0 for an unknown id."""

@@ -8,11 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..entries import BODY_VERSION, KINDS, NAMES, Entry, PostAdded, RoundOpened
+from ..entries import (
+    BODY_VERSION,
+    KINDS,
+    NAMES,
+    Entry,
+    PostAdded,
+    PostRedacted,
+    RoundFailed,
+    RoundFinished,
+    RoundOpened,
+    UsageRecorded,
+)
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
-from ..packed import pack_mapping, pack_post, pack_stamp, unpack_mapping, unpack_post, unpack_stamp
-from ..rounds import Record, create_unchecked
+from ..packed import pack_mapping, pack_post, pack_stamp, unpack_mapping, unpack_post, unpack_round, unpack_stamp
+from ..rounds import Round, RoundState, create_unchecked
 from .base import INTERRUPTED, Store
 from .retention import delete_files
 
@@ -23,6 +34,8 @@ BLOCK = 16
 #: A plain tuple, because there are so many: the garbage collector visits one object, or none if the tuple holds only
 #: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
+_OPENED, _POST, _REDACTED = NAMES[RoundOpened], NAMES[PostAdded], NAMES[PostRedacted]
+_STATES: Mapping[str, RoundState] = {NAMES[RoundFinished]: "finished", NAMES[RoundFailed]: "failed"}
 _FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
 
 
@@ -34,82 +47,38 @@ def _unpack_opened(values: Sequence[Any]) -> dict[str, Any]:
 
 #: How the fields of these records become texts and numbers, and come back.
 _PACKED: Mapping[str, tuple[Callable[[Mapping[str, Any]], _Line], Callable[[Sequence[Any]], dict[str, Any]]]] = {
-    NAMES[RoundOpened]: (
+    _OPENED: (
         lambda of: (of["round_id"], of["user_query"], pack_stamp(of["created_at"]), pack_mapping(of["extra"])),
         _unpack_opened,
     ),
-    NAMES[PostAdded]: (
+    _POST: (
         lambda of: (of["round_id"], pack_post(of["post"])),
         lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
     ),
 }
 
 
-def _pack_line(entry: Entry) -> _Line:
-    record, kind = entry._record, entry.kind
-    head = entry.id, kind, pack_stamp(entry.created_at), entry.round, entry.version
-    if record is None or kind not in _FIELDS or entry._body is not None or entry.version != BODY_VERSION:
-        return (*head, entry.body)
-    if kind in _PACKED:
-        return (*head, None, *_PACKED[kind][0](record.__dict__))
-    return (*head, None, *[record.__dict__[field] for field in _FIELDS[kind]])
+_OF_TURNS = frozenset((*_PACKED, *_STATES, NAMES[UsageRecorded]))
 
 
 def _pack_block(log: list[_Line | bytes], start: int) -> None:
-    """Hold the lines from *start* on as one block, apart from those that are more than texts and numbers."""
+    """Hold the lines from *start* on as one block, apart from records of other kinds than those of every turn."""
     lines = log[start : start + BLOCK]
+    packed = [line if line[5] is not None or line[1] in _OF_TURNS else None for line in lines]
     try:
-        block = marshal.dumps(lines)
-    except ValueError:
-        kept = [line if _is_plain(line) else None for line in lines]
-        block = marshal.dumps(kept)
-        log[start : start + BLOCK] = [line if one is None else block for line, one in zip(lines, kept, strict=True)]
-    else:
-        log[start : start + BLOCK] = [block] * BLOCK
+        block = marshal.dumps(packed)
+    except ValueError:  # a host's own class of posts or of times is not only texts and numbers
+        return
+    log[start : start + BLOCK] = [line if one is None else block for line, one in zip(lines, packed, strict=True)]
 
 
-def _is_plain(line: object) -> bool:
-    try:
-        marshal.dumps(line)  # type: ignore[arg-type]
-    except ValueError:
-        return False
-    return True
-
-
-def _unpack_block(block: bytes) -> list[_Line]:
-    lines: list[_Line] = marshal.loads(block)  # noqa: S302  (it never left this process)
-    return lines
-
-
-def _read_lines(lines: Iterable[_Line | bytes], number: int) -> Iterator[Entry]:
-    """Yield the entries of *lines*, which stand behind that *number*."""
+def _unpack(lines: Iterable[_Line | bytes], place: int) -> Iterator[_Line]:
+    """Yield *lines*, which begin at that *place* of the log, without their blocks."""
     block, unpacked = b"", list[_Line]()
-    for line in lines:
+    for here, line in enumerate(lines, place):
         if isinstance(line, bytes) and line is not block:
-            block, unpacked = line, _unpack_block(line)
-        id_, kind, created_at, round_, version, body, *values = (
-            unpacked[number % BLOCK] if isinstance(line, bytes) else line
-        )
-        number += 1
-        record: Record | None = None
-        if body is None:
-            fields = _PACKED[kind][1](values) if kind in _PACKED else dict(zip(_FIELDS[kind], values, strict=True))
-            record = create_unchecked(KINDS[kind], fields)
-        yield Entry(
-            kind,
-            record=record,
-            body=body,
-            id=id_,
-            created_at=unpack_stamp(created_at),
-            number=number,
-            round=round_,
-            version=version,
-        )
-
-
-def _line_at(log: Sequence[_Line | bytes], place: int) -> _Line:
-    line = log[place]
-    return line if isinstance(line, tuple) else _unpack_block(line)[place % BLOCK]
+            block, unpacked = line, marshal.loads(line)  # noqa: S302  (it never left this process)
+        yield unpacked[here % BLOCK] if isinstance(line, bytes) else line
 
 
 class InMemoryStore(Store):
@@ -148,9 +117,27 @@ class InMemoryStore(Store):
                     if len(log) > after and [one.id for one in stored] == [entry.id for entry in entries]:
                         return after + len(entries)
                     raise Conflict(f"the log ends at {len(log)}, not at {after}; read what is new and append after it")
-                if log and entries and entries[0].follows and entries[0].follows != _line_at(log, -1)[0]:
-                    raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
-                log += [_pack_line(entry) for entry in entries]  # in one step: readers see all of them or none
+                if log and entries and entries[0].follows:
+                    newest = log[-1]  # else a block, of which it is the last
+                    id_ = (newest if isinstance(newest, tuple) else marshal.loads(newest)[-1])[0]  # noqa: S302
+                    if entries[0].follows != id_:
+                        raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
+                lines: list[_Line | bytes] = []
+                for entry in entries:
+                    record, kind = entry._record, entry.kind
+                    head = entry.id, kind, pack_stamp(entry.created_at), entry.round, entry.version
+                    if (
+                        record is None
+                        or kind not in _FIELDS
+                        or entry._body is not None
+                        or entry.version != BODY_VERSION
+                    ):
+                        lines.append((*head, entry.body))
+                    elif kind in _PACKED:
+                        lines.append((*head, None, *_PACKED[kind][0](record.__dict__)))
+                    else:
+                        lines.append((*head, None, *[record.__dict__[field] for field in _FIELDS[kind]]))
+                log += lines  # in one step: readers see all of them or none
                 if after % BLOCK + len(entries) >= BLOCK:
                     for start in range(after - after % BLOCK, len(log) - BLOCK + 1, BLOCK):
                         _pack_block(log, start)
@@ -166,7 +153,47 @@ class InMemoryStore(Store):
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         log = self._sessions.get(session, [])
         lines = log[after:] if limit is None else log[after : after + limit]  # as they are now
-        return _read_lines(lines, after)
+        return (
+            Entry(
+                kind,
+                record=create_unchecked(
+                    KINDS[kind],
+                    _PACKED[kind][1](values) if kind in _PACKED else dict(zip(_FIELDS[kind], values, strict=True)),
+                )
+                if body is None
+                else None,
+                body=body,
+                id=id_,
+                created_at=unpack_stamp(created_at),
+                number=number,
+                round=round_,
+                version=version,
+            )
+            for number, (id_, kind, created_at, round_, version, body, *values) in enumerate(
+                _unpack(lines, after), after + 1
+            )
+        )
+
+    def read_round(self, session: str, number: int, first: int, last: int) -> Round | None:
+        block, unpacked, opening = b"", list[_Line](), list[Any]()
+        posts, state = list[Any](), "created"
+        for place, line in enumerate(self._sessions.get(session, [])[first - 1 : last], first - 1):
+            if isinstance(line, bytes) and line is not block:
+                block, unpacked = line, marshal.loads(line)  # noqa: S302
+            _, kind, _, _, _, body, *values = unpacked[place % BLOCK] if isinstance(line, bytes) else line
+            if body is not None or kind == _REDACTED or (kind != _OPENED and not opening):
+                return None
+            if not opening:
+                opening = values
+            elif values[0] != opening[0]:
+                continue
+            elif kind == _POST:
+                posts.append(values[1])
+            state = _STATES.get(kind, state)
+        if not opening:
+            return None
+        round_id, query, created_at, extra = opening
+        return unpack_round((round_id, query, state, posts, created_at, number, extra))
 
     def sessions(self) -> Sequence[str]:
         with self._lock:
@@ -178,11 +205,11 @@ class InMemoryStore(Store):
             log = self._sessions.get(session, [])
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
-            id_, kind, created_at, round_, *_ = _line_at(log, number - 1)
+            id_, kind, created_at, round_, *_ = next(_unpack(log[number - 1 : number], number - 1))
             line = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
             block, start = log[number - 1], (number - 1) // BLOCK * BLOCK
             if isinstance(block, bytes):
-                lines = _unpack_block(block)
+                lines = marshal.loads(block)  # noqa: S302
                 lines[(number - 1) % BLOCK] = line
                 packed = marshal.dumps(lines)
                 log[start : start + BLOCK] = [packed if one is block else one for one in log[start : start + BLOCK]]
