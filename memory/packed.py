@@ -21,6 +21,7 @@ _SHARED = (EMPTY, NO_FIELDS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The newest stamp that was packed, and its number: an entry and its record have the same one.
 _newest = [(_EPOCH, 0)]
+_newest_read = [(0, _EPOCH)]
 
 
 def pack_stamp(stamp: datetime) -> int | datetime:
@@ -37,7 +38,13 @@ def pack_stamp(stamp: datetime) -> int | datetime:
 
 
 def unpack_stamp(packed: int | datetime) -> datetime:
-    return _EPOCH + timedelta(microseconds=packed) if isinstance(packed, int) else packed
+    if isinstance(packed, datetime):
+        return packed
+    known, stamp = _newest_read[0]
+    if known is not packed:
+        stamp = _EPOCH + timedelta(microseconds=packed)
+        _newest_read[0] = packed, stamp
+    return stamp
 
 
 def pack_mapping(mapping: Any) -> int | str:
