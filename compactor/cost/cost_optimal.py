@@ -288,7 +288,10 @@ class CostOptimal(Trigger):
             self._style_of(view),
         )
         best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
-        likely_cold, recheck_in = self._pauses.likely_cold(self._pauses.observe(view), style)
+        idle, work = self._pauses.observe(view), view.work
+        # Whether it may continue the prompt, not whether it did: after the cache's end, none would be seen to share it.
+        continues = work is not None and work.takes_continued and work.may_continue(view.ledger.asked.model)
+        likely_cold, recheck_in = self._pauses.likely_cold(idle, continues=continues)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction

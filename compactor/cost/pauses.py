@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from memory.visibility import Rounds
 
-from ..summarizers.base import Style
 from ..view import View
 
 #: Providers keep the beginning of a prompt for this many seconds after reading it.
@@ -57,17 +56,17 @@ class Pauses:
             return ""
         return f" Earlier in a pause, for {self.cold} of {self.long} pauses of minutes outlasted the provider's cache."
 
-    def likely_cold(self, idle: float, style: Style) -> tuple[float, float | None]:
+    def likely_cold(self, idle: float, *, continues: bool) -> tuple[float, float | None]:
         """Return how likely the next prompt finds the cache expired, and the seconds after which to ask again if
         nothing happens before; None: there is no need to.
 
         The likelihood is 0 except where a compaction is cheap: just before the cache's end for a summarizer that
-        continues the prompt, in that *style*, and after it for any other. One pause more is counted than there were,
-        from which nobody comes back.
+        *continues* the prompt, and after it for any other. One pause more is counted than there were, from which
+        nobody comes back.
         """
         if not self.cold:
             return 0.0, None
-        begin, end = (LAST_CALL_SECONDS, CACHE_SECONDS) if style == "continue" else (CACHE_SECONDS, float("inf"))
+        begin, end = (LAST_CALL_SECONDS, CACHE_SECONDS) if continues else (CACHE_SECONDS, float("inf"))
         if idle < begin:
             return 0.0, begin - idle
         return (self.cold / (self.long + 1) if idle < end else 0.0), None

@@ -66,6 +66,17 @@ def test_it_compacts_in_a_pause_that_outlasts_the_cache(agent: str, turns: int) 
     assert max(prompt.tokens for prompt in first) < min(prompt.tokens for prompt in last)
 
 
+def test_a_model_that_may_share_the_cache_is_asked_while_it_lasts() -> None:
+    """Also the very first time: asked after it, the model would seem not to share it, and be sent transcripts."""
+    session = sittings(chat(agent=""), 8, 4)
+    posted = [post.created_at for one in session.memory.conversation.rounds for post in one.post_list]
+    looks = [one for one in of_kind(session.events, CostEvaluated) if one.reason == "pause"]
+    assert len(looks) >= 3
+    for look in looks:
+        idle = (look.at - max(one for one in posted if one <= look.at)).total_seconds()
+        assert LAST_CALL_SECONDS <= idle < CACHE_SECONDS
+
+
 def test_nothing_waits_for_a_pause_where_there_was_none() -> None:
     """Without a long pause, no timer runs and nobody is asked early, however long the newest pause is."""
     session = chat().turns(30)
