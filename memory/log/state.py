@@ -45,8 +45,9 @@ MAX_PREPARED = 64
 BATCH = 16
 #: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
 MAX_SPANS = 8
-#: Closed rounds that are kept as records: the newest is the one that prompts have yet to read.
-MAX_UNPACKED = 1
+#: Closed rounds that are kept as records: the newest is the one that prompts have yet to read. Where each text is in
+#: the store of this process, a few more are: the next compaction and the next prompt read them.
+MAX_UNPACKED, MAX_NEWEST = 1, 4
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
 
@@ -195,20 +196,20 @@ class ClosedRounds:
 
 
 class ResidentRounds(ClosedRounds):
-    """Those of a store in this process, which are read from there: so each text is held once. The newest alone is kept
-    as a record, because prompts have yet to read it."""
+    """Those of a store in this process, which are read from there: so each text is held once. The newest alone are kept
+    as records."""
 
     def __init__(self, store: Store, session: str) -> None:
         super().__init__(store, session)
         #: Of each round the numbers of the entries that opened and closed it.
         self._spans = array("Q")
-        self._newest: Round | None = None
-        #: The rounds that were changed since, by number; replaced, never changed.
+        #: The newest rounds by number, and those that were changed since; replaced, never changed.
+        self._newest: Mapping[int, Round] = {}
         self._changed: Mapping[int, tuple[Any, ...]] = _UNCHANGED
 
     def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002
-        newest = self._newest
-        if newest is not None and newest.number == number:
+        newest = self._newest.get(number)
+        if newest is not None:
             return newest
         if number in self._changed:
             return unpack_round(self._changed[number])
@@ -229,7 +230,9 @@ class ResidentRounds(ClosedRounds):
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         self._spans[2 * closed_prefix :] = array("Q", [entry for one in rounds for entry in (one.first, one.last)])
-        self._newest = rounds[-1].round
+        newest = [one for number, one in self._newest.items() if number <= closed_prefix]  # as in the list above
+        newest += [one.round for one in rounds[-MAX_NEWEST:]]
+        self._newest = {one.number: one for one in newest[-MAX_NEWEST:]}
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ResidentRounds:
         copy = ResidentRounds(self.store, self.session)
