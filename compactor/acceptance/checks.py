@@ -332,6 +332,8 @@ _MARK = compile_later(r"[ \t]{0,40}(?:[-*+•–]|\d{1,3}[.)])[ \t]{0,40}$")
 _CLAUSE_END = compile_later(r"[.;!?] ")
 #: Minimum words of a sentence.
 _MIN_SENTENCE = 6
+#: Maximum letters by which a form of a word is longer than another one.
+_MAX_INFLECTION = 3
 
 
 def is_cut_off(text: str, source: str) -> bool:
@@ -382,12 +384,15 @@ def _ends_there(line: str, source: str) -> bool:
 
 
 def _is_piece(word: str, text: str, source: str) -> bool:
-    """Return whether *word* occurs elsewhere, and only as the beginning of longer words: then it is cut off."""
+    """Return whether *word* occurs elsewhere, and only as the beginning of longer words: then it is cut off.
+
+    A few letters more are another form of the same word, such as "opened" of "open".
+    """
     if len(word) < 2 or not (word.isascii() and word.isalpha()):
         return False
-    written = re.compile(rf"(?<![^\W_]){re.escape(word.casefold())}([^\W_]?)")
-    following = {next_ for read in (text[: -len(word)], source) for next_ in written.findall(read.casefold())}
-    return bool(following) and "" not in following
+    written = re.compile(rf"(?<![^\W_]){re.escape(word.casefold())}([^\W_]*+)")
+    rests = {len(rest) for read in (text[: -len(word)], source) for rest in written.findall(read.casefold())}
+    return min(rests, default=0) > _MAX_INFLECTION
 
 
 # The first person: agents repeat "I called ..." to their users.
