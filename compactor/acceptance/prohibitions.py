@@ -359,10 +359,20 @@ def find_dropped(notes: Sequence[Note], after: Terms, source: Terms) -> list[Not
     before = Terms("\n".join(note.text for note in notes))
     named = before.identifiers | before.numbers
     lost = {name for name in named - (after.identifiers | after.numbers) if name not in after.folded}
-    if lost:
-        lost -= _find_superseded(lost, before, after, (source.identifiers | source.numbers) - named)
-    found = [(note, Terms(note.text)) for note in notes] if lost else ()
-    return [note for note, terms in found if not lost.isdisjoint(terms.identifiers | terms.numbers)]
+    if not lost:
+        return []
+    new = (source.identifiers | source.numbers) - named
+    lost -= _find_superseded(lost, before, after, new)
+    updates = [names for names, _ in _read_lines(after.text) if not names.isdisjoint(new)]
+    found: list[Note] = []
+    for note in notes:
+        terms = Terms(note.text)
+        names = terms.identifiers | terms.numbers
+        kept = terms.identifiers - lost
+        # A new line about the same identifier, with another value, replaces the note.
+        if not lost.isdisjoint(names) and all(kept.isdisjoint(update) for update in updates):
+            found.append(note)
+    return found
 
 
 def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:

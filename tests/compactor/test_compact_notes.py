@@ -495,6 +495,22 @@ def test_a_note_that_a_rewriting_leaves_out_stays_until_the_next_one_leaves_it_o
     assert all(count_tokens(one.summary) <= 120 for one in (first, second, third))
 
 
+def test_a_note_that_was_corrected_does_not_come_back() -> None:
+    """Its id stands in the new notes with a newer value, so the old value is not carried over."""
+
+    def corrected(request: SummaryRequest) -> str:
+        if request.kind == "changes":
+            return lengthy(request)
+        end, said = request.end_index, request.previous.summary if request.previous is not None else ""
+        items = " ".join(dict.fromkeys([*re.findall(r"item-\d+", said), f"item-{end}"]))
+        return f"## Facts\n- RX-4471: {7912 if end == 4 else f'item-{end}'}\n- These were priced: {items}."
+
+    scene = Scene(config=CONFIG.copy_with(target_tokens=120), summarizer=ScriptedSummarizer(default=corrected)).add(45)
+    first, second = [scene_made(scene, place) for place, event in enumerate(scene.published) if event.major][:2]
+    assert "RX-4471: item-" in first.summary
+    assert "7912" not in first.summary + second.summary
+
+
 def test_no_round_is_read_twice_however_much_a_request_may_take() -> None:
     """Reading all of them again would be the dearest of all: a request that is nowhere in a cache."""
     config = CONFIG.copy_with(target_tokens=120, summarizer_input_tokens=100_000)
