@@ -10,6 +10,8 @@ from .summarizers.base import RequestKind, Summary
 NEWEST = 0.5
 #: No model writes more tokens; a larger count is an error of the endpoint.
 MAX_ANSWER = 200_000
+#: Fewer tokens than this are not told as thoughts: other models count text differently.
+MIN_THOUGHTS = 100
 #: Minimum share of a continued prompt that comes from the provider's cache, if the two models share one.
 MIN_CACHED = 0.25
 #: After so many answers to other requests, continuing is tried again.
@@ -26,6 +28,8 @@ class Experience:
     full: float | None = None
     changes: float | None = None
     addition: float | None = None
+    #: How many more tokens an answer is charged for: those that a model spends on thoughts.
+    thoughts: float | None = None
     #: Requests for changes, and how many of their answers were refused as no changes, or before any was accepted.
     asked_for_changes: int = 0
     refused_changes: int = 0
@@ -62,6 +66,8 @@ class Experience:
             if tokens is not None
         ]
         writes = f"Writes: {', '.join(known) or 'nothing so far'}"
+        if self.thoughts is not None and self.thoughts >= MIN_THOUGHTS:
+            writes += f"; thinks {self.thoughts:,.0f} tokens for an answer"
         asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
         return [f"Asks: {asks}.", f"{writes}{asked if self.asked_for_changes else ''}."]
 
@@ -75,13 +81,12 @@ class Experience:
         refused: str = "",
         is_addition: bool = False,
     ) -> None:
-        """Take note of an *answer* to a request of that *kind*; it is *tokens* long unless its usage says otherwise.
+        """Take note of an *answer* to a request of that *kind*, whose text is *tokens* long.
 
         *refused* is the check that refused it. *is_addition*: it was asked for notes on the new rounds alone.
         """
         usage = answer.usage or {}
-        reported = usage.get("output_tokens", 0)
-        length = float(reported if 0 < reported <= MAX_ANSWER else tokens)
+        continued &= answer.continued is not False
         if kind in ("rounds", "changes"):
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
@@ -93,6 +98,8 @@ class Experience:
             self.refused_changes += bool(refused) and (refused != "hollow" or self.changes is None)
         if refused:
             return
+        length, charged = float(tokens), usage.get("output_tokens", 0)
+        self.thoughts = _mean(self.thoughts, max(charged - length, 0.0) if charged <= MAX_ANSWER else 0.0)
         if kind == "changes":
             self.changes = _mean(self.changes, length)
         elif kind == "rounds" and is_addition:

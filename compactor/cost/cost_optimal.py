@@ -266,7 +266,7 @@ class CostOptimal(Trigger):
         waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.due_end(self._config) - view.end, 1)
         carried = each * waits * calls / 2 if form != "full" else 0.0
         rereads = 1 / period if form == "addition" else 1.0
-        return (full + (period - 1) * each) / period, rereads, carried
+        return (full + (period - 1) * each) / period + (view.work.experience.thoughts or 0.0), rereads, carried
 
     @property
     def _first_summary(self) -> int:

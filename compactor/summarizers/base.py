@@ -78,6 +78,8 @@ class Summary:
     #: True if it contains only quoted words, each line below its speaker's heading. False for a model's text: its lines
     #: below the user's heading are checked against the user's words.
     extracted: bool = False
+    #: Whether the model was asked behind the agent's prompt; None: as the request proposed.
+    continued: bool | None = None
 
     def __post_init__(self) -> None:
         valid = None

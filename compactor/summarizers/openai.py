@@ -45,6 +45,8 @@ _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 #: Maximum failed requests to remember until they are retried; above it, all are forgotten.
 _MAX_FAILED = 1_000
+#: After so many errors of the server in a row, or one other failure, a request is sent in its plain form.
+_MAX_FAILURES = 2
 
 
 class OpenAISummarizer:
@@ -109,8 +111,8 @@ class OpenAISummarizer:
         #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
         self.takes_continued = style != "separate"
         self._takes_formats = True
-        #: Failed requests; their form may be the reason. A set, because one summarizer may serve many sessions.
-        self._failed: set[tuple[str, ...]] = set()
+        #: How often in a row a request failed; its form may be the reason. One summarizer may serve many sessions.
+        self._failed: dict[tuple[str, ...], int] = {}
         self._timeout = timeout
         self._clock = clock
         self._closed = False
@@ -153,17 +155,18 @@ class OpenAISummarizer:
             client = self._client()  # before the time limit starts: importing openai takes half a second
         limit = Limit(self._timeout, self._clock)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
-        if asked in self._failed:
-            self._failed.discard(asked)
-            return self._answer(client, limit, self._arguments | {"messages": sendable(request.messages)})
+        failures = self._failed.pop(asked, 0)
+        if failures >= _MAX_FAILURES:
+            plain = self._answer(client, limit, self._arguments | {"messages": sendable(request.messages)})
+            return copy_with(plain, continued=False)
         try:
             return self._answer_in_style(client, limit, request)
         except SummarizerError as failed:
-            if _status_of(failed) in _TURNED_AWAY:
-                raise
-            if len(self._failed) >= _MAX_FAILED:
-                self._failed = set()
-            self._failed.add(asked)
+            status = _status_of(failed) or 0
+            if status not in _TURNED_AWAY:
+                if len(self._failed) >= _MAX_FAILED:
+                    self._failed = {}
+                self._failed[asked] = failures + 1 if status >= 500 else _MAX_FAILURES
             raise
 
     def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
@@ -171,7 +174,7 @@ class OpenAISummarizer:
         if continued is None or not (
             self.style == "continue" or (self.style is None and continued.model in ("", self.model))
         ):
-            return self._answer_separately(client, limit, request)
+            return copy_with(self._answer_separately(client, limit, request), continued=False)
         # The agent's own tools and choice are part of its provider's cache key.
         given = {"tools": sendable(continued.tools)} if continued.tools else {}
         if continued.tool_choice is not None:
@@ -181,7 +184,7 @@ class OpenAISummarizer:
         except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
         summary = self._answer_separately(client, limit, request, again=True)
-        return copy_with(summary, usage=add_usage(usage, summary.usage))
+        return copy_with(summary, usage=add_usage(usage, summary.usage), continued=False)
 
     def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
         arguments = self._arguments | {"messages": sendable(request.messages)}

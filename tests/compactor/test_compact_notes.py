@@ -51,6 +51,22 @@ def changing(request: SummaryRequest) -> str | Summary:
     return Summary(FIRST, WRITTEN)
 
 
+#: Makes all notes so long that changes of them are cheaper for long.
+MORE = " They were looked at closely." * 60
+
+
+def thorough(request: SummaryRequest) -> str | Summary:
+    return changing(request) if request.kind == "changes" else FIRST + MORE
+
+
+def add_long(memory: Memory) -> None:
+    number = len(memory.conversation.rounds) + 1
+    round_ = memory.create_round(f"Question {number}: what about item-{number}?")
+    said = " ".join(f"Item-{number} costs {number * part} euros in part {part}." for part in range(30))
+    memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
+    memory.finish_round(round_)
+
+
 class Scene:
     """A session with a compactor that works when it is told to."""
 
@@ -150,8 +166,8 @@ def scene_made(scene: Scene, place: int) -> CompactedMessage:
 
 def test_the_summary_is_the_notes_written_out() -> None:
     """What is new stands behind all that there was, and says which rounds it comes from."""
-    scene = Scene().add(13)
-    assert scene.made.summary == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
+    scene = Scene(summarizer=ScriptedSummarizer(default=thorough)).add(13, add_long)
+    assert scene.made.summary == f"{SHOWN}{MORE}\n3. Item-8 was priced.\n4. Item-12 was priced."
     spans = [(note.first_round, note.last_round) for note in scene.made.notes]
     assert spans == [(1, 4), (1, 4), (5, 8), (9, 12)]
     assert scene.made.end_index == 12
@@ -446,8 +462,8 @@ def test_what_notes_said_before_is_not_judged_again() -> None:
 
 def lengthy(request: SummaryRequest) -> str | Summary:
     if request.kind == "changes":
-        return f"add [Done]: Of item-{request.end_index}: " + "it was looked at closely, " * 6
-    return Summary(f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 10, WRITTEN)
+        return f"add [Done]: Of item-{request.end_index}: " + "it was looked at closely, " * 2
+    return f"## Done\n- Up to item-{request.end_index}: " + "All were looked at. " * 17
 
 
 def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> None:
@@ -457,7 +473,7 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> No
     scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(25)
     published = [scene_made(scene, place) for place in range(6)]
     grown = [False, *(count_tokens(one.summary) > 120 for one in published[:-1])]
-    assert [event.major for event in scene.published] == grown == [False, False, False, True, False, True]
+    assert [event.major for event in scene.published] == grown == [False, False, False, True, False, False]
     major = scene.summarizer.requests[3]
     assert [round_.number for round_ in major.rounds] == [13, 14, 15, 16]
     assert major.previous is not None
@@ -465,8 +481,7 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> No
     assert "at most 72 tokens" in text_of(major)
     note = scene_made(scene, 3).notes[-1]
     assert (note.first_round, note.last_round) == (1, 16)
-    for place in (3, 5):
-        assert scene_made(scene, place).extra["written_tokens"] == count_tokens(scene_made(scene, place).summary)
+    assert scene_made(scene, 3).extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
     for request in scene.summarizer.requests:
         assert count_prompt(request.messages, count_tokens) <= 900
 
@@ -529,13 +544,6 @@ def test_additions_that_would_be_too_long_become_a_rewrite() -> None:
     def writes(request: SummaryRequest) -> str:
         said = f"## Done\n- Up to item-{request.end_index}: " + "all of them were looked at closely. " * 9
         return said if request.previous is not None else said * 2
-
-    def add_long(memory: Memory) -> None:
-        number = len(memory.conversation.rounds) + 1
-        round_ = memory.create_round(f"Question {number}: what about item-{number}?")
-        said = " ".join(f"Item-{number} costs {number * part} euros in part {part}." for part in range(30))
-        memory.add_post(round_, send_from=ROLE, send_to="User", message=said)
-        memory.finish_round(round_)
 
     config = CONFIG.copy_with(target_tokens=120)
     scene = Scene(config=config, summarizer=Writer(default=writes)).add(41, add_long)
@@ -629,19 +637,24 @@ def test_a_round_that_is_too_long_for_a_request_becomes_several_changes() -> Non
         memory.finish_round(round_)
 
     config = CONFIG.copy_with(summarizer_input_tokens=2_000)
-    scene = Scene(
-        [
-            Summary(FIRST, WRITTEN),
-            "add [Done]: One fact holds.",
-            "add [Done]: Two facts hold.",
-            "add [Done]: Three facts hold.",
-        ],
-        config,
-    ).add(5)
+    scene = (
+        Scene(
+            [
+                FIRST + MORE,
+                "add [Done]: Item-5 costs 55 euros.",
+                "add [Done]: One fact holds.",
+                "add [Done]: Two facts hold.",
+                "add [Done]: Three facts hold.",
+            ],
+            config,
+        )
+        .add(4, add_long)
+        .add(1)
+    )
     scene.add(1, long_round).add(3)
     assert set(scene.kinds[1:]) == {"changes"}
     assert len(scene.kinds) >= 4
-    assert [note.text for note in scene.made.notes][2:5] == ["One fact holds.", "Two facts hold.", "Three facts hold."]
+    assert [note.text for note in scene.made.notes][3:6] == ["One fact holds.", "Two facts hold.", "Three facts hold."]
     assert scene.made.end_index == 8
     posts = [post for request in scene.summarizer.requests[1:] for one in request.rounds for post in one.post_list]
     sent = "".join(post.message for post in posts)
@@ -751,13 +764,14 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
 def test_changes_go_on_from_notes_that_are_held() -> None:
     """Nobody sees those yet; when they are shown, all that was asked for is in them."""
     memory = Memory("session", clock=FakeClock().now)
-    scene = Scene(publish="deferred", config=CONFIG.copy_with(max_tokens=100_000), memory=memory).add(13)
+    config, asked = CONFIG.copy_with(max_tokens=100_000), ScriptedSummarizer(default=thorough)
+    scene = Scene(publish="deferred", config=config, memory=memory, summarizer=asked).add(13, add_long)
     assert scene.kinds == ["rounds", "changes", "changes"]
     assert len(scene.published) < len(scene.kinds)
     assert texts(scene.summarizer.requests[2].notes)[-1] == "Item-8 was priced."
     scene.clock.advance(3_600)
     scene.executor.run_all()
-    assert scene.made.summary == f"{SHOWN}\n3. Item-8 was priced.\n4. Item-12 was priced."
+    assert scene.made.summary == f"{SHOWN}{MORE}\n3. Item-8 was priced.\n4. Item-12 was priced."
     assert scene.made.notes[-1].first_round == 9
     assert sum(event.sent_tokens for event in of_kind(scene.compactor.events, Prepared)) == sum(
         count_tokens(quote(one)) + 1 for one in scene.memory.rounds_getter(ROLE)()[:12]

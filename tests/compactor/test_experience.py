@@ -92,9 +92,9 @@ def test_a_model_keeps_the_form_unless_it_mostly_does_not(refusals: list[bool]) 
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=20))
 def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int]) -> None:
-    """Of the answers that were accepted, by their usage where it says so."""
+    """Of the texts that were accepted; what a model is charged for beyond its text are thoughts."""
     experience = noted(
-        *[("changes", {"output_tokens": length}, 7, False, False) for length in lengths],
+        *[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths],
         *[("rounds", None, length, False, False) for length in lengths],
         ("changes", {"output_tokens": 10**5}, 7, False, True),
         ("rounds", {"output_tokens": 10**5}, 7, False, True),
@@ -102,6 +102,8 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
     for mean in (experience.changes, experience.full):
         assert mean is not None
         assert min(lengths) <= mean <= max(lengths)
+    alone = noted(*[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths])
+    assert "thinks 1,200 tokens for an answer" in "".join(alone.describe())
 
 
 def test_an_addition_is_no_measure_of_all_notes() -> None:
@@ -124,3 +126,13 @@ def test_a_model_that_has_written_changes_may_say_that_nothing_changes(times: in
     for _ in range(max(MAX_REFUSED, times + 1)):
         writer.note_answer("changes", Summary("Hello!"), 1, continued=False, refused="malformed")
     assert not writer.keeps_form
+
+
+def test_a_transcript_that_was_sent_instead_says_nothing_of_the_cache() -> None:
+    """The summarizer tells that it did not ask behind the agent's prompt, though the request proposed it."""
+    experience = noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False))
+    before = experience.cached
+    sent = Summary("Noted.", {"input_tokens": 900, "cached_tokens": 0}, continued=False)
+    experience.note_answer("rounds", sent, 10, continued=True)
+    assert experience.cached == before
+    assert not experience.continued

@@ -87,7 +87,7 @@ def failure(summarizer: Any) -> SummarizerError:
 def test_the_answer_is_a_summary_with_its_cost(server: ModelServer, summarizer: OpenAISummarizer) -> None:
     """Text, token counts and the model's own name come back; the rendered messages are what was sent."""
     assert summarizer(REQUEST) == Summary(
-        "SUMMARY 1", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
+        "SUMMARY 1", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1", continued=False
     )
     (request,) = server.requests
     assert request.body == {"model": "small-model", "messages": REQUEST.messages}
@@ -548,7 +548,7 @@ def test_any_client_with_the_same_method_will_do(as_json: bool) -> None:
         return answer if as_json else openai.types.chat.ChatCompletion.construct(**answer)
 
     assert OpenAISummarizer("m", client=_client(create), timeout=9)(REQUEST) == Summary(
-        "Booked.", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
+        "Booked.", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1", continued=False
     )
     assert asked == {"model": "m", "messages": REQUEST.messages, "timeout": 9}
 
