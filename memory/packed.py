@@ -1,4 +1,4 @@
-"""Rounds and posts as nested tuples of texts and numbers.
+"""Rounds, and records of the log, as nested tuples of texts and numbers.
 
 The garbage collector stops walking such tuples after its first look, so what is closed costs it nothing, however long a
 session grows. They take half the memory of records, and share their texts.
@@ -6,11 +6,12 @@ session grows. They take half the memory of records, and share their texts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from .entries import from_ascii, to_ascii
+from .entries import KINDS, NAMES, PostAdded, RoundOpened, from_ascii, to_ascii
 from .messages import NO_FIELDS
 from .rounds import EMPTY, Attachment, FrozenMapping, Post, Round, ToolCall, create_unchecked, freeze_mapping
 
@@ -103,3 +104,34 @@ def unpack_round(packed: tuple[Any, ...]) -> Round:
     posts = tuple([unpack_post(post) for post in posts])
     values = (id_, user_query, state, posts, unpack_stamp(created_at), number, unpack_mapping(extra))
     return create_unchecked(Round, dict(zip(_ROUND, values, strict=True)))
+
+
+def _unpack_opened(values: Sequence[Any]) -> dict[str, Any]:
+    round_id, query, created_at, extra = values
+    created_at, extra = unpack_stamp(created_at), unpack_mapping(extra)
+    return {"round_id": round_id, "user_query": query, "created_at": created_at, "extra": extra}
+
+
+class Packing(NamedTuple):
+    """How the fields of a record become texts and numbers, and come back."""
+
+    pack: Callable[[Mapping[str, Any]], Iterable[Any]]
+    unpack: Callable[[Sequence[Any]], dict[str, Any]]
+
+
+def _keep_values(names: Sequence[str]) -> Packing:
+    return Packing(lambda of: map(of.__getitem__, names), lambda values: dict(zip(names, values, strict=True)))
+
+
+#: By the kind of an entry. Only rounds and posts are packed; the values of other records stay as they are.
+PACKINGS: Mapping[str, Packing] = {
+    **{kind: _keep_values(tuple(record.model_fields)) for kind, record in KINDS.items()},
+    NAMES[RoundOpened]: Packing(
+        lambda of: (of["round_id"], of["user_query"], pack_stamp(of["created_at"]), pack_mapping(of["extra"])),
+        _unpack_opened,
+    ),
+    NAMES[PostAdded]: Packing(
+        lambda of: (of["round_id"], pack_post(of["post"])),
+        lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
+    ),
+}

@@ -22,7 +22,7 @@ from ..entries import (
 )
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
-from ..packed import pack_mapping, pack_post, pack_stamp, unpack_mapping, unpack_post, unpack_round, unpack_stamp
+from ..packed import PACKINGS, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
 from .base import INTERRUPTED, Store
 from .retention import delete_files
@@ -30,35 +30,13 @@ from .retention import delete_files
 #: Neighbouring entries that are held as one object: the bytes of ``marshal``, which is the fastest by far.
 BLOCK = 16
 
-#: An entry: id, kind, stamp, round, version, body. If the body is None, the values of its record's fields follow.
+#: An entry: id, kind, stamp, round, version, body. If the body is None, its packed record follows.
 #: A plain tuple, because there are so many: the garbage collector visits one object, or none if the tuple holds only
 #: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
 _OPENED, _POST, _REDACTED = NAMES[RoundOpened], NAMES[PostAdded], NAMES[PostRedacted]
 _STATES: Mapping[str, RoundState] = {NAMES[RoundFinished]: "finished", NAMES[RoundFailed]: "failed"}
-_FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
-
-
-def _unpack_opened(values: Sequence[Any]) -> dict[str, Any]:
-    round_id, query, created_at, extra = values
-    created_at, extra = unpack_stamp(created_at), unpack_mapping(extra)
-    return {"round_id": round_id, "user_query": query, "created_at": created_at, "extra": extra}
-
-
-#: How the fields of these records become texts and numbers, and come back.
-_PACKED: Mapping[str, tuple[Callable[[Mapping[str, Any]], _Line], Callable[[Sequence[Any]], dict[str, Any]]]] = {
-    _OPENED: (
-        lambda of: (of["round_id"], of["user_query"], pack_stamp(of["created_at"]), pack_mapping(of["extra"])),
-        _unpack_opened,
-    ),
-    _POST: (
-        lambda of: (of["round_id"], pack_post(of["post"])),
-        lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
-    ),
-}
-
-
-_OF_TURNS = frozenset((*_PACKED, *_STATES, NAMES[UsageRecorded]))
+_OF_TURNS = frozenset((_OPENED, _POST, *_STATES, NAMES[UsageRecorded]))
 
 
 def _pack_block(log: list[_Line | bytes], start: int) -> None:
@@ -124,19 +102,12 @@ class InMemoryStore(Store):
                         raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
                 lines: list[_Line | bytes] = []
                 for entry in entries:
-                    record, kind = entry._record, entry.kind
-                    head = entry.id, kind, pack_stamp(entry.created_at), entry.round, entry.version
-                    if (
-                        record is None
-                        or kind not in _FIELDS
-                        or entry._body is not None
-                        or entry.version != BODY_VERSION
-                    ):
+                    record, packing = entry._record, PACKINGS.get(entry.kind)
+                    head = entry.id, entry.kind, pack_stamp(entry.created_at), entry.round, entry.version
+                    if record is None or packing is None or entry._body is not None or entry.version != BODY_VERSION:
                         lines.append((*head, entry.body))
-                    elif kind in _PACKED:
-                        lines.append((*head, None, *_PACKED[kind][0](record.__dict__)))
                     else:
-                        lines.append((*head, None, *[record.__dict__[field] for field in _FIELDS[kind]]))
+                        lines.append((*head, None, *packing.pack(record.__dict__)))
                 log += lines  # in one step: readers see all of them or none
                 if after % BLOCK + len(entries) >= BLOCK:
                     for start in range(after - after % BLOCK, len(log) - BLOCK + 1, BLOCK):
@@ -156,12 +127,7 @@ class InMemoryStore(Store):
         return (
             Entry(
                 kind,
-                record=create_unchecked(
-                    KINDS[kind],
-                    _PACKED[kind][1](values) if kind in _PACKED else dict(zip(_FIELDS[kind], values, strict=True)),
-                )
-                if body is None
-                else None,
+                record=create_unchecked(KINDS[kind], PACKINGS[kind].unpack(values)) if body is None else None,
                 body=body,
                 id=id_,
                 created_at=unpack_stamp(created_at),
