@@ -313,12 +313,16 @@ class ContextCompactor:
         return current
 
     def describe(self) -> str:
-        """Return how this compactor works and why, in some five lines: when it compacts, and how it asks."""
-        cycle = self._cycle
+        """Return how this compactor works and why, in some five lines: when it compacts, how it asks, and how often
+        that has failed."""
+        cycle, failures = self._cycle, self._runner.failures
         names = ", ".join(getattr(one, "__name__", type(one).__name__) for one in cycle.strategies)
-        return "\n".join(
-            [*cycle.trigger.describe(self.config), *cycle.experience.describe(), f"Strategies, in this order: {names}."]
-        )
+        lines = [*cycle.trigger.describe(self.config), *cycle.experience.describe()]
+        if failures:
+            compaction = self.get_compaction()
+            shown = "; an extract stands for the newest rounds" if compaction and compaction.is_offline else ""
+            lines.append(f"Fails: {failures} times in a row, see status().last_error{shown}.")
+        return "\n".join([*lines, f"Strategies, in this order: {names}."])
 
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first, including those of earlier processes that a

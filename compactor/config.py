@@ -90,7 +90,8 @@ class CompactorConfig(FrozenModel):
     circuit_breaker_failures: int = Field(default=5, ge=1)
     """Failures in a row that open the circuit."""
     circuit_breaker_reset: Seconds = 60.0
-    """Seconds until an open circuit allows one attempt, which closes it or opens it again."""
+    """Seconds until an open circuit allows one attempt, which closes it or opens it again. They double, up to 64 times
+    as long, while the model's answers are refused: each has to be paid."""
     exempt_tools: Names = ()
     """Names of tools whose calls and results no strategy offloads, drops or summarizes, such as a tool that loads
     skills. A compaction covers them with their round; ``memory.pin`` keeps a text even then."""

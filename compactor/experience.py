@@ -51,7 +51,9 @@ class Experience:
 
     def describe(self) -> list[str]:
         """Return lines that say how the model is asked, and what it answers."""
-        if self.continued:
+        if not self.continued and not self.separate:
+            asks = "nothing so far"
+        elif self.continued:
             asks = f"behind the agent's last prompt, of which {self.cached or 0:.0%} came from the provider's cache"
         else:
             tried = f"; of the agent's prompt, {self.cached:.0%} came from the cache" if self.cached is not None else ""

@@ -136,6 +136,7 @@ class Runner:
         self._ticket = Ticket(self._limits, call_weakly(self._take_turn)) if self._limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self.failures = 0  # since the last success
+        self._model_failed = False  # whether the last of them came after a model was asked
         self.last_error: str | None = None
 
     @property
@@ -374,7 +375,9 @@ class Runner:
         with self._lock:
             self._backoff = None
             self._index_due |= run.published
-            if run.published or (run.reduced and error is None):  # what failed before that counts no more
+            # What failed before counts no more; but a reduction without a model says nothing of one that failed.
+            answered = run.asked or not self._model_failed
+            if run.published or (run.reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
             outcome = outcome_of(error, self._discards, forced=run.forced)
             self._discards = outcome.discards
@@ -431,7 +434,9 @@ class Runner:
         if not outcome.is_failure:
             return
         self.failures += 1
-        delay = backoff_seconds(self._config, self.failures, self._rng(), getattr(error, "retry_after", None))
+        self._model_failed = bool(run.asked)
+        after, paid = getattr(error, "retry_after", None), isinstance(error, SummaryRejected)
+        delay = backoff_seconds(self._config, self.failures, self._rng(), after, paid=paid)
         self._emit(
             Failed(
                 role=self.role,

@@ -56,15 +56,22 @@ def report_uncaught(error: BaseException) -> None:
     threading.excepthook(threading.ExceptHookArgs(raised))
 
 
-def backoff_seconds(config: CompactorConfig, failures: int, jitter: float, retry_after: object = None) -> float:
+#: The time between paid attempts doubles so often at most: from a minute to an hour.
+MAX_DOUBLINGS = 6
+
+
+def backoff_seconds(
+    config: CompactorConfig, failures: int, jitter: float, retry_after: object = None, *, paid: bool = False
+) -> float:
     """Return the seconds to wait after so many *failures* in a row.
 
     Half to all of ``initial * 2**(failures - 1)``, by *jitter* from 0 to 1, so that many compactors of one endpoint do
     not return at once ("equal jitter": Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015). At least
-    *retry_after* where that is a number, capped at ``backoff_max``.
+    *retry_after* where that is a number, capped at ``backoff_max``. While the circuit is open, attempts are equally
+    rare: an outage ends by itself. If each is *paid*, since the model answers and is refused, the time doubles.
     """
-    if failures >= config.circuit_breaker_failures:
-        delay = config.circuit_breaker_reset
+    if (more := failures - config.circuit_breaker_failures) >= 0:
+        delay = config.circuit_breaker_reset * 2.0 ** (min(more, MAX_DOUBLINGS) if paid else 0)
     else:
         # 2.0**60 seconds is beyond every backoff_max; more would overflow.
         delay = min(config.backoff_initial * 2.0 ** min(failures - 1, 60), config.backoff_max)

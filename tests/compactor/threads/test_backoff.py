@@ -80,6 +80,24 @@ def test_what_is_no_number_of_seconds_is_passed_over(asked: Any) -> None:
     assert waits(1, error=SummarizerError("429", retry_after=asked)) == [1.0]
 
 
+def test_answers_that_are_refused_become_ever_rarer() -> None:
+    """Each is paid, and a model that refuses goes on to. An outage ends by itself, so its attempts stay as they are."""
+    config = CompactorConfig(
+        threshold=7, circuit_breaker_failures=1, circuit_breaker_reset=60.0, summary_attempts=1, call_timeout=9_999.0
+    )
+    refused = ScriptedSummarizer(default="I cannot help with that.")
+    compactor, executor, clock = on_command(memory_of(10), refused, config, rng=lambda: 1.0, history=99)
+    compactor.start()
+    for _ in range(9):
+        executor.run_all()
+        clock.advance(60.0 * 64)
+    waited = [event.retry_in for event in of_kind(compactor.events, Failed)]
+    assert waited == [60 * 2**doublings for doublings in (0, 1, 2, 3, 4, 5, 6, 6, 6)]
+    assert waits(3, config) == [60, 60, 60]
+    assert "Fails: 9 times in a row" in compactor.describe()
+    assert "an extract stands for the newest rounds" in compactor.describe()
+
+
 # In a compactor
 
 
