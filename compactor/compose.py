@@ -184,22 +184,16 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     messages = [*system, *([view.summary] if view.summary is not None else [])]
     shared: list[Message] = []
     depths = bytearray()
-    for closed_one in sums.accounts[start - sums.start : closed - sums.start]:
-        if closed_one.parts is None:
+    for closed_account in sums.accounts[start - sums.start : closed - sums.start]:
+        parts = closed_account.parts  # asked once: another thread may drop them meanwhile
+        if parts is None:
             return None
-        for part in closed_one.parts:
-            shared += part.messages
-            depths += part.depths
-    for account in growing:
-        if account.blocks.blocks:
-            messages += copy_messages(shared, depths)
-            messages += account.hand_out()
-            shared, depths = [], bytearray()
-            continue
-        for part in account.rest:
+        for part in parts:
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
+    for account in growing:
+        messages += account.hand_out()
     return messages, Report(tokens, tokens)
 
 

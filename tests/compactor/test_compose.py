@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from itertools import count
+from types import FrameType
+from typing import Any
 
 import pytest
 from chats import (
@@ -283,3 +287,28 @@ def test_prompts_are_right_while_others_write() -> None:
     assert prompts
     for prompt in [*prompts[:20], *prompts[-20:]]:
         assert_legal(prompt, 800)
+
+
+def test_a_compaction_may_be_published_at_any_line_of_compose() -> None:
+    """Other threads publish and compose meanwhile, and so let go of rounds that this prompt still has to show."""
+    own, before = compose.__code__.co_filename, sys.gettrace()
+    for line in count(1):
+        memory, passed = chat(8), count(1)
+        prompts = [compose(memory, budget=10_000)]
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line" and next(passed) == line:  # noqa: B023  (called in this turn of the loop alone)
+                sys.settrace(None)
+                compacted(memory, 6)  # noqa: B023
+                prompts.append(compose(memory, budget=10_000))  # noqa: B023
+            return trace if frame.f_code.co_filename == own else None
+
+        sys.settrace(trace)
+        try:
+            prompt = compose(memory, budget=10_000)
+        finally:
+            sys.settrace(before)
+        assert prompt in prompts
+        if len(prompts) == 1:
+            assert line > 50
+            return
