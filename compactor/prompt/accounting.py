@@ -157,8 +157,8 @@ class Ledger:
         """
         origin, pins = min(origin, closed), rounds.pins
         moment: _Moment = (rounds.redactions, rounds.epoch, reductions.version, pins)
-        prefix, summed_moment, asked_from = self._summed
-        if summed_moment == moment and origin == asked_from and prefix.stop >= closed:  # as most of the time
+        prefix, summed_moment, last_origin = self._summed
+        if summed_moment == moment and origin == last_origin and prefix.stop >= closed:  # as most of the time
             return prefix
         pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
         known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
@@ -167,10 +167,10 @@ class Ledger:
 
         if summed_moment != moment or not prefix.start <= origin <= prefix.stop:
             prefix = PrefixSums(origin, origin)
-        elif asked_from < origin and asked_from - prefix.start > prefix.stop - asked_from:
+        elif last_origin < origin and last_origin - prefix.start > prefix.stop - last_origin:
             # Only what lay before the origin already when it moved last: a prompt begun just before the newest
             # publication still asks from there. And only if that is most of it: so no round is added over and over.
-            prefix = PrefixSums(asked_from, asked_from)
+            prefix = PrefixSums(last_origin, last_origin)
         while True:
             done = prefix.stop
             fresh: list[RoundAccount] = []

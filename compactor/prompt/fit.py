@@ -2,6 +2,11 @@
 
 Every decision follows from the tail's tokens in whole steps, and from posts older than that. So new messages change the
 beginning of the prompt only when the next step is due.
+
+``fit`` tries the whole tail first. If that is too long, ``_Frame.shorten_head`` makes room for what must be shown, and
+``_cut`` finds the first round that stays. ``_shorten_tail`` then goes level by level: it shortens texts from there on,
+and ``_leave_out`` leaves out posts if that is not enough. An open round may have thousands of posts, so its blocks are
+judged by their totals (``_sum_saved_in_newest``, ``_find_omitted``).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS, Published
-from .groups import Message, copy_messages, measure_depth
+from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .open_rounds import Block, OpenAccount
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
 
@@ -145,18 +150,21 @@ class _Frame:
         if place in self._parts:
             return self._parts[place]
         view, sums = self.view, self.sums
-        kept = sums.accounts[place - sums.start].parts if sums.start <= place < view.closed else None
+        parts: Sequence[PromptPart] | None = None
         if place >= view.closed:
-            kept = view.open_accounts[place - view.closed].parts
-        parts = list(kept or ())
-        for round_, group in view.groups(place) if kept is None else ():
-            costs, pinned = view.costs(round_, group), view.is_pinned(round_, group)
-            levels = () if pinned or group.pending or group.from_user else None
-            depths = bytes(map(measure_depth, group.messages))
-            part = PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)
-            parts.append(part)
-        self._parts[place] = self.fix_query(place, parts)
-        return parts
+            parts = view.open_accounts[place - view.closed].parts
+        elif place >= sums.start:
+            parts = sums.accounts[place - sums.start].parts
+        if parts is None:
+            parts = [self._make_part(round_, group) for round_, group in view.groups(place)]
+        self._parts[place] = self.fix_query(place, list(parts))
+        return self._parts[place]
+
+    def _make_part(self, round_: Round, group: MessageGroup) -> PromptPart:
+        costs, pinned = self.view.costs(round_, group), self.view.is_pinned(round_, group)
+        levels = () if pinned or group.pending or group.from_user else None
+        depths = bytes(map(measure_depth, group.messages))
+        return PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)
 
     def fix_query(self, place: int, parts: list[PromptPart]) -> list[PromptPart]:
         """Return *parts* of the round at *place*. In that of the newest query, the user's first words and his last are
@@ -219,7 +227,7 @@ class _Frame:
             elif account.parts is not None:
                 parts += account.parts
             elif account.totals.messages:  # else all of it was dropped
-                for round_, group in self.view.groups(place):
+                for round_, group in self.view.groups(place):  # made anew, but not counted again
                     own = bytes(map(measure_depth, group.messages))
                     parts.append(PromptPart(round_, group, group.messages, (), 0, depths=own))
         shared: list[Message] = []
@@ -318,30 +326,30 @@ def _cut(frame: _Frame) -> _Draft:
     if start == newest:
         return _shorten_tail(frame, start, mark, boundary)
 
-    totals, offset = sums.totals, sums.start
-    at_start = totals[start - offset]
+    def sum_before(place: int) -> int:
+        """Return the tokens of the tail's rounds before *place*."""
+        return sums[place].tokens - sums[start].tokens
 
-    def sum_behind(place: int) -> int:
-        return totals[place - offset].tokens - at_start.tokens
-
-    saved_in_newest = _sum_saved_in_newest(frame, boundary - sum_behind(newest))
+    saved_in_newest = _sum_saved_in_newest(frame, boundary - sum_before(newest))
     places = range(start, newest)
-    cleared = start + bisect_right(places, boundary, key=lambda place: sum_behind(place + 1))
+    cleared = start + bisect_right(places, boundary, key=lambda place: sum_before(place + 1))
 
     def sum_left_out(first: int) -> int:
-        return sum_behind(first) - (totals[first - offset].pinned - at_start.pinned)
+        """Return the tokens saved by leaving out the rounds before *first*, apart from what is pinned there."""
+        return sum_before(first) - (sums[first].pinned - sums[start].pinned)
 
     def sum_saved(first: int) -> int:
         """Return the tokens saved by leaving out the rounds before *first* and clearing all within the boundary."""
-        if first >= cleared:
-            return sum_left_out(first) + saved_in_newest
-        shortest = totals[cleared - offset].shortest - totals[first - offset].shortest
-        return sum_left_out(first) + saved_in_newest + sum_behind(cleared) - sum_behind(first) - shortest
+        saved = sum_left_out(first) + saved_in_newest
+        if first < cleared:
+            shortest = sums[cleared].shortest - sums[first].shortest
+            saved += sum_before(cleared) - sum_before(first) - shortest
+        return saved
 
     first = start + bisect_left(places, mark, key=sum_saved)
     if first > start and sum_saved(first) > mark + frame.step:
         first -= 1  # one round is so long that too much would go with it
-    return _shorten_tail(frame, first, mark - sum_left_out(first), boundary - sum_behind(first))
+    return _shorten_tail(frame, first, mark - sum_left_out(first), boundary - sum_before(first))
 
 
 def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
@@ -423,7 +431,10 @@ def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict
     start = max(view.closed, view.end)
     if target <= 0 or first != start:
         return {}
-    limit, end, most = min(frame.clip_limit, frame.step), 0, 0
+    limit, end = min(frame.clip_limit, frame.step), 0
+    # The most that everything but leaving out the free blocks can save: shortening them, and whatever happens to the
+    # rest. The rest within the boundary counts twice: it may be shortened, and left out before the free blocks.
+    most_saved = 0
     free: dict[tuple[int, int], Block] = {}
     for place, account in enumerate(view.growing, start):
         for number, block in enumerate(account.blocks.blocks):
@@ -431,16 +442,16 @@ def _find_omitted(frame: _Frame, first: int, target: int, boundary: int) -> dict
             end += totals.tokens
             if block.parts and block.largest is not None and block.largest <= limit and end <= boundary:
                 free[place, number] = block
-                most += totals.tokens - totals.shortest
-            else:  # all of it may be saved; and if it comes before the others, it goes before them
-                most += totals.tokens * (1 if end > boundary else 2)
+                most_saved += totals.tokens - totals.shortest
+            else:
+                most_saved += totals.tokens * (1 if end > boundary else 2)
         rest = account.totals.tokens - account.blocks.totals.tokens
         end += rest
-        most += rest * (1 if end > boundary else 2)
-    left, omitted = target - most, {}
+        most_saved += rest * (1 if end > boundary else 2)
+    missing, omitted = target - most_saved, {}
     for key, block in free.items():
-        left -= block.totals.shortest
-        if left <= 0:
+        missing -= block.totals.shortest
+        if missing <= 0:
             break
         omitted[key] = block
     return omitted
