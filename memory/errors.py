@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 __all__ = [
     "Conflict",
@@ -109,6 +109,13 @@ class StoreClosed(StoreError):
 
 class SessionPurged(StoreError):
     """The session was purged while this Memory had it open; continue with a new Memory."""
+
+    @classmethod
+    def at(cls, number: int) -> Self:
+        """Return the error about the entry of that *number*, which is not in the log any more."""
+        return cls(
+            f"entry {number} is gone from the log of this session, as if it had been purged; go on with a new Memory"
+        )
 
 
 class OlderVersion(StoreError):

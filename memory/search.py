@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from .entries import PostRedacted
 from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
 from .log.redaction import without
-from .log.state import PURGED
 from .messages import repeats_query, text_of, text_with_calls
 from .patterns import compile_later
 from .references import beginning, floor_boundary, fold, label_of, place_reference
@@ -165,7 +164,7 @@ def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: i
     stop = closed if most_rounds is None else min(closed, reach + most_rounds)
     # The texts of this snapshot must not get into a new session of the same name.
     if reach < stop and last_entry and [one.id for one in store.read(session, last_entry - 1, 1)] != [snapshot.last]:
-        raise SessionPurged(PURGED.format(last_entry))
+        raise SessionPurged.at(last_entry)
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
         store.keep_texts(session, first + 1, last, _texts(_readable(rounds, first, last)))

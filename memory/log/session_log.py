@@ -40,7 +40,7 @@ from ..stores.base import INTERRUPTED, Store
 from .checkpoint import checkpoint_of, resume_from
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
 from .round_store import StoredRounds
-from .state import PURGED, ClosedRounds, ResidentRounds, Snapshot, apply_all
+from .state import ClosedRounds, ResidentRounds, Snapshot, apply_all
 
 #: Raised by a store only if certainly nothing was written.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
@@ -196,7 +196,7 @@ class Log(ABC):
             self._store.append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
-                raise SessionPurged(PURGED.format(self.snapshot.number)) from conflict
+                raise SessionPurged.at(self.snapshot.number) from conflict
             return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
             raise
@@ -224,7 +224,7 @@ class Log(ABC):
         entries = iter(self._store.read(self.session_id, max(before - 1, 0)))
         # The log of a session that was purged and begun anew goes on from another entry.
         if before and getattr(next(entries, None), "id", None) != self.snapshot.last:
-            raise SessionPurged(PURGED.format(before)) from cause
+            raise SessionPurged.at(before) from cause
         redacted: set[int] = set()
         size = PAGE
         while size == PAGE:

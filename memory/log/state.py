@@ -45,16 +45,13 @@ MAX_PREPARED = 64
 BATCH = 16
 #: Places in the log from which overlays are read one after the other. From more, all of a kind are read in one go.
 MAX_SPANS = 8
-#: Closed rounds that are kept as records: the newest is the one that prompts have yet to read. Where each text is in
-#: the store of this process, a few more are: the next compaction and the next prompt read them.
+#: Closed rounds that are kept as records. In ``ClosedRounds`` the newest alone, which the next prompt reads; in
+#: ``ResidentRounds`` some more, since the next compaction would have to build them from the store.
 MAX_UNPACKED, MAX_NEWEST = 1, 4
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
 
-PURGED = "entry {} is gone from the log of this session, as if it had been purged; go on with a new Memory"
-
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
-_UNCHANGED: Mapping[int, tuple[Any, ...]] = {}
 
 
 @dataclass(slots=True)
@@ -74,9 +71,9 @@ class OpenRound:
     state: Final[RoundState] = "created"
     #: Who speaks to whom in it: so a role that sees all of its posts need not look at each.
     speakers: Final[frozenset[tuple[str, str]]] = frozenset()
-    #: The numbers of the entry that opened it and of the last one that closed or changed it.
-    first: Final[int] = 0
-    last: Final[int] = 0
+    #: Numbers of entries: the one that opened it, and the newest that closed, failed or erased something in it.
+    first_entry: Final[int] = 0
+    last_entry: Final[int] = 0
     _round: Round | None = field(default=None, init=False, compare=False)
 
     @property
@@ -95,7 +92,7 @@ class OpenRound:
         return self._round
 
     def after(self, record: Record | None, entry: int = 0) -> OpenRound:
-        """Return the round after an entry about it; its number matters unless it adds a post."""
+        """Return the round after an entry about it. *entry* is that one's number; 0 if ``last_entry`` stays."""
         opened, answered, posts, count, state = self.opened, self.answered, self.posts, self.count, self.state
         speakers = self.speakers
         if type(record) is PostAdded:
@@ -110,13 +107,14 @@ class OpenRound:
             posts = list(left.post_list)  # readers hold the old list
         elif state != "failed":
             state = "failed" if type(record) is RoundFailed else "finished"
-        return OpenRound(opened, self.number, answered, posts, count, state, speakers, self.first, entry or self.last)
+        first_entry, last_entry = self.first_entry, entry or self.last_entry
+        return OpenRound(opened, self.number, answered, posts, count, state, speakers, first_entry, last_entry)
 
 
 def start_round(opened: RoundOpened, number: int, entry: int) -> OpenRound:
     # Nobody waits for an answer in a round that the user did not open.
     answered = not (opened.user_query or came_as_message(opened.extra))
-    return OpenRound(opened, number, answered, first=entry)
+    return OpenRound(opened, number, answered, first_entry=entry)
 
 
 class ClosedRounds:
@@ -196,8 +194,8 @@ class ClosedRounds:
 
 
 class ResidentRounds(ClosedRounds):
-    """Those of a store in this process, which are read from there: so each text is held once. The newest alone are kept
-    as records."""
+    """The closed rounds of a store in this process. They are read from the store, so each text is held once; only the
+    newest are kept as records."""
 
     def __init__(self, store: Store, session: str) -> None:
         super().__init__(store, session)
@@ -205,7 +203,7 @@ class ResidentRounds(ClosedRounds):
         self._spans = array("Q")
         #: The newest rounds by number, and those that were changed since; replaced, never changed.
         self._newest: Mapping[int, Round] = {}
-        self._changed: Mapping[int, tuple[Any, ...]] = _UNCHANGED
+        self._changed: Mapping[int, tuple[Any, ...]] = {}
 
     def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002
         newest = self._newest.get(number)
@@ -219,8 +217,8 @@ class ResidentRounds(ClosedRounds):
             return read
         entries = self.store.read(self.session, first - 1, last - first + 1)
         opened = getattr(next(entries, None), "record", None)
-        if type(opened) is not RoundOpened or self.numbers.get(opened.round_id) != number:  # perhaps begun anew
-            raise SessionPurged(PURGED.format(first))
+        if type(opened) is not RoundOpened or self.numbers.get(opened.round_id) != number:
+            raise SessionPurged.at(first)
         found = start_round(opened, number, first)
         for entry in entries:
             record = entry.record
@@ -229,8 +227,9 @@ class ResidentRounds(ClosedRounds):
         return found.round
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
-        self._spans[2 * closed_prefix :] = array("Q", [entry for one in rounds for entry in (one.first, one.last)])
-        newest = [one for number, one in self._newest.items() if number <= closed_prefix]  # as in the list above
+        entries = [entry for one in rounds for entry in (one.first_entry, one.last_entry)]
+        self._spans[2 * closed_prefix :] = array("Q", entries)  # not extend(), as in the list of ClosedRounds
+        newest = [one for number, one in self._newest.items() if number <= closed_prefix]
         newest += [one.round for one in rounds[-MAX_NEWEST:]]
         self._newest = {one.number: one for one in newest[-MAX_NEWEST:]}
 

@@ -21,7 +21,6 @@ from ..entries import (
 )
 from ..errors import SessionPurged, UnknownRound
 from ..journal import withdraw_reductions
-from ..log.state import PURGED
 from ..overlays import find_newest_query, hides_words
 from ..rounds import copy_with
 from ..stores import InMemoryStore, Store
@@ -52,7 +51,7 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     refuse_present(kept, session)
     log = list(memory._store.read(memory.session_id, 0, now.number))
     if len(log) != now.number or log[-1].id != now.last:
-        raise SessionPurged(PURGED.format(now.number))
+        raise SessionPurged.at(now.number)
     entries = list(_copy_entries(log, at_round))
     if now.reductions:
         entries = [*entries, *_show_newest_query(type(memory), session, entries, made_at=memory._clock())]

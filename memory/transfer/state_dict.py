@@ -23,7 +23,6 @@ from ..entries import (
     RoundOpened,
 )
 from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreDamaged, StoreError
-from ..log.state import PURGED
 from ..rounds import Record, freeze
 from ..stores import InMemoryStore, Store
 
@@ -50,7 +49,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
     now = memory.snapshot
     entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, now.number)] if now.number else []
     if len(entries) != now.number or (entries and entries[-1]["id"] != now.last):
-        raise SessionPurged(PURGED.format(now.number))
+        raise SessionPurged.at(now.number)
     return {
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
