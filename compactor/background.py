@@ -32,6 +32,7 @@ from .prompt.accounting import Ledger, ledger_of
 from .runner import Runner, State
 from .strategies import FACTORIES, compact_rounds
 from .strategies.compact_notes import compact_notes_in_view
+from .strategies.compress_tool_runs import compress_open_round
 from .strategies.offload_large import offload_large
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
@@ -159,7 +160,8 @@ class ContextCompactor:
         is_deferred = publication() is not None  # raises if it is no policy
         usual: tuple[Strategy, ...] = (compact_rounds,)
         if isinstance(trigger, Automatic):
-            usual = (offload_large(kinds="tool_result", preview=400, ending=200), compact_notes_in_view)
+            offload = offload_large(kinds="tool_result", preview=400, ending=200)
+            usual = (offload, compact_notes_in_view, compress_open_round)
         chain = usual if strategies is None else _check_strategies(strategies)
         if rounds_now is not None:
             # A strategy that keeps something beside the log gives one that hears of redactions in this memory.

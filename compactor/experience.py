@@ -89,7 +89,7 @@ class Experience:
         """
         usage = answer.usage or {}
         continued &= answer.continued is not False
-        if kind in ("rounds", "changes"):
+        if kind in ("rounds", "changes") or continued:
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)

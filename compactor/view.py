@@ -361,7 +361,7 @@ class LastPrompt:
             closed = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
             if place >= view.total - 1 or view.round(place) is not round_:  # else, as mostly, both read the same
                 shown = [message for _, group in view.groups(place) for message in group.messages]
-                if shown != closed and (round_ is not rounds[-1] or shown != closed[: len(shown)]):
+                if shown != closed and (round_ is not rounds[-1] or shown[: len(closed)] != closed[: len(shown)]):
                     return None
             messages += closed
         if self.plan is not None and self.plan[0] < len(messages):

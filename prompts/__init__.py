@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABOVE",
+    "CALLS_ABOVE",
     "CLOSING",
     "CONTRACTS",
     "PLACEHOLDERS",
@@ -63,6 +64,12 @@ ABOVE = (
     "[Nobody in the conversation says this: it is interrupted here, to be summarised. The messages above, but for the"
     " system's, are the record in tags that this speaks of; what is headed [Conversation History Summary] is its"
     " <previous_summary>. Call no tool.]"
+)
+#: The same, if only the tool calls in answer to the newest question are summarized.
+CALLS_ABOVE = (
+    "[Nobody in the conversation says this: it is interrupted here, and part of it is to be summarised. The calls above"
+    " since the user's newest question, with their results and what was said between them, are the record in tags that"
+    " this speaks of; a summary of earlier calls among them is its <previous_summary>. Call no tool.]"
 )
 _PREVIOUS_ABOVE = "(the message above that is headed [Conversation History Summary])"
 

@@ -16,6 +16,7 @@ from prompts import ABOVE, contract
 
 from ..config import CompactorConfig
 from ..events import CostEvaluated, Why
+from ..prompt.groups import OVERLAY, is_summary
 from ..summarizers.base import Style
 from ..tokens import PROMPT_TOKENS
 from ..triggers import Trigger, Verdict, after_rounds, over_tokens
@@ -103,6 +104,25 @@ def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style =
         + prices.cached_input * (always + interval / 2) / sizes.per_call
         + price_of_compaction(prices, sizes, style) / interval
     )
+
+
+def repays(prices: Prices, sizes: Sizes, covered: float, saved: float, style: Style = "separate") -> bool:
+    """Return whether a summary of *covered* tokens costs no more than the *saved* ones that prompts need not read."""
+    read = prices.cached_input if style == "continue" else prices.summarizer_input
+    return prices.cached_input * saved >= price_of_compaction(prices, sizes, style) + read * covered
+
+
+def measure_open(view: View) -> int:
+    """Return the tokens of the calls in the open round, with results, that reductions can take: those that the role has
+    read behind the newest reduction; in a pass that has made some, behind the newest summary."""
+    tokens = 0
+    for part in reversed(view.growing[-1].parts if view.growing else ()):
+        posts = [post for post in part.group.posts if post is not None]
+        if any(post.extra.get(OVERLAY) if view.as_composed else is_summary(post) for post in posts):
+            break
+        if part.group.tools and view.reducible(part.round_, part.group):
+            tokens += part.tokens
+    return tokens
 
 
 def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
@@ -221,9 +241,15 @@ class CostOptimal(Trigger):
         best = f"{numbers.best:,.0f}" if numbers.best is not None else "no number of"
         return [
             f"Due: when {best} new tokens have come, for longer prompts would cost more than a compaction; now"
-            f" {numbers.grown:,} have. At the latest when the prompt has {numbers.ceiling:,}; now {numbers.tokens:,}."
-            f"{self._pauses.describe()}"
+            f" {numbers.grown:,} have. {self._describe_limit(numbers)}{self._pauses.describe()}"
         ]
+
+    def _describe_limit(self, numbers: CostEvaluated) -> str:
+        limit, tokens = f"{numbers.ceiling:,}", f"{numbers.tokens:,}"
+        if numbers.tokens < numbers.ceiling:
+            return f"At the latest when the prompt has {limit}; now {tokens}."
+        why = "Due, for" if numbers.is_due else "Not due, for too little of the prompt is new, though"
+        return f"{why} in full it has {tokens}, and that is over {limit}; compose cuts what is over the budget."
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""
@@ -337,7 +363,9 @@ class CostOptimal(Trigger):
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
     ) -> tuple[Why, int | None]:
         """Return why it is due or not, and ``Verdict.mark``; *passed* is the ceiling if the prompt has reached it."""
-        if passed is not None and view.due_end(self._config, passed) > view.end:
+        if passed is not None and (
+            view.due_end(self._config, passed) > view.end or measure_open(view) >= max(self._least, 1)
+        ):
             return "budget", passed
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
         if chosen.is_due:

@@ -16,11 +16,14 @@ from memory.rounds import Post, Round, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
+from ..cost.cost_optimal import Sizes, repays
+from ..cost.prices import Prices
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
 from ..prompt.shorten import CALLS, is_result, strip_marks, summary_text
 from ..summarize import Work
-from ..tokens import MESSAGE_TOKENS
+from ..summarizers.base import Style
+from ..tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from ..transcript import answered_calls, begin_line, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, quote_query, require_work
@@ -30,6 +33,8 @@ Scope = Literal["past", "current"]
 #: Calls with results, a summary of such calls, other text of the role, or the end of a run.
 _Part = Literal["tools", "summary", "said", "end"]
 
+#: Share of a run's tokens that its summary is assumed to take, and is asked to, in a compactor without settings.
+OPEN_RATIO = 0.1
 #: Limits of a summary's target: tokens, and a share of the tokens of a request.
 MIN_TARGET, MAX_OF_INPUT = 64, 0.25
 
@@ -82,6 +87,39 @@ def compress_tool_runs(
 
     strategy.__name__ = strategy.__qualname__ = "compress_tool_runs"
     return strategy
+
+
+def compress_open_round(view: View) -> Iterator[Reduction]:
+    """Yield the summary of the open round's tool calls, made from the round as the view shows it, if the prompt is near
+    its budget and the summary costs no more than what prompts save until as many calls have come again."""
+    work = require_work(view, "compress_open_round")
+    mark = work.mark
+    if mark is None or not view.keeps_reductions:
+        return
+    for run in find_open_runs(view, 0):
+        if _is_repaid(view, work, run, mark):
+            reduction = _summarize(view, work, run, load("current_round"), OPEN_RATIO, frozenset(), reread=False)
+            yield from (reduction,) if reduction is not None else ()
+
+
+def _is_repaid(view: View, work: Work, run: ToolRun, mark: int) -> bool:
+    prices, shown = work.prices if isinstance(work.prices, Prices) else Prices(), _show_up_to(view, run)
+    may_continue = bool(shown and work.continued is not None and work.continued(view.compaction, shown, ""))
+    tokens = sum(sum(view.costs(run.round_, group)) for group in run.groups)
+    calls = sum(post.send_from == view.role and not is_result(post) and not is_summary(post) for post in run.posts)
+    summary, system = OPEN_RATIO * tokens, PROMPT_TOKENS + view.header_tokens
+    sizes = Sizes(per_call=tokens / max(calls, 1), system=system, summary=summary, retained=0)
+    saved = calls * (min(tokens, mark) - summary)  # a longer prompt would have been cut
+    style: Style = "continue" if may_continue else "separate"
+    return repays(prices.with_cold(view.usage.cold), sizes, tokens, saved, style)
+
+
+def _show_up_to(view: View, run: ToolRun) -> tuple[Round, ...]:
+    """Return the tail up to the end of *run*, as prompts show it; empty if the round is closed or has earlier calls."""
+    if run.place < view.closed or any(post.tool_calls for post in run.logged.post_list if post.number < run.first):
+        return ()
+    *before, last = (view.round(place) for place in range(view.end, run.place + 1))
+    return (*before, copy_with(last, post_list=tuple(post for post in last.post_list if post.number <= run.last)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +272,8 @@ def _summarize(
             quoted.append(original)
         else:
             quoted.append(post)
+    if not reread or all(post.extra.get(OVERLAY) != "offloaded" for post in run.posts):
+        question = copy_with(question, shown=_show_up_to(view, run))
     calls = answered_calls(logged)
     *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.place, previous=previous, calls=calls)
     text = summary_text(made.summary, CALLS, reference)

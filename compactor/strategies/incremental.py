@@ -10,7 +10,7 @@ from typing import Any
 from memory.overlays import CompactedMessage
 from memory.references import beginning
 from memory.rounds import Round, copy_with
-from prompts import PromptTemplate
+from prompts import CALLS_ABOVE, PromptTemplate
 
 from ..acceptance.checks import Source
 from ..acceptance.prohibitions import PROHIBITIONS, add_quoted_instructions, collect_prohibitions
@@ -143,6 +143,9 @@ class SummaryQuestion:
     target_tokens: int | None = None
     #: Quoted text that opens every request as context; it is not summarized itself.
     lead: str = ""
+    #: The tail as prompts show it, up to the end of the tool run that is summarized; empty: it is no such run, or the
+    #: summarizer has to read something else.
+    shown: Sequence[Round] = ()
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens that the conversation may take in a request beside instructions and summary."""
@@ -160,6 +163,9 @@ class SummaryQuestion:
             has_previous = previous is not None
             asked = self.prompt.instruct(previous=has_previous, role=view.role, target_tokens=target, plan=work.plan)
             continued = work.continued(previous, step.rounds, asked)
+        elif work.continued is not None and self.shown and step.at_boundary:
+            (message,) = self.prompt.render(CALLS_ABOVE, role=view.role, target_tokens=target, plan=work.plan)
+            continued = work.continued(view.compaction, self.shown, message["content"])
         request = copy_with(request, messages=messages, continued=continued)
         kept, source = batch.compaction if batch.publishes else None, copy_with(batch.source, text=text)
         send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
