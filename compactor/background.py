@@ -157,7 +157,7 @@ class ContextCompactor:
             trigger = Automatic(model)
         condition = when(trigger).within(config) if trigger else default_trigger(config)
         publication = partial(publication_of, publish, prices, condition, config.max_tokens)
-        is_deferred = publication() is not None  # raises if it is no policy
+        deferral = Deferral(publication, clock.now, emit) if publish != "immediately" else None
         usual: tuple[Strategy, ...] = (compact_rounds,)
         if isinstance(trigger, Automatic):
             offload = offload_large(kinds="tool_result", preview=400, ending=200)
@@ -176,7 +176,7 @@ class ContextCompactor:
             ledger=Ledger(role, self._count),
             emit=emit,
             monotonic=clock.monotonic,
-            deferral=Deferral(publication, clock.now, emit) if is_deferred else None,
+            deferral=deferral,
             header_tokens=header_tokens,
             plan=plan,
         )

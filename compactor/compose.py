@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memory import Memory
@@ -184,15 +185,17 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     messages = [*system, *([view.summary] if view.summary is not None else [])]
     shared: list[Message] = []
     depths = bytearray()
-    for closed_account in sums.accounts[start - sums.start : closed - sums.start]:
-        parts = closed_account.parts  # asked once: another thread may drop them meanwhile
+    # Asked once: another thread may drop the parts meanwhile.
+    all_parts = [account.parts for account in sums.accounts[start - sums.start : closed - sums.start]]
+    short = list(takewhile(lambda account: not account.blocks.blocks, growing))
+    for parts in [*all_parts, *[account.rest for account in short]]:
         if parts is None:
             return None
         for part in parts:
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
-    for account in growing:
+    for account in growing[len(short) :]:
         messages += account.hand_out()
     return messages, Report(tokens, tokens)
 

@@ -135,14 +135,12 @@ def budget_in(trigger: object) -> int | None:
 
 def publication_of(
     publish: Publication | str, prices: Prices | None, trigger: object, max_tokens: int | None
-) -> Publication | None:
-    """Return the policy that *publish* names or is; None: show at once. It goes by *prices*, or those of *trigger*, and
-    by the smaller of *max_tokens* and the budget of *trigger*: an automatic one finds them as it works.
+) -> Publication:
+    """Return the policy that *publish*, which is not ``"immediately"``, names or is. It goes by *prices*, or those of
+    *trigger*, and by the smaller of *max_tokens* and the budget of *trigger*: an automatic one finds them as it works.
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
-    if publish == "immediately":
-        return None
     budget = min((most for most in (max_tokens, budget_in(trigger)) if most is not None), default=None)
     if publish == "deferred":
         return deferred(prices or prices_in(trigger), budget=budget)
@@ -196,16 +194,17 @@ class Deferral:
     """Defers one compactor's publications until the policy that *publication* returns decides to show them. Any thread
     may ask.
 
-    A deferred compaction that is lost is an event.
+    A deferred compaction that is lost is an event. Raises what *publication* raises.
     """
 
     def __init__(
         self,
-        publication: Callable[[], Publication | None],
+        publication: Callable[[], Publication],
         now: Callable[[], datetime],
         emit: Callable[[Event], object],
     ) -> None:
         self._publication = publication
+        publication()  # raises if it is no policy
         self._now = now
         self._emit = emit
         self._after_fork()
@@ -243,8 +242,7 @@ class Deferral:
         moment = self._moment(view, found)
         shorter = moment.ahead < moment.shown
         try:
-            decide = self._publication()
-            decision: object = decide(moment) if decide is not None else None
+            decision: object = self._publication()(moment)
             if not isinstance(decision, Decision):
                 raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(decision).__name__}")
         except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)

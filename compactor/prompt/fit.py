@@ -222,10 +222,11 @@ class _Frame:
         parts = list(draft.ahead)
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
+            kept = account.parts  # asked once: another thread may drop them meanwhile
             if place == self.view.asked:
                 parts += self.get_parts(place)
-            elif account.parts is not None:
-                parts += account.parts
+            elif kept is not None:
+                parts += kept
             elif account.totals.messages:  # else all of it was dropped
                 for round_, group in self.view.groups(place):  # made anew, but not counted again
                     own = bytes(map(measure_depth, group.messages))

@@ -97,12 +97,11 @@ def test_it_is_shown_only_for_a_reason(
 
 
 def test_words_and_callables_say_when() -> None:
-    """A policy of one's own is a callable; "immediately" is none at all."""
+    """A policy of one's own is a callable."""
 
     def mine(_moment: Moment) -> Decision:
         return Decision(show=False, reason="never")
 
-    assert publication_of("immediately", None, None, 8_000) is None
     assert publication_of("deferred", None, None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
     assert publication_of("deferred", Prices(cached_input=0.5), None, None) == deferred(Prices(cached_input=0.5))
     assert publication_of(deferred(cache_seconds=60.0), None, None, 8_000) == DeferredPublication(
