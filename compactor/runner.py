@@ -524,9 +524,11 @@ class Runner:
         # A pending call keeps no compactor alive.
         following = None if seconds is None else self._clock.call_later(seconds, call_weakly(self._look_again, backoff))
         with self._lock:
+            late = following if self._state is State.STOPPING else None
             cancel, self._cancel = self._cancel, following
-        if cancel is not None:
-            cancel()
+        for unwanted in (cancel, late):
+            if unwanted is not None:
+                unwanted()
 
     def _look_again(self, backoff: object | None = None) -> None:
         """Look: *backoff* is over, or else a lease, or the time for which a deferred compaction was to wait."""

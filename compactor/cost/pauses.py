@@ -13,6 +13,8 @@ CACHE_SECONDS = 300.0
 #: A summarizer that continues the agent's prompt is asked this long after the newest post: the prompt is in the cache
 #: still, and few users go on between then and its end.
 LAST_CALL_SECONDS = 0.8 * CACHE_SECONDS
+#: A shorter wait is over: added to a clock that has run for long, it may be nothing, and be waited for without end.
+MIN_WAIT = 0.001
 #: Maximum rounds whose pauses are read when a session is opened.
 MAX_ROUNDS = 128
 
@@ -67,6 +69,6 @@ class Pauses:
         if not self.cold:
             return 0.0, None
         begin, end = (LAST_CALL_SECONDS, CACHE_SECONDS) if continues else (CACHE_SECONDS, float("inf"))
-        if idle < begin:
-            return 0.0, begin - idle
+        if (left := begin - idle) > MIN_WAIT:
+            return 0.0, left
         return (self.cold / (self.long + 1) if idle < end else 0.0), None

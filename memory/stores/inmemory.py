@@ -47,6 +47,8 @@ def _pack_block(log: list[_Line | bytes], start: int) -> None:
         block = marshal.dumps(packed)
     except ValueError:  # a host's own class of posts or of times is not only texts and numbers
         return
+    if marshal.loads(block) != packed:  # noqa: S302  (a text of numpy's would come back as bytes)
+        return
     log[start : start + BLOCK] = [line if one is None else block for line, one in zip(lines, packed, strict=True)]
 
 

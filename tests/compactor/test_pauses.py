@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from newcomer import MODEL, Client, Session
 from scene import of_kind
 
-from compactor.cost.pauses import CACHE_SECONDS, LAST_CALL_SECONDS
+from compactor.cost.pauses import CACHE_SECONDS, LAST_CALL_SECONDS, Pauses
 from compactor.events import CostEvaluated
 from compactor.testing import FakeClock
 from memory import Memory
@@ -97,6 +97,26 @@ def test_short_pauses_make_nothing_due() -> None:
     """Users who mostly come back while the cache lasts would pay for a new beginning each time."""
     session = sittings(chat(), 12, 5, CACHE_SECONDS - 1)
     assert "pause" not in reasons(session)
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e6), st.floats(0, LAST_CALL_SECONDS))
+def test_a_wait_ends_whatever_the_clock_shows(since: float, passed: float) -> None:
+    """Sums of seconds are rounded, so the call may come a hair early; another one at the same time would never end."""
+    pauses = Pauses(long=1, cold=1)
+    _, left = pauses.likely_cold(passed, continues=True)
+    at = since + passed + (left or 0.0)
+    assert pauses.likely_cold(at - since, continues=True)[1] is None
+
+
+def test_a_compactor_that_is_stopped_while_it_looks_leaves_no_timer() -> None:
+    session = sittings(chat(), 3, 9)
+    while not session.clock.waiting:
+        session.turn()
+    session.compactor.on_event(lambda event: session.compactor.stop(0) if isinstance(event, CostEvaluated) else None)
+    session.turn()
+    assert session.compactor.status().state == "stopped"
+    assert session.clock.waiting == []
 
 
 @settings(max_examples=12, deadline=None)

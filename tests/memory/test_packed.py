@@ -75,6 +75,29 @@ def test_a_hosts_own_class_of_posts_stays_what_it_is() -> None:
     assert post.weight == 0.5
 
 
+class ArrayText(str):
+    """A text as array libraries have them: it is a buffer, too, since Python 3.12 lets a class say so."""
+
+    __slots__ = ()
+
+    def __buffer__(self, _flags: int) -> memoryview:
+        return memoryview(self.encode("utf-32-le"))
+
+
+def test_a_hosts_own_class_of_texts_stays_what_it_is() -> None:
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+    for number in range(LATER):
+        round_ = memory.create_round(ArrayText(f"question {number}"))
+        memory.add_post(round_, send_from="Planner", send_to="User", message=ArrayText(f"answer {number}"))
+        memory.finish_round(round_)
+
+    for one in (memory, Memory("s", store=store)):
+        (first, *_) = one.conversation.rounds
+        assert (first.user_query, first.post_list[0].message) == ("question 0", "answer 0")
+        assert isinstance(first.user_query, ArrayText)
+
+
 def test_closed_rounds_leave_nothing_for_the_garbage_collector() -> None:
     """A full collection takes as long in a session of any length."""
 
