@@ -39,6 +39,9 @@ WRITTEN_AGO = "written_ago"
 #: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
 #: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
 WRITTEN_SHARE, GROWTH = 0.6, 1.25
+#: Notes whose facts have passed through many summaries may have this multiple of ``target_tokens`` if lists of changes
+#: are short beside the target: another summary would lose more than longer notes cost. Long ones fill the room at once.
+STRETCH, SHORT_CHANGES = 1.5, 0.3
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
 #: Assumed tokens of notes that nothing is known of.
@@ -85,6 +88,10 @@ class NotesQuestion(SummaryQuestion):
         most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
         if isinstance(written, int):
             most = max(most, GROWTH * written)
+        target, changes = config.target_tokens or 0, self.work.experience.changes
+        is_short = changes is not None and changes <= SHORT_CHANGES * target
+        if is_short and previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
+            most = max(most, STRETCH * target)
         return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
     def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:

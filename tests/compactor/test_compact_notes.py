@@ -25,6 +25,7 @@ from compactor import (
     compose,
     count_tokens,
 )
+from compactor.cost.rewriting import MAX_PASSES
 from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -484,6 +485,18 @@ def test_notes_that_grew_past_the_target_are_written_anew_from_the_notes() -> No
     assert scene_made(scene, 3).extra["written_tokens"] == count_tokens(scene_made(scene, 3).summary)
     for request in scene.summarizer.requests:
         assert count_prompt(request.messages, count_tokens) <= 900
+
+
+def test_notes_that_were_written_anew_often_may_be_longer_before_the_next_time() -> None:
+    """Each time their facts pass through the model once more, which loses some; a little room more makes that rarer."""
+    config = CONFIG.copy_with(target_tokens=120)
+    scene = Scene(config=config, summarizer=ScriptedSummarizer(default=lengthy)).add(90)
+    made = [scene_made(scene, place) for place in range(len(scene.published))]
+    often = [one.extra["passes"] + 1 > MAX_PASSES for one in made]
+    assert sorted({*often}) == [False, True]
+    for before, is_often, event in zip(made, often, scene.published[1:], strict=False):
+        assert not event.major or count_tokens(before.summary) > (180 if is_often else 120)
+    assert max(count_tokens(one.summary) for one in made) > 180
 
 
 def test_a_note_that_a_rewriting_leaves_out_stays_until_the_next_one_leaves_it_out_too() -> None:
