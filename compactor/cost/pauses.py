@@ -10,8 +10,8 @@ from ..view import View
 
 #: Providers keep the beginning of a prompt for this many seconds after reading it.
 CACHE_SECONDS = 300.0
-#: A summarizer that continues the agent's prompt is asked this long after the newest post: the prompt is in the cache
-#: still, and few users go on between then and its end.
+#: A summarizer that continues the agent's prompt is asked this many seconds after the newest post: the prompt is still
+#: in the cache, and few users write in the time that is left.
 LAST_CALL_SECONDS = 0.8 * CACHE_SECONDS
 #: A shorter wait is over: added to a clock that has run for long, it may be nothing, and be waited for without end.
 MIN_WAIT = 0.001
@@ -23,11 +23,11 @@ MAX_ROUNDS = 128
 class Pauses:
     """How long a conversation's users pause, as one compactor has seen it. One thread writes it."""
 
-    #: How many pauses were longer than the last call, and how many of these outlasted the cache. After all of them
-    #: somebody went on.
+    #: How many pauses took ``LAST_CALL_SECONDS`` or more, and how many of these outlasted the cache. Only pauses that
+    #: have ended count.
     long: int = 0
     cold: int = 0
-    #: Visible rounds that were read; the newest post, and when it was first seen.
+    #: Number of visible rounds that were read; the newest post's round and number; when it was first seen, in seconds.
     _read: int = 0
     _newest: tuple[str, int] = ("", 0)
     _since: float = 0.0
@@ -47,24 +47,25 @@ class Pauses:
             self.cold += seconds >= CACHE_SECONDS
         self._read = view.total
         newest, now = view.rounds[view.total - 1], view.work.monotonic()
-        place_of_post = newest.id, newest.post_list[-1].number if newest.post_list else 0
-        if place_of_post != self._newest:
-            self._newest, self._since = place_of_post, now
+        newest_post = newest.id, newest.post_list[-1].number if newest.post_list else 0
+        if newest_post != self._newest:
+            self._newest, self._since = newest_post, now
         return now - self._since
 
     def describe(self) -> str:
         """Return a sentence on what pauses change; empty: nothing."""
         if not self.cold:
             return ""
-        return f" Earlier in a pause, for {self.cold} of {self.long} pauses of minutes outlasted the provider's cache."
+        pauses = f"{self.cold} of {self.long} pauses of {LAST_CALL_SECONDS / 60:g} minutes or more"
+        return f" Earlier in a pause: so far, {pauses} outlasted the provider's cache."
 
     def likely_cold(self, idle: float, *, continues: bool) -> tuple[float, float | None]:
         """Return how likely the next prompt finds the cache expired, and the seconds after which to ask again if
         nothing happens before; None: there is no need to.
 
         The likelihood is 0 except where a compaction is cheap: just before the cache's end for a summarizer that
-        *continues* the prompt, and after it for any other. One pause more is counted than there were, from which
-        nobody comes back.
+        *continues* the prompt, and after it for any other. It is never 1: one more pause is counted, after which nobody
+        goes on.
         """
         if not self.cold:
             return 0.0, None

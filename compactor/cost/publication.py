@@ -191,20 +191,20 @@ def ahead_of(view: View, compaction: CompactedMessage) -> View:
 
 
 class Deferral:
-    """Defers one compactor's publications until the policy that *publication* returns decides to show them. Any thread
-    may ask.
+    """Defers one compactor's publications until its policy shows them. Any thread may ask.
 
-    A deferred compaction that is lost is an event. Raises what *publication* raises.
+    *find_policy* is called for each decision, because an automatic trigger finds prices and budget as it works; and
+    once here, so that a wrong policy raises at once. A deferred compaction that is lost is an event.
     """
 
     def __init__(
         self,
-        publication: Callable[[], Publication],
+        find_policy: Callable[[], Publication],
         now: Callable[[], datetime],
         emit: Callable[[Event], object],
     ) -> None:
-        self._publication = publication
-        publication()  # raises if it is no policy
+        self._find_policy = find_policy
+        find_policy()
         self._now = now
         self._emit = emit
         self._after_fork()
@@ -242,7 +242,7 @@ class Deferral:
         moment = self._moment(view, found)
         shorter = moment.ahead < moment.shown
         try:
-            decision: object = self._publication()(moment)
+            decision: object = self._find_policy()(moment)
             if not isinstance(decision, Decision):
                 raise TypeError(f"publish= is a callable Moment -> Decision; it gave {type(decision).__name__}")
         except Exception as error:  # noqa: BLE001  (the host's: compacting goes on without it)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..experience import Experience
 from ..summarizers.base import Style
@@ -14,8 +14,8 @@ Form = Literal["changes", "addition", "full"]
 
 #: Assumed length of changes until the first ones come, as a share of all notes.
 FIRST_CHANGES = 0.25
-#: All notes are written anew after at least and at most this many compactions. Each time, their facts pass through the
-#: model once more.
+#: One compaction in at least and at most this many writes all notes anew. Each time, their facts pass through the model
+#: once more.
 MIN_PERIOD, MAX_PERIOD = 2, 16
 #: Assumed compactions from one writing of all notes to the next, where nothing was weighed.
 USUAL_PERIOD = 4
@@ -23,6 +23,17 @@ USUAL_PERIOD = 4
 PASSES = "passes"
 #: Notes may pass through so many summaries on average before only a lack of room makes the model write them anew.
 MAX_PASSES = 3.0
+
+
+class FormChoice(NamedTuple):
+    """The cheapest way to write the next notes, and the lengths in tokens by which it was found."""
+
+    form: Form
+    #: One compaction in this many writes all notes anew.
+    period: int
+    #: The expected length of all notes, and of each other answer of the period.
+    full: float
+    each: float
 
 
 def cost_of_period(period: int, each: float, full: float, output: float, stay_price: float) -> float:
@@ -36,9 +47,8 @@ def cost_of_period(period: int, each: float, full: float, output: float, stay_pr
 
 def choose_form(
     experience: Experience, prices: Prices, *, style: Style, calls: float, full: float, takes_changes: bool
-) -> tuple[Form, int, float, float]:
-    """Return the cheapest way to write the next notes, after how many compactions all are written anew, and in tokens,
-    how long they are then, and how long an answer is otherwise.
+) -> FormChoice:
+    """Return the cheapest way to write the next notes.
 
     *calls* is how often the agent's model reads the notes until the next compaction. *full* is the length of all notes
     in tokens; a measured length replaces it. Each option is priced as if it went on for ever: longer notes cost more
@@ -60,4 +70,4 @@ def choose_form(
                 (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
             )
     _, form, period = min(options, default=(0.0, "full", 1))
-    return form, period, full, addition if form == "addition" else changes
+    return FormChoice(form, period, full, addition if form == "addition" else changes)

@@ -234,9 +234,9 @@ class MessageGroup:
 def group_messages(round_: Round, role: str, *, last: bool = True) -> list[MessageGroup]:
     """Return a round as *role* would send it to a model, in a form that providers accept.
 
-    All results of a call follow it at once, in whatever order they were recorded. An unanswered call gets a result
-    that says so; a result without a call becomes a message that says so. Only calls at the end of the *last* round,
-    while that is open, may wait for their results: the host is about to run them.
+    All results of a call follow it at once, even if other posts were recorded between them. An unanswered call gets a
+    result that says so; a result without a call becomes a message that says so. Only calls at the end of the *last*
+    round, while that is open, may wait for their results: the host is about to run them.
     """
     groups: list[MessageGroup] = []
     posts = list(round_.post_list)

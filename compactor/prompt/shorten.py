@@ -80,7 +80,7 @@ class PromptPart:
 
 
 def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) -> Reduced:
-    """Return the tokens of what *reduction* replaces in *round_*, and of what stands for it."""
+    """Return the tokens that *reduction* replaces in *round_*, and those of its text."""
     posts = [post for post in round_.post_list if reduction.covers(post.number)]
     arguments = [(str(number), call.arguments) for post in posts for number, call in enumerate(post.tool_calls)]
     before = sum(map(count, map(text_of, posts))) + sum(count(text) for _, text in arguments)
@@ -314,9 +314,9 @@ def only_text(extra: Mapping[str, Any]) -> bool:
     )
 
 
-def kept_line(what: str, reference: str) -> str:
-    """Return the line in the place of a text; *what* describes it."""
-    return f"[{what}, left out here and kept in full; reload {reference}]"
+def kept_line(description: str, reference: str) -> str:
+    """Return the line in the place of a text, with its *description*."""
+    return f"[{description}, left out here and kept in full; reload {reference}]"
 
 
 def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
@@ -326,9 +326,9 @@ def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
     return kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)
 
 
-def summary_text(summary: str, what: str, reference: str) -> str:
-    """Return *summary* as prompts show it instead of *what*, marked as a summary."""
-    return f"[Summary of {what}, kept in full; reload {reference}]\n{summary}"
+def summary_text(summary: str, covered: str, reference: str) -> str:
+    """Return *summary* as prompts show it, below a line that names the posts it covers."""
+    return f"[Summary of {covered}, kept in full; reload {reference}]\n{summary}"
 
 
 def size_of(characters: int, tokens: int) -> str:

@@ -102,19 +102,20 @@ class NotesQuestion(SummaryQuestion):
         if "addition" in refused or not TOO_LONG.isdisjoint(refused):
             return "full"
         prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
-        form, period, *_ = choose_form(
-            self.work.experience,
+        experience = self.work.experience
+        choice = choose_form(
+            experience,
             prices.with_cold(view.usage.cold),
             style=style,
             calls=max(view.calls_behind(view.end), 1),
             full=min(self._target(self.target_tokens, edits=False) or DEFAULT_NOTES, DEFAULT_NOTES),
             takes_changes=self.work.takes_changes and not refused,
         )
-        experience = self.work.experience
+        form = choice.form
         longest = view.ledger.count(previous.summary) + (experience.addition or experience.full or 0)
         if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
             return "full"  # or it would be refused
-        if previous.extra.get(WRITTEN_AGO, 0) + 1 < period:
+        if previous.extra.get(WRITTEN_AGO, 0) + 1 < choice.period:
             return form
         if _count_passes(batch, "full") <= MAX_PASSES:
             return "full"

@@ -152,6 +152,7 @@ def test_facts_pass_through_few_summaries_though_changes_are_long() -> None:
 
 
 def test_it_says_what_it_knows_of_pauses() -> None:
+    """How long they have to be, and how many of them outlasted the cache."""
     session = sittings(chat(), 3, 9)
     session.turn()
-    assert "3 of 3 pauses" in session.compactor.describe()
+    assert "3 of 3 pauses of 4 minutes or more outlasted" in session.compactor.describe()
