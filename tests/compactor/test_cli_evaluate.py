@@ -508,7 +508,6 @@ def test_the_page_names_every_option_and_figure() -> None:
         (("--model", "m", "--max-spend", "nan"), "--max-spend"),
         (("--compare", "chat.jsonl"), "no report"),
         (("--compare", "nothing.json"), "no report"),
-        (("--compare", "nothing.json", "--json", "-"), "give --json a file"),
         (("--prompt", "nothing.yaml"), "nothing.yaml"),
         (("--model", "m", "--price", "cheap"), "--price"),
         (("--model", "m", "--price", "0,1"), "--price"),

@@ -99,10 +99,6 @@ def evaluate(
         raise CannotRun("--compare would mix a table with the JSON; pass --json FILE, or leave --compare out")
     limits = check_limits(fail_under or ())
     strategy = strategy or ("compact_notes" if model else "compact_rounds")  # as a compactor does by itself
-    if to_json == "-" and compare is not None:
-        raise CannotRun(
-            "--json - leaves no place for what --compare prints; give --json a file, or leave one of them out"
-        )
     earlier = read_earlier(compare) if compare is not None else None
     sources, transcripts = _read_sources(files, compactions)
     _check_outputs([path for path in (to_json, to_html, answers) if path not in (None, "-")], files)
