@@ -42,7 +42,10 @@ class Pauses:
         for place in range(max(min(self._read, view.total), view.total - MAX_ROUNDS, 1), view.total):
             before, after = view.rounds[place - 1], view.rounds[place]
             last = before.post_list[-1] if before.post_list else before
-            seconds = (after.created_at.astimezone() - last.created_at.astimezone()).total_seconds()
+            try:
+                seconds = (after.created_at - last.created_at).total_seconds()
+            except TypeError:  # one has a zone, the other has none
+                continue
             self.long += seconds >= LAST_CALL_SECONDS
             self.cold += seconds >= CACHE_SECONDS
         self._read = view.total

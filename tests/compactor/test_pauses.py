@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from itertools import cycle
 from statistics import fmean
 
 import pytest
@@ -107,6 +109,16 @@ def test_a_wait_ends_whatever_the_clock_shows(since: float, passed: float) -> No
     _, left = pauses.likely_cold(passed, continues=True)
     at = since + passed + (left or 0.0)
     assert pauses.likely_cold(at - since, continues=True)[1] is None
+
+
+@pytest.mark.parametrize("stamps", [[datetime.min], [datetime.max], [datetime.min, datetime.min.replace(tzinfo=UTC)]])
+def test_stamps_that_tell_no_pause_are_none(stamps: list[datetime]) -> None:
+    """Hosts that do not know when something was said may say so with the first day of all; some stamps have no zone."""
+    clock = FakeClock()
+    memory = Memory("s", clock=cycle(stamps).__next__)
+    session = Session(Client(hit=0.9), agent=MODEL, memory=memory, clock=clock).turns(25)
+    assert session.published
+    assert session.compactor.status().last_error is None
 
 
 def test_a_compactor_that_is_stopped_while_it_looks_leaves_no_timer() -> None:
