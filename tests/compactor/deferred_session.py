@@ -1,4 +1,4 @@
-"""A session whose compactor holds what it has prepared, and does nothing unless it is told to."""
+"""A session whose compactor defers what it has prepared, and does nothing unless it is told to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scene:
         return of_kind(self.compactor.events, kind)
 
     @property
-    def held(self) -> Deferred:
+    def deferred(self) -> Deferred:
         """What was weighed last."""
         newest: Deferred = self.events(Deferred)[-1]
         return newest

@@ -774,7 +774,7 @@ def test_an_answer_that_was_paid_for_is_read_again_after_a_crash() -> None:
     assert texts(later.made.notes)[-1] == "Item-8 was priced."
 
 
-def test_changes_go_on_from_notes_that_are_held() -> None:
+def test_changes_go_on_from_notes_that_are_deferred() -> None:
     """Nobody sees those yet; when they are shown, all that was asked for is in them."""
     memory = Memory("session", clock=FakeClock().now)
     config, asked = CONFIG.copy_with(max_tokens=100_000), ScriptedSummarizer(default=thorough)

@@ -147,7 +147,7 @@ class Compaction(RuleBasedStateMachine):
         current = self.memory.journal(ROLE).read().current
         if isinstance(event, Published):
             assert self.wanted or self.asked, "nothing is published after stop()"
-            assert self.asked or not self._held(), "after a revert it waits for a newer round"
+            assert self.asked or not self._waits_after_revert(), "after a revert it waits for a newer round"
             if not event.reused and not event.offline:
                 assert not self.answered.stopped, "an answer to a call that was in flight at stop() is only kept"
                 assert not self.answered.late, "one that comes after its deadline is discarded"
@@ -340,7 +340,7 @@ class Compaction(RuleBasedStateMachine):
 
     def _due(self) -> bool:
         rounds, compaction = self.memory.get_role_rounds(ROLE)
-        if self._held():
+        if self._waits_after_revert():
             return False
         if compaction is not None and compaction.is_offline:  # until a good answer replaces it
             return True
@@ -348,7 +348,7 @@ class Compaction(RuleBasedStateMachine):
         planned = min(rounds.settled, len(rounds) - self.config.retain_recent)
         return len(rounds) - end > CONFIG.threshold and planned > end
 
-    def _held(self) -> bool:
+    def _waits_after_revert(self) -> bool:
         newer = self.states[self.reverted_at :]
         return self.reverted_at > 0 and all(state == "failed" for state in newer)
 

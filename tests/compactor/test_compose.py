@@ -95,7 +95,7 @@ class Holder:
         """Nothing to do."""
 
 
-def test_what_is_held_is_shown_once_where_the_prompt_would_not_fit() -> None:
+def test_what_is_deferred_is_shown_once_where_the_prompt_would_not_fit() -> None:
     """Then the prompt is made anew of what is there now; the host's plan is asked for once, and where the second is
     too long as well, it is shortened further."""
     memory, plans = chat(12), []

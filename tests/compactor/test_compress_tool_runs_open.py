@@ -36,7 +36,7 @@ def test_what_the_role_said_between_its_calls_goes_with_them() -> None:
 
 
 @pytest.mark.parametrize("speaker", ["User", "system", "Critic"])
-def test_what_anybody_else_said_ends_a_stretch(speaker: str) -> None:
+def test_what_anybody_else_said_ends_a_run(speaker: str) -> None:
     """It stays word for word, between two summaries."""
     memory = memory_of(user(), *pairs(3), closed=False)
     memory.add_post(memory.conversation.rounds[0], send_from=speaker, send_to=ROLE, message="Only with stops.")
@@ -67,7 +67,7 @@ def test_a_new_summary_contains_the_old_one_and_takes_its_place() -> None:
     assert references(shown(memory)) == ["r1.p1-p15"]
 
 
-def test_each_stretch_has_its_own_earlier_summary() -> None:
+def test_each_run_has_its_own_earlier_summary() -> None:
     """Also where what is new stands before it: the pin that kept a call was taken away."""
     memory = memory_of(user(), *pairs(9), closed=False)
     memory.pin("r1.p2")

@@ -1,4 +1,4 @@
-"""A compaction that is prepared and held: who sees it, what goes on from it, and what takes it away."""
+"""A compaction that is prepared and deferred: who sees it, what goes on from it, and what takes it away."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from memory.entries import CompactionPrepared, CompactionPublished
 # -- who sees what ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_held_is_shown_to_nobody() -> None:
+def test_what_is_deferred_is_shown_to_nobody() -> None:
     """Not to who asks for the compaction, the role's rounds or a prompt: they are what they were."""
     scene = Scene()
     plain = Memory("plain")
@@ -41,7 +41,7 @@ def test_what_is_held_is_shown_to_nobody() -> None:
     assert scene.compactor.get_compaction() is None
     assert scene.memory.get_role_rounds(ROLE)[1] is None
     assert compose(scene.memory, ROLE, budget=8_000).messages == compose(plain, ROLE, budget=8_000).messages
-    assert (scene.held.shows, scene.held.reason, scene.held.end) == (False, "saving", 7)
+    assert (scene.deferred.shows, scene.deferred.reason, scene.deferred.end) == (False, "saving", 7)
     status = scene.compactor.status()
     assert (status.generation, status.end_index, status.failures) == (0, 0, 0)
     (kept,) = scene.records(CompactionPrepared)
@@ -49,7 +49,7 @@ def test_what_is_held_is_shown_to_nobody() -> None:
     assert scene.compactor.wait_idle(0)
 
 
-def test_by_default_nothing_is_held() -> None:
+def test_by_default_nothing_is_deferred() -> None:
     """What is ready is shown."""
     scene = Scene(publish="immediately")
     assert scene.end == 7
@@ -64,14 +64,14 @@ def test_trigger_and_plan_go_on_from_its_end() -> None:
     assert requests(scene) == [
         (1, 7, None), (8, 12, "Summary of rounds 1-7."), (13, 17, "Summary of rounds 1-12."),
     ]  # fmt: skip
-    assert (scene.end, scene.held.end) == (0, 17)
+    assert (scene.end, scene.deferred.end) == (0, 17)
     assert [len(one.round_ids) for one in scene.records(CompactionPrepared)] == [7, 12, 17]
 
 
-def test_what_is_not_asked_of_a_model_is_held_as_well() -> None:
+def test_what_is_not_asked_of_a_model_is_deferred_as_well() -> None:
     """It has to be found again later: so it is kept, though it cost nothing."""
     scene = Scene(summarizer=ExtractiveSummarizer())
-    assert (scene.end, scene.held.end) == (0, 7)
+    assert (scene.end, scene.deferred.end) == (0, 7)
     assert len(scene.records(CompactionPrepared)) == 1
     scene.clock.advance(300)
     scene.executor.run_all()
@@ -87,7 +87,7 @@ def test_a_covered_round_that_fails_takes_it_away() -> None:
     scene.memory.finish_round("r3", state="failed")
     scene.executor.run_all()
     assert [event.reason for event in scene.events(Discarded)] == ["rounds_changed"]
-    assert (scene.end, scene.held.end, requests(scene)[1:]) == (0, 6, [(1, 6, None)])
+    assert (scene.end, scene.deferred.end, requests(scene)[1:]) == (0, 6, [(1, 6, None)])
     scene.add()
     assert len(scene.events(Discarded)) == 1, "told once"
     scene.clock.advance(300)
@@ -96,14 +96,14 @@ def test_a_covered_round_that_fails_takes_it_away() -> None:
 
 
 def test_a_round_that_fails_leaves_what_does_not_cover_it() -> None:
-    """It was extended: what it was before is still there, and goes on to be held."""
+    """It was extended: what it was before is still there, and goes on to be deferred."""
     scene = Scene()
     scene.add(5)
-    assert scene.held.end == 12
+    assert scene.deferred.end == 12
     scene.memory.finish_round("r9", state="failed")
     scene.executor.run_all()
     assert [event.reason for event in scene.events(Discarded)] == ["rounds_changed"]
-    assert (scene.held.end, scene.held.shows) == (7, False)
+    assert (scene.deferred.end, scene.deferred.shows) == (7, False)
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7
@@ -116,23 +116,23 @@ def test_a_redaction_takes_it_away() -> None:
     scene.add()
     assert [event.reason for event in scene.events(Discarded)] == ["generation"]
     assert all("Item-2 costs 22." not in entry.body for entry in scene.store.read("session"))
-    assert (scene.end, scene.held.end) == (0, 8)
+    assert (scene.end, scene.deferred.end) == (0, 8)
 
 
 def test_a_revert_takes_away_what_was_made_from_the_reverted() -> None:
-    """Nothing is compacted then until there is a new round, and nothing of what was held is shown."""
+    """Nothing is compacted then until there is a new round, and nothing of what was deferred is shown."""
     scene = Scene()
     scene.clock.advance(300)
     scene.executor.run_all()
     scene.add(5)
-    assert (scene.end, scene.held.end) == (7, 12)
+    assert (scene.end, scene.deferred.end) == (7, 12)
     assert scene.compactor.revert() is None
     scene.clock.advance(300)
     scene.executor.run_all()
     assert [event.reason for event in scene.events(Discarded)] == ["generation"]
     assert (scene.end, scene.compactor.status().skip_reason) == (0, Skip.REVERTED)
     scene.add()
-    assert (scene.end, scene.held.end) == (0, 13)
+    assert (scene.end, scene.deferred.end) == (0, 13)
 
 
 def test_another_processs_publication_takes_it_away() -> None:
@@ -179,10 +179,10 @@ def test_what_others_publish_while_a_model_is_asked_makes_the_answer_stale() -> 
     assert {event.reason for event in scene.events(Discarded)} == {"generation"}
     assert (scene.end, scene.records(CompactionPrepared)[-1].text) == (8, prices("First"))
     scene.add()
-    assert (scene.held.end, requests(scene)[-1]) == (13, (9, 13, prices("Theirs")))
+    assert (scene.deferred.end, requests(scene)[-1]) == (13, (9, 13, prices("Theirs")))
 
 
-def test_an_answer_after_stop_is_held_by_who_comes_next() -> None:
+def test_an_answer_after_stop_is_deferred_by_who_comes_next() -> None:
     """It was paid for."""
 
     def stopping(_request: object) -> str:
@@ -194,7 +194,7 @@ def test_an_answer_after_stop_is_held_by_who_comes_next() -> None:
     scene.add(10)
     assert [event.reason for event in scene.events(Discarded)] == ["stopped"]
     after = Scene(0, store=store, clock=clock)
-    assert (after.held.end, after.summarizer.requests) == (5, [])
+    assert (after.deferred.end, after.summarizer.requests) == (5, [])
 
 
 # -- one process after another, and beside it -------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_who_resumes_goes_on_holding() -> None:
     after = Scene(0, store=scene.store, clock=scene.clock)
     assert (after.end, after.summarizer.requests) == (0, [])
     numbers = {"calls", "missed_saving", "price", "end", "tokens_before", "tokens_after", "retained"}
-    assert after.held.model_dump(include=numbers) == scene.held.model_dump(include=numbers)
-    assert (after.held.calls, after.held.idle, after.clock.waiting) == (4, 100.0, [200.0])
+    assert after.deferred.model_dump(include=numbers) == scene.deferred.model_dump(include=numbers)
+    assert (after.deferred.calls, after.deferred.idle, after.clock.waiting) == (4, 100.0, [200.0])
     after.clock.advance(200)
     after.executor.run_all()
     assert after.end == 7
@@ -222,10 +222,10 @@ def test_who_resumes_after_a_while_shows_it_at_once() -> None:
     scene.compactor.stop(0)
     scene.clock.advance(3_600)
     after = Scene(0, store=scene.store, clock=scene.clock)
-    assert (after.end, after.held.reason, after.summarizer.requests) == (7, "cold", [])
+    assert (after.end, after.deferred.reason, after.summarizer.requests) == (7, "cold", [])
 
 
-def test_it_is_held_in_a_database_as_well(tmp_path: Path) -> None:
+def test_it_is_deferred_in_a_database_as_well(tmp_path: Path) -> None:
     """Where old rounds are read when somebody asks, from a checkpoint: the numbers are the same."""
     url, clock = f"sqlite:///{(tmp_path / 'chat.db').as_posix()}?synchronous=normal", FakeClock()
     store = open_store(url)
@@ -236,14 +236,14 @@ def test_it_is_held_in_a_database_as_well(tmp_path: Path) -> None:
     again = open_store(url)
     after = Scene(0, store=again, clock=clock)
     numbers = {"calls", "missed_saving", "price", "end", "tokens_before", "tokens_after", "retained"}
-    assert after.held.model_dump(include=numbers) == scene.held.model_dump(include=numbers)
-    assert after.held.missed_saving > after.held.calls > 0
+    assert after.deferred.model_dump(include=numbers) == scene.deferred.model_dump(include=numbers)
+    assert after.deferred.missed_saving > after.deferred.calls > 0
     compose(after.memory, ROLE, budget=500)
     assert (after.end, after.summarizer.requests) == (12, [])
     again.close()
 
 
-def test_a_process_that_shows_what_is_ready_shows_what_another_has_held() -> None:
+def test_a_process_that_shows_what_is_ready_shows_what_another_has_deferred() -> None:
     scene = Scene()
     scene.compactor.stop(0)
     assert Scene(0, store=scene.store, clock=scene.clock, publish="immediately").end == 7
@@ -259,7 +259,7 @@ def test_a_compactor_that_is_stopped_shows_nothing() -> None:
     assert scene.end == 0
     scene.compactor.start()
     scene.executor.run_all()
-    assert (scene.end, scene.held.reason) == (7, "cold")
+    assert (scene.end, scene.deferred.reason) == (7, "cold")
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -268,7 +268,7 @@ def test_two_processes_hold_the_same_and_one_shows_it(first: int) -> None:
     one = Scene()
     two = Scene(0, store=one.store, clock=one.clock)
     assert two.summarizer.requests == []
-    assert (two.held.end, two.held.reason) == (7, "saving")
+    assert (two.deferred.end, two.deferred.reason) == (7, "saving")
     scenes = (one, two)
     one.clock.advance(300)
     scenes[first].executor.run_all()
@@ -282,22 +282,22 @@ def test_two_processes_hold_the_same_and_one_shows_it(first: int) -> None:
     assert len(one.records(CompactionPublished)) == 1
 
 
-def test_what_another_process_has_extended_is_held_here_as_well() -> None:
+def test_what_another_process_has_extended_is_deferred_here_as_well() -> None:
     one = Scene()
     two = Scene(0, store=one.store, clock=one.clock)
     one.add(5)
     two.memory.refresh()
     two.executor.run_all()
-    assert (two.held.end, two.summarizer.requests) == (12, [])
+    assert (two.deferred.end, two.summarizer.requests) == (12, [])
     assert not two.events(Discarded)
 
 
-def test_an_answer_that_the_log_does_not_take_is_held_in_this_process() -> None:
+def test_an_answer_that_the_log_does_not_take_is_deferred_in_this_process() -> None:
     """The store has no room for it: it is shown from here when it is time."""
     store = FullStore()
     store.refused = frozenset({"compaction prepared"})
     scene = Scene(store=store)
-    assert (scene.held.end, scene.records(CompactionPrepared)) == (7, [])
+    assert (scene.deferred.end, scene.records(CompactionPrepared)) == (7, [])
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7
@@ -350,22 +350,22 @@ class Host:
             self.executor.run_all()
 
     @property
-    def held(self) -> Deferred:
+    def deferred(self) -> Deferred:
         newest: Deferred = of_kind(self.compactor.events, Deferred)[-1]
         return newest
 
 
-def test_without_a_memory_it_is_held_in_this_process() -> None:
+def test_without_a_memory_it_is_deferred_in_this_process() -> None:
     """And extended, and shown when the cache is cold: going by when this process saw the newest post."""
     host = Host()
     assert host.compactor.get_compaction() is None
     host.clock.advance(200)
     host.add(5)
-    assert (host.held.end, host.held.calls, host.held.idle) == (12, 0, 0.0)
+    assert (host.deferred.end, host.deferred.calls, host.deferred.idle) == (12, 0, 0.0)
     host.clock.advance(299)
     host.compactor.notify_rounds_changed()
     host.executor.run_all()
-    assert host.held.idle == 299.0
+    assert host.deferred.idle == 299.0
     host.clock.advance(1)
     host.executor.run_all()
     assert host.compactor.get_compaction().end_index == 12  # type: ignore[union-attr]
@@ -380,7 +380,7 @@ def test_a_hosts_round_that_is_gone_or_another_takes_it_away(place: int) -> None
     host.compactor.notify_rounds_changed()
     host.executor.run_all()
     assert [event.reason for event in of_kind(host.compactor.events, Discarded)] == ["rounds_changed"]
-    assert (host.held.end, len(host.summarizer.requests)) == (7, 2)
+    assert (host.deferred.end, len(host.summarizer.requests)) == (7, 2)
 
 
 def test_rounds_that_are_others_at_every_reading_are_not_paid_for_without_end() -> None:
@@ -398,11 +398,11 @@ def test_without_a_memory_a_revert_takes_it_away_and_compact_now_shows_it() -> N
     assert wait().end_index == 7
     host.executor.run_all()
     host.add(5)
-    assert host.held.end == 12
+    assert host.deferred.end == 12
     assert host.compactor.revert() is None
     host.add(1)
     assert [event.reason for event in of_kind(host.compactor.events, Discarded)] == ["generation"]
-    assert host.held.end == 13
+    assert host.deferred.end == 13
     assert host.compactor.publish_deferred() is True
     assert host.compactor.get_compaction().end_index == 13  # type: ignore[union-attr]
 
@@ -410,17 +410,17 @@ def test_without_a_memory_a_revert_takes_it_away_and_compact_now_shows_it() -> N
 # -- beside other overlays --------------------------------------------------------------------------------------------
 
 
-def test_reductions_are_shown_at_once_while_a_compaction_is_held() -> None:
+def test_reductions_are_shown_at_once_while_a_compaction_is_deferred() -> None:
     """They lie in rounds behind its end, and do not make it stale."""
     config = CompactorConfig(threshold=7, retain_recent=3)
     strategies = (offload_large(threshold=200, preview=20, keep_last=0), compact_rounds)
     scene = Scene(config=config, strategies=strategies, trigger=after_rounds(7) | over_tokens(600))
-    assert scene.held.end == 7
+    assert scene.deferred.end == 7
     long_round(scene.memory)
     add_round(scene.memory)
     scene.executor.run_all()
     assert [event.kind for event in scene.events(Reduced)] == ["offloaded"]
-    assert scene.held.end == 7
+    assert scene.deferred.end == 7
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7
@@ -430,10 +430,10 @@ def test_reductions_are_shown_at_once_while_a_compaction_is_held() -> None:
 def test_a_pinned_post_that_it_covers_counts_in_what_it_would_be() -> None:
     """And stands in the prompt, word for word, when it is shown."""
     scene = Scene()
-    after = scene.held.tokens_after
+    after = scene.deferred.tokens_after
     scene.memory.pin("r2.p2")
     scene.add()
-    grown = scene.held.tokens_after - after
+    grown = scene.deferred.tokens_after - after
     scene.clock.advance(300)
     scene.executor.run_all()
     prompt = compose(scene.memory, ROLE, budget=8_000)

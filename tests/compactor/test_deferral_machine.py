@@ -1,4 +1,4 @@
-"""Whatever happens while compactions are held: what is shown is the log's beginning in other words, and prompts fit."""
+"""Whatever happens while compactions are deferred: what is shown is the log's beginning in other words, and prompts fit."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Deferral(RuleBasedStateMachine):
     @precondition(lambda self: self.count)
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
-        """One of the newest, which may be covered by what is held."""
+        """One of the newest, which may be covered by what is deferred."""
         self.memory.finish_round(f"q{data.draw(st.integers(max(self.count - 7, 1), self.count))}", state="failed")
         self.before = []
 
@@ -154,7 +154,7 @@ class Deferral(RuleBasedStateMachine):
 
     @invariant()
     def a_prompt_goes_on_from_the_one_before(self) -> None:
-        """Unless something was published, or taken back: what is held breaks nothing."""
+        """Unless something was published, or taken back: what is deferred breaks nothing."""
         messages = compose(self.memory, ROLE, budget=WIDE).messages
         changes = sum(
             isinstance(entry.record, (CompactionPublished, CompactionReverted, PostRedacted))

@@ -1,4 +1,4 @@
-"""When what is held is shown: as soon as that costs least, where a prompt would not fit, and when it is asked for."""
+"""When what is deferred is shown: as soon as that costs least, where a prompt would not fit, and when it is asked for."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
     assert scene.end == 0
     scene.clock.advance(1)
     scene.executor.run_all()
-    assert (scene.end, scene.held.reason, scene.held.idle) == (7, "cold", 300.0)
+    assert (scene.end, scene.deferred.reason, scene.deferred.idle) == (7, "cold", 300.0)
     (published,) = scene.events(Published)
     assert (published.reused, published.requests, published.strategy) == (True, 0, "compact_rounds")
     assert scene.clock.waiting == []
@@ -59,16 +59,16 @@ def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
 def test_it_is_shown_when_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
     """Counted are the calls since it was prepared: what the role has said."""
     scene = Scene(prices=Prices(cached_input=0.2, cache_write=1.0))
-    price, gain = scene.held.price, scene.held.tokens_before - scene.held.tokens_after
-    assert price == pytest.approx(0.8 * (scene.held.summary + scene.held.retained))
+    price, gain = scene.deferred.price, scene.deferred.tokens_before - scene.deferred.tokens_after
+    assert price == pytest.approx(0.8 * (scene.deferred.summary + scene.deferred.retained))
     calls = 0
     while scene.end == 0:
-        assert (scene.held.calls, scene.held.missed_saving) == (calls, calls * gain)
-        assert scene.held.saving == pytest.approx(0.2 * calls * gain)
-        assert scene.held.saving < scene.held.price == price, "it does not grow with what comes"
+        assert (scene.deferred.calls, scene.deferred.missed_saving) == (calls, calls * gain)
+        assert scene.deferred.saving == pytest.approx(0.2 * calls * gain)
+        assert scene.deferred.saving < scene.deferred.price == price, "it does not grow with what comes"
         scene.add()
         calls += 1
-    assert scene.held.reason == "repaid"
+    assert scene.deferred.reason == "repaid"
     assert 0.2 * (calls - 1) * gain < price <= 0.2 * calls * gain
     assert calls > 1
 
@@ -76,12 +76,12 @@ def test_it_is_shown_when_longer_prompts_have_cost_what_a_new_beginning_costs() 
 def test_what_was_forgone_before_it_was_extended_counts_as_well() -> None:
     """Five calls with what was prepared first, then two with what took it in."""
     scene = Scene()
-    first = scene.held.tokens_before - scene.held.tokens_after
+    first = scene.deferred.tokens_before - scene.deferred.tokens_after
     scene.add(5)
-    assert (scene.held.end, scene.held.calls, scene.held.missed_saving) == (12, 0, 5 * first)
-    second = scene.held.tokens_before - scene.held.tokens_after
+    assert (scene.deferred.end, scene.deferred.calls, scene.deferred.missed_saving) == (12, 0, 5 * first)
+    second = scene.deferred.tokens_before - scene.deferred.tokens_after
     scene.add(2)
-    assert (scene.held.calls, scene.held.missed_saving) == (2, 5 * first + 2 * second)
+    assert (scene.deferred.calls, scene.deferred.missed_saving) == (2, 5 * first + 2 * second)
 
 
 def test_calls_are_counted_post_by_post() -> None:
@@ -95,10 +95,10 @@ def test_calls_are_counted_post_by_post() -> None:
     scene.executor.run_all()
     (kept,) = scene.records(CompactionPrepared)
     assert (kept.seen_round_id, kept.seen_post) == ("r9", 2)
-    assert scene.held.calls == 3
+    assert scene.deferred.calls == 3
     scene.memory.finish_round(round_)
     scene.add()
-    assert scene.held.calls == 4
+    assert scene.deferred.calls == 4
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_calls_are_counted_post_by_post() -> None:
 def test_the_budget_shows_it_at_once(more: dict[str, Any]) -> None:
     """Where the prompt is over that of configuration or trigger, whichever is smaller, and fits with it."""
     scene = Scene(**more)
-    assert (scene.end, scene.held.shows) == (0, False)
+    assert (scene.end, scene.deferred.shows) == (0, False)
     while scene.end == 0:
-        assert scene.held.tokens_before <= 500
+        assert scene.deferred.tokens_before <= 500
         scene.add()
     cost_evaluation = scene.events(Deferred)[-1]
     assert (cost_evaluation.reason, scene.end) == ("budget", 7)
@@ -137,23 +137,23 @@ def test_a_tail_that_has_outgrown_it_is_taken_in_before_it_is_shown() -> None:
 
 
 def test_where_nothing_is_left_to_take_in_it_is_shown_as_it_is() -> None:
-    """The round that is too long is still open: with what is held, the prompt is shorter at least."""
+    """The round that is too long is still open: with what is deferred, the prompt is shorter at least."""
     scene = Scene(publish=deferred(DEAR, budget=700), config=CompactorConfig(threshold=7, retain_recent=0))
-    assert scene.held.end == 10
+    assert scene.deferred.end == 10
     long_round(scene.memory, close=False)
     scene.executor.run_all()
-    assert scene.held.tokens_after > 700
+    assert scene.deferred.tokens_after > 700
     assert (scene.end, len(scene.summarizer.requests)) == (10, 1)
 
 
 def test_where_it_cannot_be_extended_it_is_shown_as_it_is() -> None:
-    """The prompt is too long, and no model answers: it is shorter with what is held. The compactor goes on trying."""
+    """The prompt is too long, and no model answers: it is shorter with what is deferred. The compactor goes on trying."""
     summarizer = ScriptedSummarizer([PRICES], default=OSError("away"))
     scene = Scene(summarizer=summarizer, publish=deferred(DEAR, budget=700))
     long_round(scene.memory)
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["OSError"]
-    assert (scene.held.reason, scene.held.tokens_after > 700, scene.end) == ("budget", True, 7)
+    assert (scene.deferred.reason, scene.deferred.tokens_after > 700, scene.end) == ("budget", True, 7)
     status = scene.compactor.status()
     assert (status.state, status.failures, len(summarizer.requests)) == (State.BACKING_OFF, 1, 2)
 
@@ -173,7 +173,7 @@ def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
     assert (scene.end, len(scene.records(CompactionPublished))) == (7, 1)
 
 
-def test_where_the_compactor_is_stopped_meanwhile_it_stays_held() -> None:
+def test_where_the_compactor_is_stopped_meanwhile_it_stays_deferred() -> None:
     """After ``stop`` nothing changes any more; the next process shows it."""
 
     def stop_and_fail(_request: object) -> str:
@@ -215,7 +215,7 @@ def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> Non
     assert scene.end == 11
 
 
-def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
+def test_while_no_model_answers_what_is_deferred_and_not_due_stays() -> None:
     """A prompt that is too long shows it all the same, and the back-off goes on."""
     scene = Scene(summarizer=ScriptedSummarizer([PRICES], default=OSError("away")))
     scene.add(5)
@@ -227,21 +227,21 @@ def test_while_no_model_answers_what_is_held_and_not_due_stays() -> None:
     assert scene.compactor.status().failures == 1, "that says nothing of the model"
 
 
-def test_a_compaction_that_makes_nothing_shorter_is_held_for_good() -> None:
+def test_a_compaction_that_makes_nothing_shorter_is_deferred_for_good() -> None:
     """Whoever made it: neither a cold cache nor a prompt that is too long shows it; the next one takes it in."""
 
     def wordy(view: Any) -> Sequence[CompactedMessage]:
         return [] if view.end else [CompactedMessage(start_index=1, end_index=1, summary="Nothing was said. " * 200)]
 
     scene = Scene(strategies=(wordy, compact_rounds), config=CompactorConfig(threshold=9, retain_recent=3))
-    assert (scene.held.reason, scene.held.end) == ("no_gain", 1)
+    assert (scene.deferred.reason, scene.deferred.end) == ("no_gain", 1)
     scene.clock.advance(10_000)
     scene.executor.run_all()
-    assert (scene.end, scene.held.reason) == (0, "no_gain")
+    assert (scene.end, scene.deferred.reason) == (0, "no_gain")
     assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds, "compose has to leave some out"
     assert scene.end == 0
     scene.add()
-    assert (scene.held.end, scene.held.reason) == (8, "saving")
+    assert (scene.deferred.end, scene.deferred.reason) == (8, "saving")
     assert requests(scene)[0][0] == 2
 
 
@@ -270,7 +270,7 @@ def test_compact_now_shows_it_at_once() -> None:
     assert not scene.events(Discarded)
 
 
-def test_compact_now_with_nothing_new_shows_what_is_held() -> None:
+def test_compact_now_with_nothing_new_shows_what_is_deferred() -> None:
     """Nobody is asked then."""
     scene = Scene()
     wait = in_thread(lambda: scene.compactor.compact_now(SOON))
@@ -280,7 +280,7 @@ def test_compact_now_with_nothing_new_shows_what_is_held() -> None:
     assert [event.reused for event in scene.events(Published)] == [True]
 
 
-def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
+def test_who_waits_for_a_turn_to_ask_shows_what_is_deferred_all_the_same() -> None:
     """That takes no model: where the limits have no room for the next summary, the cold cache still shows this one."""
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
@@ -289,10 +289,10 @@ def test_who_waits_for_a_turn_to_ask_shows_what_is_held_all_the_same() -> None:
     other.hold(SummaryRequest(), len)
     scene.add(5)
     assert scene.compactor.status().skip_reason is Skip.LIMITED
-    assert (scene.held.end, scene.held.shows, scene.clock.waiting) == (7, False, [300.0])
+    assert (scene.deferred.end, scene.deferred.shows, scene.clock.waiting) == (7, False, [300.0])
     scene.clock.advance(300)
     scene.executor.run_all()
-    assert (scene.end, scene.held.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
+    assert (scene.end, scene.deferred.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
     assert limits.status().waiting == 1, "it keeps its place in the line"
     other.release()
     scene.executor.run_all()
@@ -311,7 +311,7 @@ def test_a_policy_of_ones_own_decides() -> None:
     assert scene.clock.waiting == [60.0]
     scene.add(2)
     assert [one.calls for one in moments] == [0, 1, 2]
-    assert (scene.held.reason, scene.held.shows, scene.end) == ("monday", True, 7)
+    assert (scene.deferred.reason, scene.deferred.shows, scene.end) == ("monday", True, 7)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_policy_that_fails_holds_nothing_up(policy: Any, error: str) -> None:
     """It is told, and what was prepared is shown: prompts do not grow, and nothing is looked at without end."""
     scene = Scene(publish=policy)
     assert [event.error for event in scene.events(PublicationFailed)] == [error]
-    assert (scene.held.reason, scene.end, scene.clock.waiting) == ("failed", 7, [])
+    assert (scene.deferred.reason, scene.end, scene.clock.waiting) == ("failed", 7, [])
     assert (scene.events(Failed), scene.compactor.status().failures) == ([], 0)
     scene.add(5)
     assert scene.end == 12
@@ -341,7 +341,7 @@ def test_a_policy_that_fails_shows_nothing_that_is_no_shorter() -> None:
 
     scene = Scene(strategies=(wordy,), publish=lambda _moment: None)
     assert compose(scene.memory, ROLE, budget=250).report.omitted_rounds
-    assert (scene.held.reason, scene.held.shows, scene.end) == ("failed", False, 0)
+    assert (scene.deferred.reason, scene.deferred.shows, scene.end) == ("failed", False, 0)
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_a_prompt_that_is_too_long_shows_it_instead_of_leaving_rounds_out() -> N
     assert "Summary of rounds 1-7." in text(prompt.messages)
     assert (prompt.report.omitted_rounds, prompt.report.reductions) == ((), ())
     assert len(scene.summarizer.requests) == asked
-    cost_evaluation = scene.held
+    cost_evaluation = scene.deferred
     assert (cost_evaluation.shows, cost_evaluation.reason) == (True, "budget")
     assert len(scene.executor.jobs) == 1
     scene.executor.run_all()
@@ -378,7 +378,7 @@ def test_a_prompt_that_fits_shows_nothing() -> None:
 
 
 def test_a_store_that_fails_leaves_the_prompt_to_compose() -> None:
-    """What is held stays held, and is shown when the store is there again."""
+    """What is deferred stays deferred, and is shown when the store is there again."""
     store = FullStore()
     scene = Scene(store=store)
     told: list[Any] = []
@@ -394,7 +394,7 @@ def test_a_store_that_fails_leaves_the_prompt_to_compose() -> None:
 
 def test_the_beginning_of_prompts_breaks_once_for_each_publication() -> None:
     """A prompt after every post: its beginning is the one before, but where a compaction was shown in between; what
-    was extended while it was held has cost no other break. The system's message survives."""
+    was extended while it was deferred has cost no other break. The system's message survives."""
     scene = Scene(rounds=0, prices=Prices(cached_input=0.2, cache_write=1.0))
     before: list[dict[str, Any]] = []
     breaks = 0
@@ -422,7 +422,7 @@ def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
     """The answer was made from what is shown now: it is kept, and goes on from there."""
     scene = Scene(summarizer=ScriptedSummarizer([prices("First"), lambda _: shown_meanwhile(scene), prices("Third")]))
     scene.add(5)
-    assert (scene.end, scene.held.end) == (7, 12)
+    assert (scene.end, scene.deferred.end) == (7, 12)
     assert not scene.events(Discarded)
     assert not scene.events(Failed)
     kept = scene.records(CompactionPrepared)
@@ -442,7 +442,7 @@ def shown_meanwhile(scene: Scene) -> str:
 def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
     """What is weighed against the budget is what the provider counts: schemas of tools, and more than we count."""
     scene = Scene()
-    before = scene.held
+    before = scene.deferred
     tools = [{"type": "function", "function": {"name": "count", "description": "Count items. " * 20}}]
     compose(scene.memory, ROLE, budget=8_000, tools=tools)
     scene.memory.record_usage(ROLE, 2_000, counted=1_000)
@@ -451,12 +451,12 @@ def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
     assert ledger.tool_tokens > 40
     correction = scene.memory.usage(ROLE).correction
     assert correction > 1
-    assert scene.held.tokens_before == math.ceil((before.tokens_before + ledger.tool_tokens) * correction)
-    assert scene.held.tokens_after == math.ceil((before.tokens_after + ledger.tool_tokens) * correction)
+    assert scene.deferred.tokens_before == math.ceil((before.tokens_before + ledger.tool_tokens) * correction)
+    assert scene.deferred.tokens_after == math.ceil((before.tokens_after + ledger.tool_tokens) * correction)
 
 
 def test_a_trigger_by_usage_does_not_take_the_shown_prompt_for_the_one_ahead() -> None:
-    """The provider counted what is shown; what is held makes it shorter, and is not extended for that."""
+    """The provider counted what is shown; what is deferred makes it shorter, and is not extended for that."""
     scene = Scene(rounds=0, trigger=over_usage(400, until=50))
     scene.add(10)
     scene.memory.record_usage(ROLE, 450)

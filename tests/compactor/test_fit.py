@@ -98,10 +98,10 @@ def was_clipped(prompt: Prompt) -> int:
     return sum("[... " in str(text) for text in contents(prompt))
 
 
-# -- the rungs, in order ----------------------------------------------------------------------------------------------
+# -- the levels, in order ---------------------------------------------------------------------------------------------
 
 
-def test_the_rungs_are_taken_in_order_and_only_as_far_as_needed() -> None:
+def test_the_levels_are_taken_in_order_and_only_as_far_as_needed() -> None:
     """As one budget gets tighter: all of it, large payloads as previews, small ones too, old results as a line, then less
     of it."""
     memory = mixed()

@@ -215,7 +215,7 @@ def test_a_publication_since_then_ends_it(memory: Memory) -> None:
     assert request_of(memory) is not None
 
 
-def test_a_summary_that_is_only_held_is_no_beginning(memory: Memory) -> None:
+def test_a_summary_that_is_only_deferred_is_no_beginning(memory: Memory) -> None:
     """What was prepared and not shown stands in no prompt."""
     asked(memory, 6)
     view = seen(memory)

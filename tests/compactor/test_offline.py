@@ -376,7 +376,7 @@ def test_a_host_without_a_memory_is_served_alike() -> None:
 
 
 @pytest.mark.parametrize("publish", ["immediately", "deferred"])
-def test_what_is_held_back_is_shown_before_rounds_are_folded_in(publish: str) -> None:
+def test_what_is_deferred_is_shown_before_rounds_are_folded_in(publish: str) -> None:
     """It was paid for, and is the model's: what is extracted stands behind it."""
     prices = Prices(cached_input=0.1, cache_write=1.25, output=4.0)
     it = Outage(memory_of(10), publish=publish, prices=prices)

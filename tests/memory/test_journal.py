@@ -263,7 +263,7 @@ def prepared(text: str, compaction: CompactedMessage | None = None) -> Compactio
     return CompactionPrepared(role="A", digest=text, base=0, text=text, compaction=compaction)
 
 
-def test_answers_about_single_posts_do_not_push_out_a_compaction_that_is_held() -> None:
+def test_answers_about_single_posts_do_not_push_out_a_deferred_compaction() -> None:
     """However many of them come meanwhile: of either the newest are at hand, in the order in which they came."""
     store = InMemoryStore()
     journal = memory_of(3, store).journal("A")
@@ -273,7 +273,7 @@ def test_answers_about_single_posts_do_not_push_out_a_compaction_that_is_held() 
         assert [one.text for one in kept] == ["held", *map(str, range(2, MAX_PREPARED + 2)), "held again"]
 
 
-def test_of_compactions_that_are_held_only_the_newest_are_at_hand() -> None:
+def test_of_deferred_compactions_only_the_newest_are_at_hand() -> None:
     """So nobody carries along what was prepared hundreds of times and never shown; answers of other kinds stay."""
     journal = memory_of(3).journal("A")
     journal.prepare(prepared("answer"))

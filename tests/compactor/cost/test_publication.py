@@ -21,7 +21,7 @@ MOMENT = Moment(shown=9_000, ahead=3_400, summary=400, retained=1_000, calls=0, 
 POLICY = deferred(Prices(cached_input=0.1, cache_write=1.0))
 
 
-def test_it_is_held_until_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
+def test_it_is_deferred_until_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
     """(400 + 1,000) x 0.9 = 1,260; each call is 5,600 tokens longer, which costs 560: after three calls it is repaid."""
     cost_evaluation = [POLICY(replace(MOMENT, calls=calls, missed_saving=calls * 5_600)) for calls in range(4)]
     assert [made.price for made in cost_evaluation] == pytest.approx([1_260.0] * 4)
@@ -65,7 +65,7 @@ def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:
     ("budget", "show", "over"), [(9_000, False, None), (8_999, True, None), (3_400, True, None), (3_399, True, 3_399)]
 )
 def test_the_budget_does_not_wait(budget: int, show: bool, over: int | None) -> None:
-    """A prompt over it is made shorter at once; where that is not enough, what is held is extended first."""
+    """A prompt over it is made shorter at once; where that is not enough, what is deferred is extended first."""
     made = deferred(budget=budget)(MOMENT)
     assert (made.show, made.reason, made.over) == (show, "budget" if show else "saving", over)
 

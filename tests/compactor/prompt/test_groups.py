@@ -25,14 +25,14 @@ def flat(found: list[MessageGroup]) -> list[Message]:
 
 
 def texts(found: list[MessageGroup]) -> list[list[str]]:
-    """Return the contents by unit; a call's is its ids."""
+    """Return the contents by group; a call's is its ids."""
     return [[message["content"] or "+".join(ids(message)) for message in group.messages] for group in found]
 
 
 # -- calls and their results ------------------------------------------------------------------------------------------
 
 
-def test_a_call_and_its_results_are_one_unit() -> None:
+def test_a_call_and_its_results_are_one_group() -> None:
     """A tool call stands or falls with all its results."""
     found = groups(user(), calls("c1", "c2"), result("c1", "r1"), result("c2", "r2"), answer())
 
@@ -213,7 +213,7 @@ def test_a_call_that_needs_approval_waits_though_it_has_a_result() -> None:
         assert len(group.messages) == 2
 
 
-def test_a_unit_knows_its_number_and_its_tools() -> None:
+def test_a_group_knows_its_number_and_its_tools() -> None:
     """That of its first post, the query's 0; the names that are called in it."""
     query, called, said = groups(user(), calls("a", "b"), result("a"), result("b"), answer())
 
