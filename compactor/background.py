@@ -17,6 +17,7 @@ from memory.journal import CompactionRecord, Journal
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage
+from memory.values import ValueObject
 from memory.visibility import sees
 
 from .config import CompactorConfig, check_config
@@ -41,8 +42,8 @@ from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
 
 
-@dataclass(frozen=True, slots=True)
-class CompactorStatus:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CompactorStatus(ValueObject):
     """What a compactor is doing, and why not more."""
 
     state: State

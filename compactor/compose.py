@@ -16,6 +16,7 @@ from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, SYSTEM, from_post
 from memory.rounds import USER, Post, build_models, copy_with
+from memory.values import ValueObject
 from memory.visibility import sees
 
 from .config import CompactorConfig
@@ -54,8 +55,8 @@ class OverBudget(UserWarning):
     """A prompt is longer than its budget, and was asked for all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prompt(ValueObject):
     """Chat messages in OpenAI's format, and their tokens."""
 
     #: Ready for ``client.chat.completions.create(messages=...)``. You may change them: no later prompt shows it. The
@@ -260,8 +261,8 @@ def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | Non
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStatus:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BudgetStatus(ValueObject):
     """Tokens of a prompt by segment and by kind of message, compactions and reductions applied."""
 
     #: All of it: what ``Prompt.report.tokens_before`` would be.

@@ -24,6 +24,7 @@ from pydantic import (
 
 from memory.arguments import ConfigError, WrongType, kind_of, number, require, require_role, whole_number
 from memory.rounds import FrozenModel, by_name, run_dump
+from memory.values import ValueObject
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
@@ -156,8 +157,8 @@ def _describe_problem(details: Any) -> tuple[str, str]:
     return name, f"{wanted}, not {reprlib.repr(details['input'])}; leave it out for the default, {default!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Settings(ValueObject):
     """Each role's configuration, from a JSON file and the environment.
 
     The file has dotted keys, or nested objects that spell the same::

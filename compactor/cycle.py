@@ -57,7 +57,7 @@ Strategy = Callable[[View], Iterable[Overlay]]
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Cycle:
     """What the cycles of one compactor share; ``run`` runs one."""
 

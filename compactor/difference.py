@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memory.overlays import CompactedMessage
+from memory.values import ValueObject
 
 from .summarizers.content import find_identifiers, find_unknown
 from .summarizers.sentences import letters_of, sentences
@@ -22,8 +23,8 @@ Fate = Literal["dropped", "came in", "stayed"]
 _MARKS = {"dropped": "-", "came in": "+", "stayed": " "}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Difference(ValueObject):
     """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
     #: Every sentence or line of both and what became of it, in reading order; one that stayed appears once.

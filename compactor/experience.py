@@ -20,7 +20,7 @@ TRY_AGAIN = 8
 MAX_REFUSED = 2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Experience:
     """What one compactor's summarizer has answered so far; lengths in tokens, None: unknown. One thread writes it."""
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import genai_prices
 from genai_prices.types import ModelInfo, TieredPrices
 
+from memory.values import ValueObject
+
 __all__ = ["Dollars", "ModelFacts", "find_model"]
 
 
@@ -30,8 +32,8 @@ class Dollars(NamedTuple):
     output: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ModelFacts(ValueObject):
     """What is known of a model; None: unknown."""
 
     #: Maximum tokens of a prompt.

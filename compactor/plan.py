@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from memory.arguments import require
 from memory.references import beginning
+from memory.values import ValueObject
 
 __all__ = ["MAX_CHARACTERS", "Plan", "SubtaskState", "is_pending", "plan_text"]
 
@@ -28,8 +29,8 @@ _SPELLINGS: dict[str, SubtaskState] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan(ValueObject):
     """A plan as data. Texts are shown unchanged, but clipped if long."""
 
     name: str

@@ -19,6 +19,7 @@ from functools import partial
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
 from memory.overlays import CompactedMessage
+from memory.values import ValueObject
 
 from .cost.limits import Limits, Permit, Ticket
 from .cycle import Cycle
@@ -51,8 +52,8 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Outcome(ValueObject):
     """The consequences of a run's end."""
 
     #: Results in a row by now that were no longer current.

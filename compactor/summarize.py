@@ -75,7 +75,7 @@ _MIN_ROOM = 128
 _DEFAULT_ROOM = 500
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """One cycle on its way: what is asked of it, and what has become of it so far. Only a compactor's current run may
     change anything."""
@@ -104,7 +104,7 @@ class Run:
     recheck_in: float | None = None
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Work:
     """The means of a strategy to ask a model during one pass of a cycle: ``View.work``.
 

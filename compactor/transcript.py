@@ -40,7 +40,7 @@ class StepsTooSmall(ContextError, ValueError):
     """A request has no room for the conversation beside the instructions and the previous summary."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Step:
     """What one request folds in: whole rounds, or a part of one that is too long for a request."""
 
@@ -57,7 +57,7 @@ class Step:
         return "<conversation>\n" + "\n".join(self.texts) + "\n</conversation>"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Room:
     """The tokens of conversation that the next request can hold; they change with the summary that it starts from."""
 

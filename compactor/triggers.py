@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from memory.arguments import require, whole_number
+from memory.values import ValueObject
 
 from .config import CompactorConfig
 from .events import CostEvaluated
@@ -31,8 +32,8 @@ _MESSAGES: frozenset[Size] = frozenset({"messages"})
 _TOKENS: frozenset[Size] = frozenset({"tokens"})
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Verdict(ValueObject):
     """A trigger's verdict on a view."""
 
     is_due: bool

@@ -14,6 +14,7 @@ from memory.messages import SPEAK_FOR_NO_AGENT
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Round, cached_property, copy_with
 from memory.usage import Usage
+from memory.values import ValueObject
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
@@ -29,8 +30,8 @@ from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, 
 _NO_PINS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, eq=False, repr=False)
+class View(ValueObject):
     """The log and its overlays as one role sees them, at one moment."""
 
     rounds: Rounds | HostRounds
@@ -300,8 +301,8 @@ class View:
         return next((self.rounds[at].number for at in places if self.open_accounts[at - self.closed].totals.dropped), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class LastPrompt:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LastPrompt(ValueObject):
     """A prompt that shows all of the tail, nothing shortened or left out: a summarizer may go on from it, since the
     provider has most of it in its cache. Its repr shows no conversation.
 

@@ -40,6 +40,7 @@ from .overlays import (
     tie_calls,
 )
 from .rounds import Record, Round, copy_with, new_id
+from .values import ValueObject
 from .visibility import Rounds, filter_posts, sees
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 HISTORY_KINDS = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionRecord:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CompactionRecord(ValueObject):
     """One thing that happened to a role's compactions."""
 
     #: ``published``; ``reverted``: taken back; ``withdrawn``: its source was redacted, or failed; ``prepared``: paid

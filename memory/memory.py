@@ -37,6 +37,7 @@ from .stores.base import adapt_store
 from .transfer.fork import fork_session
 from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
+from .values import ValueObject
 from .visibility import Rounds, sees
 
 #: What ``add_post`` is given most of the time. Texts need no validation, which would take longer than the rest of it.
@@ -55,8 +56,8 @@ class Conversation:
         return self._memory.snapshot.rounds(include_failed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundsGetter:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RoundsGetter(ValueObject):
     """Returns the rounds of one Memory as one role sees them, without failed rounds. O(1), from any thread."""
 
     memory: Memory

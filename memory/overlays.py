@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from .messages import pair_results, query_message, repeats_query
 from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze_mapping
+from .values import ValueObject
 
 if TYPE_CHECKING:
     from .entries import CompactionPrepared
@@ -173,8 +174,8 @@ class Reduction(Record):
         return self.first_number <= number <= self.last_number
 
 
-@dataclass(frozen=True, slots=True)
-class Reductions:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reductions(ValueObject):
     """One role's reductions at one moment: no two of a round overlap."""
 
     #: Number of the log entry that last changed them. Equal versions of one role are the same reductions.

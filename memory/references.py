@@ -18,6 +18,7 @@ from .errors import UnknownReference
 from .messages import from_post, from_round, repeats_query, text_with_calls
 from .patterns import compile_later
 from .rounds import USER, Post, Round, copy_with
+from .values import ValueObject
 
 #: Longer sequences of code points are no readable character: they may be cut anywhere.
 MAX_GRAPHEME = 64
@@ -82,8 +83,8 @@ def _around(text: str, place: int) -> tuple[int, int]:
 _SHAPE = compile_later(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reference(ValueObject):
     """Rounds by their numbers, or posts of one round. They need not exist."""
 
     first: int

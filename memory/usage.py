@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .messages import text_with_calls
 from .references import place_reference
 from .rounds import USER, Round
+from .values import ValueObject
 
 
 class Pinned(NamedTuple):
@@ -53,8 +54,8 @@ CACHED_STEP = 128
 _WEIGHT = 1 / 16
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Usage(ValueObject):
     """A role's newest usage by its provider's count."""
 
     #: Tokens of the newest prompt; None: not reported, or overlays have changed since.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from memory.arguments import require
 from memory.errors import ContextError
 from memory.patterns import compile_later
+from memory.values import ValueObject
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -102,8 +103,8 @@ def escape_tags(text: str) -> str:
     return _TAG.sub("&lt;", text)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PromptTemplate(ValueObject):
     """A valid template: it has ``{content}`` exactly once. ``render`` adds the other values that it does not place."""
 
     #: The shipped name, or the file it was read from.

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from memory.patterns import compile_later
 from memory.rounds import copy_with
+from memory.values import ValueObject
 from prompts import TAGS
 
 from ..errors import SummaryRejected
@@ -84,8 +85,8 @@ MAX_INVENTED, MAX_INVENTED_SHARE = 3, 0.25
 MIN_KEPT = 1 / 3
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Source(ValueObject):
     """The input of a summary, against which the checks measure it."""
 
     #: The conversation as the summarizer read it, without the previous summary: a new summary may repeat that word

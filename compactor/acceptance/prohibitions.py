@@ -172,7 +172,7 @@ MAX_QUOTES = 1_000
 _QUOTED = compile_later(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』')
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class UserWords:
     """The user's words, searchable for quotes."""
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from memory.arguments import number, whole_number
 from memory.rounds import copy_with
+from memory.values import ValueObject
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig
@@ -43,8 +44,8 @@ _DUE_REASONS: tuple[Why, ...] = ("grown", "pause", "budget", "chosen")
 CallsLeft = float | Callable[[View], "float | None"] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Sizes(ValueObject):
     """The sizes of a repeatedly compacted conversation, in tokens."""
 
     #: Growth with each call of the agent's model.

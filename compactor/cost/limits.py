@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from memory.arguments import number, whole_number
 from memory.hooks import renew_after_fork
+from memory.values import ValueObject
 
 from ..errors import LimitReached, SpendExceeded
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
@@ -30,8 +31,8 @@ DEFAULT_ANSWER = 500
 MIN_WAIT = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsStatus:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LimitsStatus(ValueObject):
     """The usage of the limits."""
 
     #: Permits in use, including those of abandoned calls that have not ended.
@@ -263,7 +264,7 @@ class Limits:
             self._spent.append((until, before + cost))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Permit:
     """The right of one cycle to call a model, with the estimated cost of its next call reserved."""
 
@@ -307,7 +308,7 @@ class Permit:
         self.limits._release(self)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
     """The entry of one compactor in the queue."""
 

@@ -19,7 +19,7 @@ MIN_WAIT = 0.001
 MAX_ROUNDS = 128
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Pauses:
     """How long a conversation's users pause, as one compactor has seen it. One thread writes it."""
 

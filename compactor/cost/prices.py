@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from memory.arguments import number, require
 from memory.rounds import copy_with
+from memory.values import ValueObject
 
 from ..config import ConfigError
 
@@ -14,8 +15,8 @@ from ..config import ConfigError
 _OWN: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Prices(ValueObject):
     """The price of each kind of token; an uncached input token of the agent's model costs 1.
 
     The defaults suit providers that charge a tenth for cached input, nothing extra for cache writes and four times as

@@ -17,6 +17,7 @@ from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.overlays import CompactedMessage
 from memory.rounds import copy_with
+from memory.values import ValueObject
 
 from ..events import Deferred, Discarded, PublicationFailed
 from ..host_rounds import HostRounds
@@ -27,8 +28,8 @@ from .pauses import CACHE_SECONDS
 from .prices import Prices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Moment(ValueObject):
     """What a policy weighs while a compaction is deferred, in tokens."""
 
     #: The whole prompt as it is shown, and as it would be with the deferred compaction: with the tools of the last
@@ -49,8 +50,8 @@ class Moment:
     idle: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Decision(ValueObject):
     """Whether to show the deferred compaction now, and the reason that events give."""
 
     show: bool
@@ -71,8 +72,8 @@ class Decision:
 Publication = Callable[[Moment], Decision]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredPublication:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DeferredPublication(ValueObject):
     """Show it when the provider's cache has expired, when the budget requires it, or when the longer prompts since it
     was prepared have cost as much as rewriting the cache; never if it makes no prompt shorter.
 

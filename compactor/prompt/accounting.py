@@ -44,7 +44,7 @@ _Moment = tuple[object, ...]
 _NO_BLOCKS = Blocks()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RoundAccount:
     """The cost of one closed round as it reads now, and its parts while they are kept."""
 
@@ -58,7 +58,7 @@ class RoundAccount:
     kept_tokens: int = field(repr=False, compare=False)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PrefixSums:
     """The accounts of closed rounds from the place *start* on, and their running totals. They only grow.
 
@@ -87,7 +87,7 @@ class PrefixSums:
         return self.round_numbers[places.start - self.start : places.stop - self.start]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PromptLimits:
     """What a role's last prompt was to fit; the compactor learns it from here."""
 

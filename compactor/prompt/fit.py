@@ -19,6 +19,7 @@ from itertools import chain, takewhile
 from memory.overlays import PINNED, CompactedMessage, Reduction
 from memory.references import place_reference, post_reference, range_reference
 from memory.rounds import Round, cached_property, copy_with
+from memory.values import ValueObject
 
 from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
@@ -41,8 +42,8 @@ MIN_CLIP = 24
 CLIP_STEP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Report(ValueObject):
     """The reductions that make the prompt fit."""
 
     #: Tokens of the prompt without cuts: system messages, compaction and the whole tail.
@@ -78,7 +79,7 @@ def fit(
     return frame.show(draft), Report(before, tokens, omitted, reductions, max(tokens - limit, 0))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Draft:
     """The tail as a prompt will show it."""
 
@@ -96,7 +97,7 @@ class _Draft:
     has_note: bool = True
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Frame:
     """The messages around the tail, the room that they leave for it, and the tail's rounds in parts."""
 

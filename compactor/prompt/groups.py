@@ -26,6 +26,7 @@ from memory.overlays import Reduction
 from memory.references import post_reference
 from memory.rounds import USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
 from memory.search import RECALL_TOOLS
+from memory.values import ValueObject
 
 #: How a kind begins that means posts with an attachment of that type: ``attachment:plan``.
 ATTACHMENT = "attachment:"
@@ -201,8 +202,8 @@ APPROVAL_REQUEST, APPROVAL_RESPONSE = "approval_request", "approval_response"
 NO_RESULT = "[No result was recorded for this tool call.]"
 
 
-@dataclass(frozen=True, slots=True)
-class MessageGroup:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MessageGroup(ValueObject):
     """Messages that stay together: a tool call and its results, or a single message."""
 
     #: The post of each message; None stands for the user's query.

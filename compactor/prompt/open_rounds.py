@@ -11,6 +11,7 @@ from typing import NamedTuple
 from memory.messages import FUNCTION, has_result_parts
 from memory.overlays import Reduction
 from memory.rounds import EMPTY, Post, Round, copy_with, thaw
+from memory.values import ValueObject
 
 from .groups import (
     APPROVAL_REQUEST,
@@ -145,8 +146,8 @@ def add_totals(*totals: RunningTotals) -> RunningTotals:
     return RunningTotals._make((*sums, asked))
 
 
-@dataclass(frozen=True, slots=True)
-class BlockReader:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BlockReader(ValueObject):
     """Reads an open round as *role* sees it through its overlays, in blocks."""
 
     raw: Round

@@ -14,6 +14,7 @@ from memory.overlays import Reduction
 from memory.patterns import compile_later
 from memory.references import ceil_boundary, floor_boundary, post_reference, posts_reference, range_reference
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
+from memory.values import ValueObject
 
 from ..tokens import TokenCounter, count_message
 from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
@@ -23,8 +24,8 @@ from .groups import ARGUMENTS, ATTACHMENT, OVERLAY, Message, MessageGroup
 By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reduced(ValueObject):
     """A text, or several posts, that the prompt shows shortened, or not at all."""
 
     #: Reloads the original: ``memory.reload(ref)``.
@@ -37,8 +38,8 @@ class Reduced:
     published: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PromptPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PromptPart(ValueObject):
     """A message group of the tail, as it is shown."""
 
     round_: Round
@@ -202,8 +203,8 @@ def shorten_arguments(arguments: str, preview: int, reference: str) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadRule:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OffloadRule(ValueObject):
     """Which posts are large, and how much of one is still shown."""
 
     #: A post whose whole text, attachments included, is longer reads shorter. In characters; in tokens with ``tokens``.

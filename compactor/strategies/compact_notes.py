@@ -62,7 +62,7 @@ def compact_notes_in_view(view: View) -> Iterator[CompactedMessage]:
     return fold_due(view, "compact_notes", NotesQuestion, as_shown=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NotesQuestion(SummaryQuestion):
     """Asks for edits of the previous notes, for more notes, or for all of them."""
 

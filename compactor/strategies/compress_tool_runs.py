@@ -13,6 +13,7 @@ from memory.arguments import whole_number
 from memory.overlays import CompactedMessage, Reduction
 from memory.references import posts_reference
 from memory.rounds import Post, Round, copy_with
+from memory.values import ValueObject
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
@@ -122,8 +123,8 @@ def _show_up_to(view: View, run: ToolRun) -> tuple[Round, ...]:
     return (*before, copy_with(last, post_list=tuple(post for post in last.post_list if post.number <= run.last)))
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRun:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToolRun(ValueObject):
     """Adjacent message groups of one round; their posts may have been recorded in any order."""
 
     place: int

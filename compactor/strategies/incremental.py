@@ -10,6 +10,7 @@ from typing import Any
 from memory.overlays import CompactedMessage
 from memory.references import beginning
 from memory.rounds import Round, copy_with
+from memory.values import ValueObject
 from prompts import CALLS_ABOVE, PromptTemplate
 
 from ..acceptance.checks import Source
@@ -92,8 +93,8 @@ Send = Callable[[], Summary]
 Becomes = Callable[[Summary], CompactedMessage]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch(ValueObject):
     """The rounds that one request adds to a summary."""
 
     step: Step
@@ -133,8 +134,8 @@ class Batch:
         )
 
 
-@dataclass(frozen=True)
-class SummaryQuestion:
+@dataclass(frozen=True, eq=False, repr=False)
+class SummaryQuestion(ValueObject):
     """Asks for summaries of one kind and length with one prompt."""
 
     work: Work

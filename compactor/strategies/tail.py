@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from memory.messages import repeats_query, text_of
 from memory.rounds import USER, Post, Round, cached_property, copy_with
+from memory.values import ValueObject
 
 from ..acceptance.prohibitions import find_prohibitions
 from ..prompt.groups import MessageGroup
@@ -56,8 +57,8 @@ class TailGroup(NamedTuple):
         return found
 
 
-@dataclass(frozen=True)
-class Tail:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tail(ValueObject):
     """The rounds after the compaction, with their overlays applied."""
 
     view: View

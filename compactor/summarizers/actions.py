@@ -18,6 +18,7 @@ from itertools import chain
 from memory.messages import split_results
 from memory.patterns import compile_later
 from memory.rounds import USER, Round, ToolCall, cached_property, copy_with
+from memory.values import ValueObject
 
 from ..tokens import TokenCounter
 from .content import assignment
@@ -64,8 +65,8 @@ _WRITES = compile_later(r"(?<![-=<>&\d])>{1,2} ?[\w./~$-]")
 _DIGITS = compile_later(r"\d+")
 
 
-@dataclass(frozen=True)
-class Action:
+@dataclass(frozen=True, eq=False, repr=False)
+class Action(ValueObject):
     """A call and its outcome, or several similar calls."""
 
     name: str

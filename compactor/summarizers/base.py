@@ -9,6 +9,7 @@ from typing import Any, Literal
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import Round
+from memory.values import ValueObject
 
 #: A larger count is an error of the endpoint.
 MAX_TOKENS = 2**53
@@ -19,8 +20,8 @@ RequestKind = Literal["rounds", "changes", "tool_run", "large_post"]
 Style = Literal["separate", "continue"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continued:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Continued(ValueObject):
     """The request as a continuation of the agent's last prompt, which its provider mostly has in its cache.
 
     Its repr shows no conversation.
@@ -36,8 +37,8 @@ class Continued:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRequest:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SummaryRequest(ValueObject):
     """The input of a summarizer. A model needs only ``messages``. Its repr shows no conversation."""
 
     role: str = ""
@@ -65,8 +66,8 @@ class SummaryRequest:
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Summary(ValueObject):
     """A summarizer's answer, and its token usage if known."""
 
     text: str

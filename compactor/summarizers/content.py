@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from memory.patterns import compile_later
 from memory.rounds import cached_property
+from memory.values import ValueObject
 
 #: Han and Kana: scripts without spaces. Pairs of characters stand in for words.
 CJK = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -58,8 +59,8 @@ _WORDS = _WordLists()
 _CJK, _WORD, _VALUE, _NAME, _IDENTIFIER = 0.3, 0.4, 0.5, 0.7, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Content(ValueObject):
     """The terms of one line."""
 
     #: Weight of each identifier, number, name and content word, in lower case: 0.3 to 1, by kind.
@@ -163,8 +164,8 @@ def is_code(line: str) -> bool:
     return signs > 2 and _CODE_FORM.search(line) is not None and 12 * signs > len(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Assignment(ValueObject):
     """A line that assigns a value to a subject."""
 
     #: Words and identifiers of its subject; equal in a later line with a new value for the same subject.
@@ -419,8 +420,8 @@ _CENTS = compile_later(r"(?<=\d)[.,]0{1,2}(?!\d)")
 _STEM = 5
 
 
-@dataclass(frozen=True)
-class Terms:
+@dataclass(frozen=True, eq=False, repr=False)
+class Terms(ValueObject):
     """The terms of *text* in comparable forms: 1,200 becomes 1200, and words lose their inflected endings."""
 
     text: str

@@ -15,6 +15,7 @@ from itertools import chain
 from operator import call
 
 from memory.patterns import compile_later
+from memory.values import ValueObject
 
 from .content import is_code, load_table
 
@@ -135,8 +136,8 @@ def words_in(text: str) -> list[str]:
     return word.findall(text.lower().replace("n't", " not").replace("cannot", "can not"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Phrase:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Phrase(ValueObject):
     kind: str
     #: Runs of consecutive words, each a test; other words may come between two runs.
     runs: tuple[tuple[Callable[[str], object], ...], ...]

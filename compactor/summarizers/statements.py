@@ -14,6 +14,7 @@ from memory.messages import repeats_query, split_results
 from memory.patterns import compile_later
 from memory.references import beginning
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
+from memory.values import ValueObject
 
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
@@ -51,8 +52,8 @@ NOTHING = "(No words were said.)"
 END = "(End of the summary.)"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Statement(ValueObject):
     """One line of a possible summary."""
 
     #: Printed form, on one line.

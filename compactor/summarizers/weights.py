@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from memory.patterns import compile_later
 from memory.rounds import copy_with
+from memory.values import ValueObject
 
 from ..tokens import TokenCounter
 from .content import Assignment, Content, assignment, content
@@ -49,8 +50,8 @@ _POLITE = compile_later(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Line(ValueObject):
     statement: Statement
     #: Its terms with their values in this conversation.
     terms: Sequence[tuple[str, float]]

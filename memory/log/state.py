@@ -33,6 +33,7 @@ from ..packed import pack_round, unpack_round
 from ..rounds import USER, Post, Record, Round, RoundState, copy_with, create_unchecked
 from ..stores.base import Store
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
+from ..values import ValueObject
 from ..visibility import Rounds
 from .redaction import apply_redaction, without
 
@@ -54,7 +55,7 @@ MAX_RECORDS = 4_096
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class OpenRound:
     """A round that may still change. It shares a growing list of posts with its successors and knows how many are its
     own, so adding the thousandth post costs as much as the first.
@@ -240,8 +241,8 @@ class ResidentRounds(ClosedRounds):
         return copy
 
 
-@dataclass(frozen=True)  # no slots: every entry of the log makes a new one, by copying a dict
-class Snapshot:
+@dataclass(frozen=True, eq=False, repr=False)  # no slots: every entry of the log makes a new one, by copying a dict
+class Snapshot(ValueObject):
     """A Memory at one moment. Nothing in it changes; of growing lists that it shares, it knows how much is its own."""
 
     #: Where the rounds before the first open one are found.

@@ -41,7 +41,7 @@ LAYERS = """
     memory.log memory.visibility memory.usage memory.references
     memory.stores
     memory.packed memory.entries memory.overlays memory.messages
-    memory.events memory.hooks memory.rounds memory.arguments memory.patterns memory.errors
+    memory.events memory.hooks memory.rounds memory.arguments memory.patterns memory.values memory.errors
 """
 ORDER = LAYERS.split()
 #: Imports for types alone, of a record that holds or makes one of a module before it.
