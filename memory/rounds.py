@@ -176,10 +176,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
 
 
+class _Signature:
+    """The arguments of a model, for ``help`` and editors. Pydantic puts its own in this place when it builds it."""
+
+    def __get__(self, record: object, model: type[BaseModel]) -> Any:
+        if record is None:
+            model.model_rebuild(raise_errors=False)
+            if vars(model)["__signature__"] is not self:  # else an annotation is not defined yet
+                return model.__signature__
+        raise AttributeError("__signature__")
+
+
 class FrozenModel(BaseModel):
     """A frozen model, which pydantic builds when it is first used: most processes use few of them."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if not cls.__pydantic_complete__:
+            setattr(cls, "__signature__", _Signature())  # noqa: B010  (else that of a wider model would be shown)
 
     @classmethod
     def model_rebuild(cls, *, _parent_namespace_depth: int = 2, **options: Any) -> bool | None:

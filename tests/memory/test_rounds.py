@@ -8,6 +8,7 @@ import sys
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from inspect import signature
 from threading import Barrier
 from types import MappingProxyType
 
@@ -323,3 +324,15 @@ def test_threads_may_be_the_first_to_use_a_record_at_the_same_time() -> None:
         sys.setswitchinterval(before)
 
     assert made == [[{"value": 7, "unit": "s"}] * 20] * 8
+
+
+def test_editors_show_the_arguments_of_a_class_that_was_not_used_yet() -> None:
+    class Note(Post):
+        weight: float = 0.0
+
+    class Remark(Note):
+        tone: str = ""
+
+    assert {"send_from", "weight", "tone"} <= signature(Remark).parameters.keys()
+    assert {"send_from", "weight"} <= signature(Note).parameters.keys()
+    assert "tone" not in signature(Note).parameters
