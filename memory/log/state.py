@@ -202,13 +202,14 @@ class ResidentRounds(ClosedRounds):
         super().__init__(store, session)
         #: Of each round the numbers of the entries that opened and closed it.
         self._spans = array("Q")
-        #: The newest rounds by number, and those that were changed since; replaced, never changed.
-        self._newest: Mapping[int, Round] = {}
+        #: The newest rounds, each in the place that its number gives modulo the length.
+        self._newest: list[Round | None] = [None] * MAX_NEWEST
+        #: The rounds that were changed since, by number; replaced, never changed.
         self._changed: Mapping[int, tuple[Any, ...]] = {}
 
     def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002
-        newest = self._newest.get(number)
-        if newest is not None:
+        newest = self._newest[number % MAX_NEWEST]
+        if newest is not None and newest.number == number:
             return newest
         if number in self._changed:
             return unpack_round(self._changed[number])
@@ -230,9 +231,8 @@ class ResidentRounds(ClosedRounds):
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         entries = [entry for one in rounds for entry in (one.first_entry, one.last_entry)]
         self._spans[2 * closed_prefix :] = array("Q", entries)  # not extend(), as in the list of ClosedRounds
-        newest = [one for number, one in self._newest.items() if number <= closed_prefix]
-        newest += [one.round for one in rounds[-MAX_NEWEST:]]
-        self._newest = {one.number: one for one in newest[-MAX_NEWEST:]}
+        for one in rounds[-MAX_NEWEST:]:
+            self._newest[one.number % MAX_NEWEST] = one.round
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ResidentRounds:
         copy = ResidentRounds(self.store, self.session)
