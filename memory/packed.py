@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from .entries import KINDS, NAMES, PostAdded, RoundOpened, from_ascii, to_ascii
 from .messages import NO_FIELDS
@@ -112,26 +112,34 @@ def _unpack_opened(values: Sequence[Any]) -> dict[str, Any]:
     return {"round_id": round_id, "user_query": query, "created_at": created_at, "extra": extra}
 
 
-class Packing(NamedTuple):
-    """How the fields of a record become texts and numbers, and come back."""
-
-    pack: Callable[[Mapping[str, Any]], Iterable[Any]]
-    unpack: Callable[[Sequence[Any]], dict[str, Any]]
+_Pack = Callable[[Mapping[str, Any]], Iterable[Any]]
+_Unpack = Callable[[Sequence[Any]], dict[str, Any]]
 
 
-def _keep_values(names: Sequence[str]) -> Packing:
-    return Packing(lambda of: map(of.__getitem__, names), lambda values: dict(zip(names, values, strict=True)))
+def _keep_values(names: Sequence[str]) -> _Pack:
+    return lambda of: map(of.__getitem__, names)
 
 
-#: By the kind of an entry. Only rounds and posts are packed; the values of other records stay as they are.
-PACKINGS: Mapping[str, Packing] = {
-    **{kind: _keep_values(tuple(record.model_fields)) for kind, record in KINDS.items()},
-    NAMES[RoundOpened]: Packing(
-        lambda of: (of["round_id"], of["user_query"], pack_stamp(of["created_at"]), pack_mapping(of["extra"])),
-        _unpack_opened,
+def _name_values(names: Sequence[str]) -> _Unpack:
+    return lambda values: dict(zip(names, values, strict=True))
+
+
+_FIELDS = {kind: tuple(record.model_fields) for kind, record in KINDS.items()}
+#: By the kind of an entry: how the fields of its record become texts and numbers. Only rounds and posts are packed; the
+#: values of other records stay as they are.
+PACK: Mapping[str, _Pack] = {
+    **{kind: _keep_values(names) for kind, names in _FIELDS.items()},
+    NAMES[RoundOpened]: lambda of: (
+        of["round_id"],
+        of["user_query"],
+        pack_stamp(of["created_at"]),
+        pack_mapping(of["extra"]),
     ),
-    NAMES[PostAdded]: Packing(
-        lambda of: (of["round_id"], pack_post(of["post"])),
-        lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
-    ),
+    NAMES[PostAdded]: lambda of: (of["round_id"], pack_post(of["post"])),
+}
+#: And how they come back.
+UNPACK: Mapping[str, _Unpack] = {
+    **{kind: _name_values(names) for kind, names in _FIELDS.items()},
+    NAMES[RoundOpened]: _unpack_opened,
+    NAMES[PostAdded]: lambda values: {"round_id": values[0], "post": unpack_post(values[1])},
 }

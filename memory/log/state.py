@@ -229,8 +229,9 @@ class ResidentRounds(ClosedRounds):
         return found.round
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
-        entries = [entry for one in rounds for entry in (one.first_entry, one.last_entry)]
-        self._spans[2 * closed_prefix :] = array("Q", entries)  # not extend(), as in the list of ClosedRounds
+        del self._spans[2 * closed_prefix :]  # an interrupted writer may have left more, as in ClosedRounds
+        for one in rounds:
+            self._spans.extend((one.first_entry, one.last_entry))
         for one in rounds[-MAX_NEWEST:]:
             self._newest[one.number % MAX_NEWEST] = one.round
 

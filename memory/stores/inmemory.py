@@ -22,7 +22,7 @@ from ..entries import (
 )
 from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
-from ..packed import PACKINGS, pack_stamp, unpack_round, unpack_stamp
+from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
 from .base import INTERRUPTED, Store
 from .retention import delete_files
@@ -104,12 +104,12 @@ class InMemoryStore(Store):
                         raise Conflict(f"entry {after} of the log is another one than is known; open the session anew")
                 lines: list[_Line | bytes] = []
                 for entry in entries:
-                    record, packing = entry._record, PACKINGS.get(entry.kind)
+                    record, pack = entry._record, PACK.get(entry.kind)
                     head = entry.id, entry.kind, pack_stamp(entry.created_at), entry.round, entry.version
-                    if record is None or packing is None or entry._body is not None or entry.version != BODY_VERSION:
+                    if record is None or pack is None or entry._body is not None or entry.version != BODY_VERSION:
                         lines.append((*head, entry.body))
                     else:
-                        lines.append((*head, None, *packing.pack(record.__dict__)))
+                        lines.append((*head, None, *pack(record.__dict__)))
                 log += lines  # in one step: readers see all of them or none
                 if after % BLOCK + len(entries) >= BLOCK:
                     for start in range(after - after % BLOCK, len(log) - BLOCK + 1, BLOCK):
@@ -129,7 +129,7 @@ class InMemoryStore(Store):
         return (
             Entry(
                 kind,
-                record=create_unchecked(KINDS[kind], PACKINGS[kind].unpack(values)) if body is None else None,
+                record=create_unchecked(KINDS[kind], UNPACK[kind](values)) if body is None else None,
                 body=body,
                 id=id_,
                 created_at=unpack_stamp(created_at),
