@@ -55,7 +55,7 @@ MAX_RECORDS = 4_096
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, repr=False)
 class OpenRound:
     """A round that may still change. It shares a growing list of posts with its successors and knows how many are its
     own, so adding the thousandth post costs as much as the first.
