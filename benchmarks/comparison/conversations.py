@@ -28,6 +28,7 @@ __all__ = [
     "other_model",
     "outage",
     "paced",
+    "task",
     "tools",
     "weeks",
     "window",
@@ -249,6 +250,31 @@ def tools(turns: int = 80) -> Scenario:
     )
 
 
+def task(calls: int = 120) -> Scenario:
+    """One question, and a call after the other until it is answered: what coding agents do. What the agent says beside
+    every fourth call has a fact."""
+    rng, facts = random.Random(17), tuple(planted(calls // 4, seed=18))
+    steps, new = list[Step](), [_user(_text(rng, 90))]
+    for number in range(calls):
+        arguments = json.dumps({"table": "deliveries", "question": _text(rng, 20)})
+        call = {"id": f"call_{number:04}", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+        said = _insert(rng, _text(rng, 40), _fact_of(number, calls, facts))
+        steps.append({"new": new, "answer": {"role": "assistant", "content": said, "tool_calls": [call]}})
+        new = [{"role": "tool", "tool_call_id": call["id"], "content": _text(rng, rng.randint(300, 900))}]
+    steps.append({"new": new, "answer": _assistant(_text(rng, 320))})
+    return Scenario(
+        name="task",
+        about=f"one question with {calls} calls of a tool, one after the other, whose results have 300 to 900 tokens;"
+        f" budget 32,000 tokens; {len(facts)} planted facts",
+        turns=(tuple(steps),),
+        system=_system(300),
+        budget=32_000,
+        window=450_000,
+        tools=(_TOOL,),
+        facts=facts,
+    )
+
+
 def airline(dialogues: int = 40, path: Path = AIRLINE) -> Scenario:
     """Real dialogues with an airline's agent, one after the other as one conversation."""
     if not path.is_file():
@@ -289,6 +315,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "paced": paced,
     "weeks": weeks,
     "tools": tools,
+    "task": task,
     "airline": airline,
     "window": window,
     "fails": lambda: outage("fails"),
