@@ -56,9 +56,12 @@ def _unpack(lines: Iterable[_Line | bytes], place: int) -> Iterator[_Line]:
     """Yield *lines*, which begin at that *place* of the log, without their blocks."""
     block, unpacked = b"", list[_Line]()
     for here, line in enumerate(lines, place):
-        if isinstance(line, bytes) and line is not block:
+        if isinstance(line, tuple):
+            yield line
+            continue
+        if line is not block:
             block, unpacked = line, marshal.loads(line)  # noqa: S302  (it never left this process)
-        yield unpacked[here % BLOCK] if isinstance(line, bytes) else line
+        yield unpacked[here % BLOCK]
 
 
 class InMemoryStore(Store):
@@ -71,7 +74,8 @@ class InMemoryStore(Store):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.is_resident = cls.read is InMemoryStore.read  # a method of its own may take long
+        if "is_resident" not in cls.__dict__:
+            cls.is_resident = cls.read is InMemoryStore.read  # entries may be elsewhere, or made otherwise
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -143,12 +147,9 @@ class InMemoryStore(Store):
         )
 
     def read_round(self, session: str, number: int, first: int, last: int) -> Round | None:
-        block, unpacked, opening = b"", list[_Line](), list[Any]()
-        posts, state = list[Any](), "created"
-        for place, line in enumerate(self._sessions.get(session, [])[first - 1 : last], first - 1):
-            if isinstance(line, bytes) and line is not block:
-                block, unpacked = line, marshal.loads(line)  # noqa: S302
-            _, kind, _, _, _, body, *values = unpacked[place % BLOCK] if isinstance(line, bytes) else line
+        opening, posts, state = list[Any](), list[Any](), "created"
+        lines = self._sessions.get(session, [])[first - 1 : last]
+        for _, kind, _, _, _, body, *values in _unpack(lines, first - 1):
             if body is not None or kind == _REDACTED or (kind != _OPENED and not opening):
                 return None
             if not opening:

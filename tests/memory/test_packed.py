@@ -186,6 +186,22 @@ def test_a_round_that_was_purged_is_gone(anew: int) -> None:
     assert isinstance(raised.value, StoreError)
 
 
+def test_a_store_may_say_that_it_is_not_in_this_process() -> None:
+    """A subclass that sends its entries elsewhere is not asked for old rounds one by one."""
+
+    class Remote(InMemoryStore):
+        is_resident = False
+
+        def read_round(self, session: str, number: int, first: int, last: int) -> Round | None:
+            raise AssertionError(number)
+
+    memory = Memory(store=Remote())
+    for number in range(LATER):
+        memory.create_round(f"q{number}")
+
+    assert [round_.user_query for round_ in memory.conversation.rounds] == [f"q{number}" for number in range(LATER)]
+
+
 @pytest.mark.parametrize("letters", ["abcdefghij", "äöüéèçñøåß", "漢字仮名交文章語句"])
 def test_a_text_is_held_once(letters: str) -> None:
     """Whatever its alphabet: a session takes little more memory than its messages have bytes."""
