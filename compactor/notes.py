@@ -14,8 +14,7 @@ from memory.patterns import compile_later
 from memory.rounds import Round, copy_with
 
 from .acceptance.prohibitions import HEADING
-from .summarizers.sentences import is_heading
-from .summarizers.statements import Section
+from .summarizers.sentences import Section, is_heading
 from .tokens import TokenCounter, replace_surrogates
 
 #: Log numbers of the first and the last source round.

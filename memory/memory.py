@@ -34,8 +34,6 @@ from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_u
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .transfer.fork import fork_session
-from .transfer.state_dict import memory_from, state_of
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
@@ -524,6 +522,8 @@ class Memory(Log):
 
         Reads the whole log. May raise ``StoreError``.
         """
+        from .transfer.state_dict import state_of
+
         return state_of(self)
 
     @classmethod
@@ -536,6 +536,8 @@ class Memory(Log):
         ``StoreError`` if the store has that session already, or the state cannot be read, and writes nothing.
         """
         store = None if store is None else adapt_store(store)
+        from .transfer.state_dict import memory_from
+
         return memory_from(cls, state, session_id, store=store, **options)
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:
@@ -545,6 +547,8 @@ class Memory(Log):
         *session_id* is a new one by default, *store* the same. Raises ``UnknownRound`` if there is no such round, and
         ``StoreError`` if the store has the new session already.
         """
+        from .transfer.fork import fork_session
+
         return fork_session(self, at_round, session_id, store)
 
     def on_round_added(self, callback: Callable[[int], object]) -> Callable[[], None]:

@@ -21,8 +21,16 @@ from memory.rounds import USER, Round, cached_property, copy_with
 from ..summarizers.base import Summary
 from ..summarizers.content import Terms, find_identifiers
 from ..summarizers.cues import is_prohibition, may_prohibit
-from ..summarizers.sentences import MAX_HEADING, is_heading, letters_of, sentences, strip_list_mark
-from ..summarizers.statements import LONG_MESSAGE, MESSAGE_ENDS, Section
+from ..summarizers.sentences import (
+    LONG_MESSAGE,
+    MAX_HEADING,
+    MESSAGE_ENDS,
+    Section,
+    is_heading,
+    letters_of,
+    sentences,
+    strip_list_mark,
+)
 from ..tokens import TokenCounter
 
 #: Key in a compaction's ``extra`` for its prohibitions, oldest first, as it is stored.

@@ -1,10 +1,11 @@
-"""Split text into sentences and clauses, each on one line."""
+"""Split text into sentences and clauses, each on one line; and the headings of a summary."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Iterator
+from enum import StrEnum
 
 from memory.patterns import compile_later
 from memory.references import beginning
@@ -33,6 +34,26 @@ _ABBREVIATION = compile_later(
 )
 _CLAUSE_MARK = compile_later(r"[,;](?= (?:[^\W\d]|[¿¡]))|[，；、،؛]|[()\[\]{}（）「」『』“”«»\"]")
 _OPENED, _CLOSED = frozenset("([{（「『“«"), frozenset(")]}）」』”»")
+#: A user message with more sentences is pasted material, except for this many at its beginning and end.
+LONG_MESSAGE, MESSAGE_ENDS = 40, 6
+
+
+class Section(StrEnum):
+    """The headings of a summary, in order; the next compaction parses the summary by them."""
+
+    #: The user's first message, which states the goal.
+    GOAL = "Goal:"
+    INSTRUCTIONS = "Instructions from the user:"
+    #: One item per message, oldest first; ``GAP`` marks omitted words.
+    SAID = "What the user said:"
+    #: Statements of a summary that this module did not write.
+    EARLIER = "From an earlier summary:"
+    FACTS = "Facts and results:"
+    DONE = "What was done:"
+    FILES = "Files and ids in play:"
+    OPEN = "Open items:"
+    #: The newest round: the user's words after ``User: ``, agents' words after their names.
+    NOW = "Where we are:"
 
 
 def sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:

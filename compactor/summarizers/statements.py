@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, partial
 from itertools import chain
 
@@ -21,26 +20,19 @@ from .actions import ARROW, name_words
 from .content import CJK, UNSPACED, is_code, load_table
 from .cues import instruction_strength, is_prohibition
 from .results import field_lines, flatten, structures
-from .sentences import LIST_MARK, MAX_WORD, clauses, lines_in, sentences, split_line, strip_list_mark, wrap
-
-
-class Section(StrEnum):
-    """The headings of a summary, in order; the next compaction parses the summary by them."""
-
-    #: The user's first message, which states the goal.
-    GOAL = "Goal:"
-    INSTRUCTIONS = "Instructions from the user:"
-    #: One item per message, oldest first; ``GAP`` marks omitted words.
-    SAID = "What the user said:"
-    #: Statements of a summary that this module did not write.
-    EARLIER = "From an earlier summary:"
-    FACTS = "Facts and results:"
-    DONE = "What was done:"
-    FILES = "Files and ids in play:"
-    OPEN = "Open items:"
-    #: The newest round: the user's words after ``User: ``, agents' words after their names.
-    NOW = "Where we are:"
-
+from .sentences import (
+    LIST_MARK,
+    LONG_MESSAGE,
+    MAX_WORD,
+    MESSAGE_ENDS,
+    Section,
+    clauses,
+    lines_in,
+    sentences,
+    split_line,
+    strip_list_mark,
+    wrap,
+)
 
 #: Label of the user's words in a section with several speakers.
 USER_SAYS = "User: "
@@ -102,8 +94,6 @@ _OF_USER = frozenset({Section.GOAL, Section.INSTRUCTIONS, Section.SAID})
 _OTHERS = {Section.EARLIER: _EARLIER, Section.DONE: _CALL, Section.OPEN: _PLAN, Section.NOW: _REPORT}
 _OF_SECTION = dict.fromkeys(Section, _RESULT) | dict.fromkeys(_OF_USER, _USER) | _OTHERS
 
-#: A user message with more sentences is pasted material, except for this many at its beginning and end.
-LONG_MESSAGE, MESSAGE_ENDS = 40, 6
 #: Approximate maximum characters of a line: from the user or an earlier summary, and from anything else.
 _SENTENCE, _LINE = 400, 240
 #: Maximum characters of a user's sentence before splitting into clauses; an endless one is cut here.

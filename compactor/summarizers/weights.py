@@ -18,7 +18,8 @@ from memory.values import ValueObject
 from ..tokens import TokenCounter
 from .content import Assignment, Content, assignment, content
 from .cues import instruction_strength
-from .statements import Section, Statement
+from .sentences import Section
+from .statements import Statement
 
 Item = TypeVar("Item")
 

@@ -37,7 +37,6 @@ from ..hooks import describe, renew_after_fork
 from ..rounds import Clock, Record, new_id
 from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
-from .checkpoint import checkpoint_of, resume_from
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
 from .round_store import StoredRounds
 from .state import ClosedRounds, ResidentRounds, Snapshot, apply_all
@@ -80,7 +79,11 @@ class Log(ABC):
         of_store = StoredRounds if self._is_indexed else ResidentRounds if store.is_resident else ClosedRounds
         archive = of_store(store, session_id)
         checkpoint = store.checkpoint(session_id) if self._is_indexed else None
-        resumed = None if checkpoint is None else resume_from(checkpoint, archive)
+        resumed = None
+        if checkpoint is not None:
+            from .checkpoint import resume_from  # defines models; most processes read and write no checkpoint
+
+            resumed = resume_from(checkpoint, archive)
         self.snapshot = resumed or Snapshot(archive)  # replaced under the lock, read without it
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
@@ -307,6 +310,8 @@ class Log(ABC):
             return
         self._checkpoint, fault = now.number, ""
         try:
+            from .checkpoint import checkpoint_of  # here, as resume_from above
+
             self._store.keep_checkpoint(self.session_id, checkpoint_of(now))
         except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
             # The next opening reads more, and that is all.

@@ -68,6 +68,12 @@ HEAVY = (
     "genai_prices",
     "yaml",
     "regex",
+    # Parts of ours that a first prompt does not need.
+    "compactor.summarizers.choice",
+    "compactor.summarizers.statements",
+    "memory.log.checkpoint",
+    "memory.transfer.fork",
+    "memory.transfer.state_dict",
 )
 
 
