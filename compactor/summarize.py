@@ -292,7 +292,7 @@ class Work:
             answer = Summary(given) if isinstance(given, str) else given
             told = answer if isinstance(answer, Summary) else Summary("")
             usage = add_usage(usage, told.usage)
-            note = partial(
+            remember = partial(
                 self.experience.note_answer,
                 request.kind,
                 told,
@@ -301,11 +301,11 @@ class Work:
             )
             try:
                 accepted = accept(answer)
-                note(self.count(accepted.said))
+                remember(self.count(accepted.said))
                 return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
                 rejected.usage = usage
-                note(0, refused=rejected.check)  # its text may be no text
+                remember(0, refused=rejected.check)  # its text may be no text
                 self.emit(
                     Rejected(
                         **span,
@@ -379,8 +379,8 @@ class Work:
             instructions: tuple[str, ...] = ()
             before = ""
             if previous is not None:
-                told = [note.text for note in previous.notes if note.section == INSTRUCTIONS]
-                instructions, before = (*read_prohibitions(previous), *told), previous.summary
+                own = [note.text for note in previous.notes if note.section == INSTRUCTIONS]
+                instructions, before = (*read_prohibitions(previous), *own), previous.summary
             words = UserWords(request.rounds, (*instructions, *prohibitions), before)
             if notes:
                 notes = words.attribute_notes(notes)
