@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memory import Memory
@@ -188,15 +187,17 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     depths = bytearray()
     # Asked once: another thread may drop the parts meanwhile.
     all_parts = [account.parts for account in sums.accounts[start - sums.start : closed - sums.start]]
-    short = list(takewhile(lambda account: not account.blocks.blocks, growing))
-    for parts in [*all_parts, *[account.rest for account in short]]:
+    if len(growing) == 1 and not growing[0].blocks.blocks:  # a short round, as mostly, is copied with the closed ones
+        all_parts.append(growing[0].rest)
+        growing = ()
+    for parts in all_parts:
         if parts is None:
             return None
         for part in parts:
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
-    for account in growing[len(short) :]:
+    for account in growing:
         messages += account.hand_out()
     return messages, Report(tokens, tokens)
 
