@@ -576,9 +576,10 @@ def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, .
     known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[Reduced]()
     for reduction in reductions:
         key = (round_.id, reduction.first_number, reduction.last_number, moment, hash(reduction.text))
-        if key not in known:
+        measured = known.get(key)
+        if measured is None:
             if len(known) >= MAX_OPEN_GROUPS:
-                known.clear()
-            known[key] = measure_reduction(round_, reduction, view.ledger.count)
-        reduced.append(known[key])
+                known.clear()  # another thread may be at this too, so nothing is read back from there
+            known[key] = measured = measure_reduction(round_, reduction, view.ledger.count)
+        reduced.append(measured)
     return Published(round_.number, moment, reductions, tuple(reduced))
