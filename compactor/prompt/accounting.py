@@ -44,7 +44,7 @@ _Moment = tuple[object, ...]
 _NO_BLOCKS = Blocks()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, repr=False)
 class RoundAccount:
     """The cost of one closed round as it reads now, and its parts while they are kept."""
 
