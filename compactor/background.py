@@ -323,8 +323,9 @@ class ContextCompactor:
         lines = [*cycle.trigger.describe(self.config), *cycle.experience.describe()]
         if failures:
             compaction = self.get_compaction()
-            shown = "; an extract stands for the newest rounds" if compaction and compaction.is_offline else ""
-            lines.append(f"Fails: {failures} times in a row, see status().last_error{shown}.")
+            often = "once" if failures == 1 else f"{failures} times in a row"
+            shown = " An extract stands for the newest rounds." if compaction and compaction.is_offline else ""
+            lines.append(f"Failed {often}: {self._runner.last_error}.{shown}")
         return "\n".join([*lines, f"Strategies, in this order: {names}."])
 
     def history(self) -> tuple[CompactionRecord, ...]:

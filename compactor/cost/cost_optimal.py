@@ -249,8 +249,8 @@ class CostOptimal(Trigger):
         limit, tokens = f"{numbers.ceiling:,}", f"{numbers.tokens:,}"
         if numbers.tokens < numbers.ceiling:
             return f"At the latest when the prompt has {limit}; now {tokens}."
-        why = "Due, for" if numbers.is_due else "Not due, for too little of the prompt is new, though"
-        return f"{why} in full it has {tokens}, and that is over {limit}; compose cuts what is over the budget."
+        why = "It is due now, for" if numbers.is_due else "It is not due, for too little of the prompt is new, though"
+        return f"{why} the whole prompt has {tokens}, more than {limit}. What is over the budget, compose cuts."
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""

@@ -86,8 +86,8 @@ def test_a_step_that_does_not_repay_is_not_paid_for() -> None:
     assert session.client.continued == []
     assert of_kind(session.events, Reduced) == []
     newest = of_kind(session.events, CostEvaluated)[-1]
-    assert f"in full it has {newest.tokens:,}, and that is over {newest.ceiling:,}" in session.compactor.describe()
-    assert "compose cuts what is over the budget" in session.compactor.describe()
+    assert f"the whole prompt has {newest.tokens:,}, more than {newest.ceiling:,}." in session.compactor.describe()
+    assert "What is over the budget, compose cuts" in session.compactor.describe()
     assert "At the latest" not in session.compactor.describe()
 
 

@@ -94,8 +94,8 @@ def test_answers_that_are_refused_become_ever_rarer() -> None:
     waited = [event.retry_in for event in of_kind(compactor.events, Failed)]
     assert waited == [60 * 2**doublings for doublings in (0, 1, 2, 3, 4, 5, 6, 6, 6)]
     assert waits(3, config) == [60, 60, 60]
-    assert "Fails: 9 times in a row" in compactor.describe()
-    assert "an extract stands for the newest rounds" in compactor.describe()
+    assert f"Failed 9 times in a row: {compactor.status().last_error}." in compactor.describe()
+    assert "An extract stands for the newest rounds." in compactor.describe()
 
 
 # In a compactor
