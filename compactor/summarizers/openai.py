@@ -44,9 +44,9 @@ _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 #: Statuses that do not depend on the request: a problem with the key, or temporary overload.
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 #: Maximum failed requests to remember until they are retried; above it, all are forgotten.
-_MAX_FAILED = 1_000
+_MAX_REMEMBERED = 1_000
 #: After so many errors of the server in a row, or one other failure, a request is sent in its plain form.
-_MAX_FAILURES = 2
+_FAILURES_BEFORE_PLAIN = 2
 
 
 class OpenAISummarizer:
@@ -156,7 +156,7 @@ class OpenAISummarizer:
         limit = Limit(self._timeout, self._clock)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         failures = self._failed.pop(asked, 0)
-        if failures >= _MAX_FAILURES:
+        if failures >= _FAILURES_BEFORE_PLAIN:
             plain = self._answer(client, limit, self._arguments | {"messages": sendable(request.messages)})
             return copy_with(plain, continued=False)
         try:
@@ -164,9 +164,9 @@ class OpenAISummarizer:
         except SummarizerError as failed:
             status = _status_of(failed) or 0
             if status not in _TURNED_AWAY:
-                if len(self._failed) >= _MAX_FAILED:
+                if len(self._failed) >= _MAX_REMEMBERED:
                     self._failed = {}
-                self._failed[asked] = failures + 1 if status >= 500 else _MAX_FAILURES
+                self._failed[asked] = failures + 1 if status >= 500 else _FAILURES_BEFORE_PLAIN
             raise
 
     def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
