@@ -15,6 +15,7 @@ require_siblings("memory", "prompts")
 from memory import (
     RECALL_TOOLS,
     USER,
+    Appended,
     Attachment,
     CompactedMessage,
     CompactionProvider,
@@ -74,9 +75,9 @@ from .triggers import Condition, Trigger, after_rounds, over_messages, over_toke
 from .view import View
 
 # Sessions, and what reads and keeps them.
-__all__ = ["RECALL_TOOLS", "USER", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation", "Event"]
-__all__ += ["EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted", "Reduction"]
-__all__ += ["Round", "Rounds", "Store", "ToolCall", "Usage", "expire", "open_store"]
+__all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
+__all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
+__all__ += ["Reduction", "Round", "Rounds", "Store", "ToolCall", "Usage", "expire", "open_store"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]

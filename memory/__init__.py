@@ -24,7 +24,7 @@ from .errors import (
 )
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .journal import CompactionRecord, Journal
-from .memory import Conversation, Memory
+from .memory import Appended, Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, JournalState, Note, Origin, Overlay, Reduction, Reductions
 from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
@@ -36,6 +36,7 @@ from .visibility import Rounds
 __all__ = [
     "RECALL_TOOLS",
     "USER",
+    "Appended",
     "Attachment",
     "CheckpointFailed",
     "CompactedMessage",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, overload
 
@@ -63,6 +63,35 @@ class RoundsGetter(ValueObject):
 
     def __call__(self) -> Rounds:
         return Rounds(self.memory.snapshot, self.role, include_failed=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Appended(ValueObject):
+    """Where a message stands in the log, as ``append`` returns it. Reads from the log what it is asked for."""
+
+    _memory: Memory = field(repr=False)
+    #: Number of its round, from 1; 0: it is in the header.
+    round_number: int
+    #: Its number in the round, 0 for the query that opened it; in the header its place there, from 1.
+    post_number: int
+
+    @property
+    def reference(self) -> str | None:
+        """Its reference, such as ``r3.p2``, for ``pin``, ``reload`` and the like; None in the header."""
+        return place_reference(self.round_number, self.post_number) if self.round_number else None
+
+    @property
+    def round(self) -> Round | None:
+        """Its round as it is now; None in the header. May raise ``StoreError``."""
+        return self._memory.snapshot.round_at(self.round_number) if self.round_number else None
+
+    @property
+    def post(self) -> Post | None:
+        """The post as it is now; None if the message is the query of its round. May raise ``StoreError``."""
+        round_ = self.round
+        if round_ is None:
+            return self._memory.snapshot.header[self.post_number - 1]
+        return round_.post_list[self.post_number - 1] if self.post_number else None
 
 
 class Memory(Log):
@@ -229,55 +258,93 @@ class Memory(Log):
 
         return _round_of(self._write(records, emit=True)[0], round_id)
 
-    def append(self, message: Mapping[str, Any]) -> None:
-        """Add one message in OpenAI's chat format: a user message opens a round, others join the open one.
+    def append(self, message: Mapping[str, Any], *, kind: str = chat.MESSAGE) -> Appended:
+        """Add one message in OpenAI's chat format and return its place: a user message opens a round, others join the
+        open one.
 
         System messages before the first round are the header. User messages in a row share a round. Any other message
         that comes while no round is open opens one with an empty ``user_query``. Opening a round finishes the newest
-        one, even if another process opened it, because the user's messages alone separate the rounds. Raises
+        one, even if another process opened it, because the user's messages alone separate the rounds.
+
+        *kind* is the host's own word for the message, as in ``Post.kind``; ``drop`` and ``sync`` look at it. A user
+        message of a kind of its own, such as a reminder, is no query: it opens no round of its own. Raises
         ``MessageError`` for anything but a chat message, and writes nothing.
         """
-        self._append(chat.parse(message))
+        return self._append((chat.parse(message),), kind)[0]
 
-    def _append(self, post: Post) -> None:
+    def extend(self, messages: Iterable[Mapping[str, Any]], *, kind: str = chat.MESSAGE) -> list[Appended]:
+        """Add *messages* as ``append`` does, all or none, in one write. Return the place of each.
+
+        Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
+        """
+        return self._append(chat.parse_all(messages), kind)
+
+    def _append(self, posts: Sequence[Post], kind: str = chat.MESSAGE) -> list[Appended]:
         made_at = self._clock()
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
-        post_id, round_id = self._new_id(), self._new_id()
-        if type(made_at) is not datetime or made_at.tzinfo is not UTC or not type(post_id) is type(round_id) is str:
-            made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
-            Post(id=post_id, send_from="", send_to="")
-        is_query = post.send_from == USER
+        ids: list[tuple[str, str]] = []
+        is_usual = type(made_at) is datetime and made_at.tzinfo is UTC and type(kind) is str
+        for _ in posts:
+            post_id, round_id = self._new_id(), self._new_id()
+            ids.append((post_id, round_id))
+            if not is_usual or not type(post_id) is type(round_id) is str:
+                made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
+                Post(id=post_id, send_from="", send_to="", kind=kind)
+        if self._new_id is not new_id and len({round_id for _, round_id in ids}) < len(posts):
+            raise MessageError("new_id gave one id twice; give a function that makes a new one each time")
+        places: list[Appended] = []
 
         def records(now: Snapshot) -> Iterable[Record]:
-            fields = post.__dict__ | {"id": post_id, "created_at": made_at}
-            if now.total == 0 and post.send_from in chat.SYSTEM:
-                return [HeaderAdded(post=create_unchecked(Post, fields))]
-            newest = now.live.get(now.total)
+            places.clear()
+            said: list[Record] = []
+            number, headers, newest = now.total, len(now.header), now.live.get(now.total)
             if newest is not None and newest.state != "created":
                 newest = None
-            opening: list[Record] = []
-            if newest is None or (is_query and newest.answered):
-                query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
-                opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
-                opening = self._open(now, create_unchecked(RoundOpened, opened), newest)
-                if is_query:
-                    return opening
-                taking, fields["number"] = round_id, 1
-            else:
-                taking, fields["number"] = newest.opened.round_id, newest.count + 1
-            added = {"round_id": taking, "post": create_unchecked(Post, fields)}
-            return [*opening, create_unchecked(PostAdded, added)]
+            taking, count, answered = (
+                ("", 0, True) if newest is None else (newest.opened.round_id, newest.count, newest.answered)
+            )
+            for post, (post_id, round_id) in zip(posts, ids, strict=True):
+                fields = post.__dict__ | {"id": post_id, "created_at": made_at, "kind": kind}
+                if number == 0 and post.send_from in chat.SYSTEM:
+                    headers += 1
+                    places.append(Appended(self, 0, headers))
+                    said.append(HeaderAdded(post=create_unchecked(Post, fields)))
+                    continue
+                is_query = post.send_from == USER and kind == chat.MESSAGE
+                if not taking or (is_query and answered):
+                    query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
+                    opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
+                    after = taking if number > now.total else ""
+                    said += self._open(now, create_unchecked(RoundOpened, opened), newest, after=after)
+                    taking, number, count, answered = round_id, number + 1, 0, not is_query
+                    if is_query:
+                        places.append(Appended(self, number, 0))
+                        continue
+                count, answered = count + 1, answered or post.send_from != USER
+                fields["number"] = count
+                places.append(Appended(self, number, count))
+                said.append(create_unchecked(PostAdded, {"round_id": taking, "post": create_unchecked(Post, fields)}))
+            return said
 
         self._write(records, made_at, emit=True)
+        return places
 
     def _open(
-        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
+        self,
+        now: Snapshot,
+        opened: RoundOpened,
+        before: OpenRound | None = None,
+        *,
+        after: str = "",
+        given: bool = False,
     ) -> list[Record]:
         """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
-        open. *given*: the host chose the round's id."""
+        open; after the round of the id *after* alone, if the same write opened that. *given*: the host chose the id."""
         # Random ids are not looked up: a database would be asked before every round.
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
+        if after:
+            return [create_unchecked(RoundFinished, {"round_id": after}), opened]
         ends = {} if before is None else {before.number: before.opened.round_id}
         for round_id in {self._own_round, *self._taken_over} - {"", *ends.values()} if now.live else ():
             if (own := now.open_round(round_id)) is not None:
@@ -311,18 +378,9 @@ class Memory(Log):
 
         Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
-        if isinstance(conversation, (str, Mapping)) or not isinstance(conversation, Iterable):
-            kind = kind_of(conversation)
-            raise TypeError(f"conversation is a list of chat messages, not {kind}; put a single one into a list")
-        posts = []
-        for place, message in enumerate(conversation, 1):
-            try:
-                posts.append(chat.parse(message))
-            except MessageError as error:
-                raise MessageError(f"message {place}: {error}") from error
+        posts = chat.parse_all(conversation)
         memory = cls(session_id, **options)
-        for post in posts:
-            memory._append(post)
+        memory._append(posts)
         return memory
 
     def pin(self, post: Post | str) -> None:

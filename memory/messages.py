@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from .arguments import kind_of
 from .errors import MessageError
 from .rounds import EMPTY, USER, Post, Round, ToolCall, copy_with, create_unchecked, freeze_mapping, thaw
 
@@ -21,6 +22,8 @@ TOOL = "tool"
 #: Sender of results in the form before tool calls: with the name of the tool, without an id.
 FUNCTION = "function"
 SYSTEM = ("system", "developer")
+#: The kind of a post that was given none.
+MESSAGE = "message"
 
 _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTION} | {role: role for role in SYSTEM}
 #: The roles of senders that are no agents.
@@ -85,6 +88,19 @@ def parse(message: Mapping[str, Any]) -> Post:
     more = ({OPENAI_FIELDS: kept} if kept or role == "user" else {}) | ({_ABSENT: absent} if absent else {})
     fields["extra"] = freeze_mapping(more) if more != {OPENAI_FIELDS: {}} else NO_FIELDS
     return post
+
+
+def parse_all(messages: Iterable[Mapping[str, Any]]) -> list[Post]:
+    """Return *messages* as posts. Raises ``MessageError`` with the place of the first that is no chat message."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError(f"give a list of chat messages, not {kind_of(messages)}; put a single one into a list")
+    posts = []
+    for place, message in enumerate(messages, 1):
+        try:
+            posts.append(parse(message))
+        except MessageError as error:
+            raise MessageError(f"message {place}: {error}") from error
+    return posts
 
 
 def came_as_message(extra: Mapping[str, Any]) -> bool:

@@ -144,8 +144,8 @@ class TakesNoNumber(OnlyGets):
         (lambda memory: memory.register_compaction_provider("Planner", OnlyGets()), "no notify_rounds_changed"),
         (lambda memory: memory.register_compaction_provider("Planner", TakesNoNumber()), "total_rounds"),
         (lambda memory: memory.register_compaction_provider("Planner", OnlyGets), r"OnlyGets\(\.\.\.\)"),
-        (lambda memory: Memory.from_messages(5), "conversation is a list of chat messages"),
-        (lambda memory: Memory.from_messages({"role": "user", "content": "q"}), "conversation .*into a list"),
+        (lambda memory: Memory.from_messages(5), "give a list of chat messages"),
+        (lambda memory: Memory.from_messages({"role": "user", "content": "q"}), "chat messages, not dict.*into a list"),
         (
             lambda memory: Memory.from_state_dict(memory.state_dict(), "x", store="sqlite:///x.db"),
             "store: must be .*open_store",
