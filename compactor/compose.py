@@ -6,7 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memory import Memory
@@ -25,7 +25,8 @@ from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
-from .prompt.shorten import is_result
+from .prompt.shorten import PromptPart, is_result
+from .prompt.sources import Layout, Source
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
 from .view import LastPrompt, View, last_prompts
 
@@ -39,6 +40,7 @@ __all__ = [
     "OverBudget",
     "Prompt",
     "Report",
+    "Source",
     "budget_status",
     "compose",
     "warm_up",
@@ -64,6 +66,16 @@ class Prompt(ValueObject):
     #: Of the messages and of the tools that were given.
     tokens: int
     report: Report
+    _layout: Layout | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """For each message as it was composed, where it comes from; empty if ``compose`` did not make the prompt.
+
+        A host that keeps messages of its own gives those back where ``kind`` is ``original``. Found out when it is
+        asked for, and remembered: composing takes no longer.
+        """
+        return self._layout.sources if self._layout is not None else ()
 
 
 def compose(
@@ -114,7 +126,7 @@ def compose(
         correction = rounds.usage.correction
         limit = math.floor((budget - reserve) / correction)
         whole = show_all(view, front, limit) if reminder is None else None
-        messages, report = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)))
+        messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)))
         # Once: what another thread may defer by then waits for the next prompt.
         if report.tokens_before <= limit or attempt or not _make_shorter(memory, role):
             break
@@ -145,7 +157,7 @@ def compose(
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
-    return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
+    return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report, layout)
 
 
 def warm_up(model: str = "") -> None:
@@ -164,8 +176,9 @@ def warm_up(model: str = "") -> None:
     build_models()
 
 
-def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report] | None:
-    """Return the prompt of *system*, compaction and the whole tail if that is at most *limit* tokens.
+def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report, Layout] | None:
+    """Return the prompt of *system*, compaction and the whole tail if that is at most *limit* tokens, and what it is
+    made of.
 
     The fast path. None if the prompt is longer, or if ``fit`` has more to do: with a line about dropped posts, with a
     covered round in front because the user has not spoken since, or with a round that must be made anew.
@@ -185,6 +198,7 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     messages = [*system, *([view.summary] if view.summary is not None else [])]
     shared: list[Message] = []
     depths = bytearray()
+    runs: list[Sequence[PromptPart]] = []
     # Asked once: another thread may drop the parts meanwhile.
     all_parts = [account.parts for account in sums.accounts[start - sums.start : closed - sums.start]]
     if len(growing) == 1 and not growing[0].blocks.blocks:  # a short round, as mostly, is copied with the closed ones
@@ -193,13 +207,15 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     for parts in all_parts:
         if parts is None:
             return None
+        runs.append(parts)
         for part in parts:
             shared += part.messages
             depths += part.depths
     messages += copy_messages(shared, depths)
     for account in growing:
         messages += account.hand_out()
-    return messages, Report(tokens, tokens)
+        runs += account.blocks.parts, account.rest
+    return messages, Report(tokens, tokens), Layout(len(system), view.compaction, runs)
 
 
 def _read_arguments(

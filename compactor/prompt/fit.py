@@ -28,6 +28,7 @@ from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .open_rounds import Block, OpenAccount
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
+from .sources import Layout
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -59,7 +60,7 @@ class Report(ValueObject):
 
 def fit(
     view: View, system: Sequence[Message], plan: Message | None, limit: int, step: int
-) -> tuple[list[Message], Report]:
+) -> tuple[list[Message], Report, Layout]:
     """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
     tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
     frame = _Frame(view, system, plan, limit, step)
@@ -76,7 +77,8 @@ def fit(
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
     omitted = (*frame.omitted_rounds, *frame.sums.numbers(draft.omitted), *in_part)
-    return frame.show(draft), Report(before, tokens, omitted, reductions, max(tokens - limit, 0))
+    messages, layout = frame.show(draft)
+    return messages, Report(before, tokens, omitted, reductions, max(tokens - limit, 0)), layout
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -196,10 +198,14 @@ class _Frame:
                 ahead += [part for part in self.get_parts(place) if part.pinned and not part.fixed]
         return sorted(ahead, key=lambda part: (part.round_.number, part.group.number))
 
+    def _list_omitted(self, draft: _Draft) -> list[int]:
+        """Return the numbers of the rounds that *draft* leaves out, or at least of the first and the last of them."""
+        numbers = self.sums.numbers
+        return [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
+
     def make_note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
-        numbers = self.sums.numbers
-        rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
+        rounds = self._list_omitted(draft)
         if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
             return None
         # As the log has them, and not those at the ends: a result that came late stands behind its call.
@@ -218,8 +224,9 @@ class _Frame:
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
         return self.tokens + self._count_message(self.make_note(draft)) + counted + parts
 
-    def show(self, draft: _Draft) -> list[Message]:
-        """Return all messages; the plan stands before the newest thing that the user said."""
+    def show(self, draft: _Draft) -> tuple[list[Message], Layout]:
+        """Return all messages, and what they are made of; the plan stands before the newest thing that the user
+        said."""
         parts = list(draft.ahead)
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
@@ -240,15 +247,22 @@ class _Frame:
             shared += part.messages
             depths += part.depths
         tail = copy_messages(shared, depths)
+        runs: list[Sequence[PromptPart]] = [parts, draft.parts]
         for growing in draft.growing:
+            runs += growing.blocks.parts, growing.rest
             if self.plan is not None and any(part is self.spoken[-1] for part in growing.spoken if self.spoken):
                 before = takewhile(lambda part: part is not self.spoken[-1], growing.parts)
                 plan_at = len(tail) + sum([len(part.messages) for part in before])
             tail += growing.hand_out()
         if self.plan is not None:
             tail.insert(plan_at, self.plan)
-        in_front = (*self.system, self.summary, self.make_note(draft))
-        return [*[message for message in in_front if message is not None], *tail]
+        note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
+        in_front = [message for message in (*self.system, self.summary, note) if message is not None]
+        told = [*self._list_omitted(draft), *[part.round_.number for part in draft.omitted_parts]] if note else []
+        told += [self.dropped_from] if note and self.dropped_from else []
+        omitted = (min(told), max(told)) if told else None
+        layout = Layout(len(self.system), compaction, runs, omitted, plan_at if self.plan is not None else None)
+        return [*in_front, *tail], layout
 
     def shorten_head(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""

@@ -78,6 +78,8 @@ def parse_kind(name: object, *, stays: bool = False) -> str:
 
 #: Under this key of its ``extra``, a post that reads otherwise than the log has it says why.
 OVERLAY = "compactor.overlay"
+#: Under this key of its ``extra``, a post that stands for several has the number of the last.
+LAST_NUMBER = "compactor.last_number"
 #: Under this key of its ``extra``, a reduction has what stands for the arguments of calls, by the call's number from 0.
 ARGUMENTS = "arguments"
 #: How the kind of a post begins that leaves the prompt after the next model call: ``ephemeral:screenshot``. The newest
@@ -168,7 +170,7 @@ def _make_summary(reduction: Reduction, round_: Round, role: str) -> Post:
         kind="summary",
         number=reduction.first_number,
         created_at=round_.created_at,
-        extra=freeze_mapping({OVERLAY: reduction.kind}),
+        extra=freeze_mapping({OVERLAY: reduction.kind, LAST_NUMBER: reduction.last_number}),
     )
 
 

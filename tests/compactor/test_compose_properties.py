@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -94,10 +94,20 @@ conversations = st.lists(st.one_of(asking, exchanges(), exchanges()), max_size=1
 )
 
 
+class Recorded(Memory):
+    """A Memory that knows what was appended, by reference."""
+
+    def append(self, message: Mapping[str, Any]) -> None:
+        super().append(message)
+        if rounds := self.conversation.rounds:
+            posts = rounds[-1].post_list
+            self.__dict__.setdefault("appended", {})[f"r{len(rounds)}.p{posts[-1].number if posts else 0}"] = message
+
+
 @st.composite
 def memories(draw: st.DrawFn) -> Memory:
     """A session, some of whose rounds may have failed, and whose beginning may be compacted."""
-    memory = Memory("s", store=InMemoryStore())
+    memory = Recorded("s", store=InMemoryStore())
     if draw(st.booleans()):
         memory.append({"role": "system", "content": draw(texts)})
     for message in draw(conversations):
@@ -271,24 +281,55 @@ def test_a_tail_that_fits_is_shown_as_the_long_way_would_show_it(memory: Memory,
     summary = {"role": "system", "content": said} if said is not None else None
     head = [*system, *([summary] if summary is not None else [])]
 
-    found = show_all(view, system, 10**9)
-    messages, report = fit(view, system, None, 10**9, 3 * 10**8)
+    found = _show_all(view, system, 10**9)
+    messages, report, _ = fit(view, system, None, 10**9, 3 * 10**8)
 
     assert report.tokens_over == 0
     assert found in (None, (messages, report))
     speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
     assert found is not None or not speaks or messages != [*head, *_tail_of(view)]
     if found is not None:
-        assert show_all(view, system, report.tokens_after) == (messages, report)
-        assert show_all(view, system, report.tokens_after - 1) is None
+        assert _show_all(view, system, report.tokens_after) == (messages, report)
+        assert _show_all(view, system, report.tokens_after - 1) is None
         messages = deepcopy(messages)
         for message in found[0][len(head) :]:
             message.clear()
-        assert show_all(view, system, 10**9) == (messages, report)
+        assert _show_all(view, system, 10**9) == (messages, report)
+
+
+def _show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report] | None:
+    shown = show_all(view, system, limit)
+    return shown[:2] if shown is not None else None
 
 
 def _tail_of(view: View) -> list[Message]:
     return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
+
+
+@given(apply_overlays(), budgets, st.sampled_from([count_tokens, len]), st.sampled_from([None, "Plan: pack."]))
+@settings(suppress_health_check=SLOW)
+def test_each_message_says_where_it_comes_from(
+    memory: Memory, budget: int, counter: TokenCounter, plan: str | None
+) -> None:
+    """A message whose source is original is what was appended under that reference; any other is not, or stands there
+    by an overlay. What is ours stands for places that can be read."""
+    try:
+        prompt = compose(memory, budget=budget, counter=counter, plan=plan)
+    except BudgetExceeded:
+        return
+    appended = memory.__dict__.get("appended", {})
+    for number, (message, source) in enumerate(zip(prompt.messages, prompt.sources, strict=True)):
+        if source.ref is None:
+            assert source.kind == ("original" if number < len(memory.header) else "ours")
+            continue
+        assert memory.reload(source.ref, role="assistant") or source.kind != "ours"
+        if source.kind == "original" and source.ref in appended:
+            assert message == appended[source.ref]
+        elif source.kind == "original":  # an approval
+            assert message == {"role": "assistant", "content": memory.reload(source.ref)}
+        elif source.kind == "shortened":
+            is_overlaid = any(source.ref == reduced.ref for reduced in prompt.report.reductions)
+            assert message != appended.get(source.ref) or is_overlaid
 
 
 @st.composite
