@@ -57,7 +57,7 @@ from memory import (
 )
 
 from .background import CompactorStatus, ContextCompactor
-from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, budget_status, compose, warm_up
+from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, acompose, budget_status, compose, warm_up
 from .config import CompactorConfig, ConfigError, Settings
 from .cost import Prices, cost_optimal, deferred
 from .cost.limits import Limits, LimitsStatus
@@ -87,7 +87,17 @@ __all__ += ["ExtractiveSummarizer", "OpenAISummarizer", "Strategy", "Summarizer"
 __all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compress_tool_runs"]
 __all__ += ["count_tokens", "drop", "offload_large", "pin_system"]
 # Prompts.
-__all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "Source", "budget_status", "compose", "warm_up"]
+__all__ += [
+    "BudgetStatus",
+    "OverBudget",
+    "Prompt",
+    "Report",
+    "Source",
+    "acompose",
+    "budget_status",
+    "compose",
+    "warm_up",
+]
 # Errors.
 __all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
 __all__ += ["LimitReached", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed", "SessionPurged"]

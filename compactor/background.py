@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Self, TypedDict, Unpack
 
 from memory import Memory
@@ -21,6 +20,7 @@ from memory.values import ValueObject
 from memory.visibility import sees
 
 from .config import CompactorConfig, check_config
+from .coroutines import Coroutines
 from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
@@ -139,6 +139,9 @@ class ContextCompactor:
         self.role = role
         #: Returns the rounds, as it was passed.
         self.rounds_getter = rounds_getter
+        self._coroutines = Coroutines(clock.call_later, config.call_timeout)
+        if rounds_now is None:  # it may be asynchronous
+            rounds_getter = partial(self._coroutines.call, rounds_getter)
         #: The summarizer as it was passed; the offline one if none was.
         self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
         #: The session that it reads, once it is known.
@@ -177,6 +180,7 @@ class ContextCompactor:
             ledger=Ledger(role, self._count),
             emit=emit,
             monotonic=clock.monotonic,
+            coroutines=self._coroutines,
             deferral=deferral,
             header_tokens=header_tokens,
             plan=plan,
@@ -266,6 +270,23 @@ class ContextCompactor:
     def __exit__(self, *_exc: object) -> None:
         self.stop()
 
+    async def __aenter__(self) -> Self:
+        """Start. What the host gave that is asynchronous runs on this event loop until it is left, else on a shared
+        one."""
+        import asyncio
+
+        self._coroutines.host = asyncio.get_running_loop()
+        self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        import asyncio
+
+        try:
+            await asyncio.to_thread(self.stop)
+        finally:
+            self._coroutines.host = None
+
     def notify_rounds_changed(self, total_rounds: int | None = None) -> None:  # noqa: ARG002  (a hint, not needed)
         """Take note that rounds or posts were added, closed or failed. Never blocks, never raises."""
         self._runner.notify()
@@ -286,18 +307,21 @@ class ContextCompactor:
         """Compact now, regardless of trigger and back-off, and return the compaction; None: there was nothing to do.
 
         Joins a run in flight. Raises ``CompactionTimeout`` after *timeout* seconds, ``CompactionFailed`` with the cause
-        if the run failed, ``RuntimeError`` in a hook of this compactor. Under *limits* it waits in the queue; if its
+        if the run failed, ``RuntimeError`` in a hook of this compactor, and on the event loop that entered it with
+        ``async with``: use ``asyncio.to_thread``. Under *limits* it waits in the queue; if its
         turn does not come in time, it raises ``LimitReached``, a ``CompactionTimeout`` that names the seconds, and
         stays in the queue.
         """
+        self._coroutines.refuse_to_block("compact_now")
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Return True once everything that happened so far was looked at and nothing runs or waits in the queue.
 
-        False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` in a hook
-        of this compactor.
+        False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` where
+        ``compact_now`` does.
         """
+        self._coroutines.refuse_to_block("wait_idle")
         return self._runner.wait_idle(timeout)
 
     def revert(self, generation: int | None = None) -> CompactedMessage | None:
@@ -403,8 +427,6 @@ def _check_getter(rounds_getter: object, summarizer: object) -> Callable[[], Seq
         wanted = "must be a callable that returns the rounds, and"
         order = f"the order is config, summarizer, rounds_getter{own}"
         raise WrongType(("rounds_getter", f"{wanted} {kind_of(rounds_getter)} is none; {order}"))
-    if iscoroutinefunction(rounds_getter):
-        raise WrongType(("rounds_getter", "is asynchronous; give a function that returns the rounds at once"))
     if not takes(rounds_getter):
         raise WrongType(("rounds_getter", "is called without arguments; give a function that takes none"))
     return rounds_getter

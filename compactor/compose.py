@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from memory import Memory
 from memory.arguments import require, require_role, whole_number
@@ -41,11 +42,14 @@ __all__ = [
     "Prompt",
     "Report",
     "Source",
+    "acompose",
     "budget_status",
     "compose",
     "warm_up",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.
 GRID = 0.3
 #: Heads the plan in a prompt: it is not the user who speaks there.
@@ -158,6 +162,24 @@ def compose(
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
     return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report, layout)
+
+
+def _off_loop(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return a coroutine function that calls *function*, of a Memory, on that Memory's turn."""
+
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        memory: Any = args[0] if args else kwargs.get("memory")
+        require("memory", memory, Memory, "a Memory")
+        result: R = await memory.to_thread(function, *args, **kwargs)
+        return result
+
+    update_wrapper(run, function)
+    run.__name__ = run.__qualname__ = f"a{function.__name__}"
+    return run
+
+
+#: Returns what ``compose`` returns, for the same arguments, without holding up the event loop: it may read a database.
+acompose = _off_loop(compose)
 
 
 def warm_up(model: str = "") -> None:

@@ -21,6 +21,7 @@ from memory.visibility import Rounds
 
 from .acceptance.checks import is_too_little
 from .config import CompactorConfig
+from .coroutines import Coroutines, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
@@ -69,6 +70,8 @@ class Cycle:
     ledger: Ledger
     emit: Callable[[Event], None]
     monotonic: Callable[[], float]
+    #: Where coroutines of the host run.
+    coroutines: Coroutines
     #: What the summarizer's answers have been like so far.
     experience: Experience = field(default_factory=Experience)
     #: Decides when a prepared compaction is shown; None: at once.
@@ -99,6 +102,7 @@ class Cycle:
         if self.config.model and not self._is_checked:
             self._check_model(self.config.model)
         prepared_at: int | None = None
+        token = coroutines_used.set(self.coroutines)
         try:
             while True:
                 current = StrategyPass(self, run, ask, forbidden)
@@ -120,6 +124,7 @@ class Cycle:
                     return current.published
                 prepared_at = current.work.base  # it is weighed with what has happened while it was made
         finally:
+            coroutines_used.reset(token)
             if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
 

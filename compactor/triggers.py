@@ -10,6 +10,7 @@ from memory.arguments import require, whole_number
 from memory.values import ValueObject
 
 from .config import CompactorConfig
+from .coroutines import wait_for
 from .events import CostEvaluated
 from .summarize import Size
 from .view import View
@@ -156,9 +157,7 @@ def when(condition: Condition) -> Trigger:
     def judge(view: View) -> Verdict:
         answer = condition(view)
         if inspect.isawaitable(answer):
-            import asyncio
-
-            answer = asyncio.run(_await(answer))
+            answer = wait_for(answer)
         return answer if isinstance(answer, Verdict) else Verdict(bool(answer))
 
     return Trigger(judge, getattr(condition, "__name__", type(condition).__name__))
@@ -170,10 +169,6 @@ def default_trigger(config: CompactorConfig) -> Trigger:
     if config.max_tokens is None:
         return rounds
     return rounds | over_tokens(max(1, int(config.max_tokens * config.token_ratio)))
-
-
-async def _await(answer: Awaitable[bool]) -> bool:
-    return await answer
 
 
 def _either(first: Trigger, second: Trigger) -> Trigger:

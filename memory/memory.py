@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, Self, overload
+from functools import partial
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from . import messages as chat
 from .arguments import kind_of, require, require_role, round_id_of, takes
@@ -24,6 +25,7 @@ from .entries import (
 from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
 from .hooks import Hooks, describe, describe_error
+from .io_threads import Lane
 from .journal import SOLE, RoleJournal, withdraw_reductions
 from .log import redaction
 from .log.session_log import Log
@@ -38,6 +40,8 @@ from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
 
+P = ParamSpec("P")
+R = TypeVar("R")
 #: What ``add_post`` is given most of the time. Texts need no validation, which would take longer than the rest of it.
 _USUAL_FIELDS = {"send_from", "send_to", "message"}
 
@@ -103,14 +107,16 @@ class Memory(Log):
     rounds that an ended process left open, and a lease that it left behind is taken over.
 
     Any number of threads may use it. Writers take turns, and return when the store has their entries. Readers take an
-    immutable snapshot and no lock. Both may wait for a database; in asyncio, call methods that write through
-    ``asyncio.to_thread``.
+    immutable snapshot and no lock. Both may wait for a database; in asyncio, await ``aappend``, and call the other
+    methods that write through ``to_thread``.
 
     Faults of the store raise ``StoreError``. In most cases nothing was written, and the same call may be repeated.
     After ``StoreUnreachable`` the entries may have been written, because the server can fail before it replies. Then
     call ``refresh()`` and look, or use ids of your own (``create_round(id=...)``, a ready ``Post``): they are not
     written twice.
     """
+
+    _lane: Lane
 
     def __init__(
         self,
@@ -140,6 +146,7 @@ class Memory(Log):
     def _after_fork(self) -> None:
         super()._after_fork()
         self._announcing = threading.local()
+        vars(self).pop("_lane", None)  # made when it is first needed
         self._holder = ""  # of leases: a random one for each journal
 
     def is_same_session(self, other: Memory) -> bool:
@@ -278,6 +285,26 @@ class Memory(Log):
         Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
         return self._append(chat.parse_all(messages), kind)
+
+    async def aappend(self, message: Mapping[str, Any], *, kind: str = chat.MESSAGE) -> Appended:
+        """Add one message and return its place, as ``append`` does, without holding up the event loop.
+
+        Calls that were begun in an order land in that order, even if the caller of one is cancelled: its message is in
+        the log or it is not, and the next one follows.
+        """
+        return (await self.to_thread(self._append, (chat.parse(message),), kind))[0]
+
+    async def to_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what *function*, a call that reads or writes this Memory, returns, without holding up the event loop.
+
+        As ``asyncio.to_thread``, with a few threads for the whole process: the calls of one Memory run one at a time,
+        in the order in which they were begun. If the store is in memory nothing waits, and the call is made at once.
+        """
+        lane = self._lane if "_lane" in vars(self) else None
+        if self._store.is_resident and (lane is None or not lane.is_busy):
+            return function(*args, **kwargs)
+        lane = lane or vars(self).setdefault("_lane", Lane())
+        return await lane.run(partial(function, *args, **kwargs))
 
     def _append(self, posts: Sequence[Post], kind: str = chat.MESSAGE) -> list[Appended]:
         made_at = self._clock()

@@ -6,14 +6,17 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from memory.arguments import takes
+from memory.errors import ContextError
+from memory.hooks import describe
 from memory.patterns import compile_later
 
-from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from ..coroutines import wait_for
+from .base import ASSUMED, Summarizer, SummarizerError, Summary, SummaryRequest
 from .cues import load_pattern
 
 #: Maximum characters of a reply; a longer text that begins with "Hello" is something else.
@@ -384,24 +387,40 @@ def parse_body(body: bytes) -> Any:
 def as_summarizer(source: Any) -> Summarizer:
     """Return a summarizer that calls *source*'s ``chat_completion(messages)``, or *source* itself if it is a function.
 
-    TaskWeaver calls an object with ``chat_completion`` an LLM API. Raises ``TypeError`` for anything else, including
-    classes and asynchronous functions.
+    Either may be asynchronous. TaskWeaver calls an object with ``chat_completion`` an LLM API. Raises ``TypeError`` for
+    anything else, including classes.
     """
     chat = getattr(source, "chat_completion", None)
     if isinstance(source, type):
         raise TypeError(f"{source.__name__} is a class; make a summarizer of it: {source.__name__}(...)")
-    if any(inspect.iscoroutinefunction(call) for call in (source, getattr(source, "__call__", None), chat)):  # noqa: B004
-        raise TypeError(f"{type(source).__name__} is asynchronous; pass a plain function, which may wait")
     if callable(chat):  # checked first: a mock is callable too
         return _ChatSummarizer(chat)
     if callable(source):
         if not takes(source, None):
             raise TypeError("a summarizer is called with one SummaryRequest, whose messages are those to send")
+        if any(inspect.iscoroutinefunction(call) for call in (source, source.__call__)):
+            return _AsyncSummarizer(source)
         return source  # type: ignore[no-any-return]
     raise TypeError(
         f"{type(source).__name__} is no summarizer; pass a function of a SummaryRequest that returns text,"
         " an object with chat_completion(messages), OpenAISummarizer(...) or ExtractiveSummarizer()"
     )
+
+
+class _AsyncSummarizer:
+    """Waits for the answer of an asynchronous summarizer, and says of itself what that one says."""
+
+    _source: Callable[[SummaryRequest], Awaitable[str | Summary]]
+
+    def __init__(self, source: Any) -> None:
+        told = {name: getattr(source, name) for name in ASSUMED if hasattr(source, name)}
+        vars(self).update(told, _source=source)
+
+    def __repr__(self) -> str:
+        return f"as_summarizer({describe(self._source)})"
+
+    def __call__(self, request: SummaryRequest) -> str | Summary:
+        return wait_for(self._source(request))
 
 
 class _ChatSummarizer:
@@ -420,11 +439,13 @@ class _ChatSummarizer:
         try:
             # A copy: some of these APIs insert messages and change roles in the given list.
             answer = self._chat(copy.deepcopy(request.messages))
+            if inspect.isawaitable(answer):
+                answer = wait_for(answer)
             if isinstance(_field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
             in_pieces = isinstance(answer, Iterator) and _field(answer, "content") is None
             text = "".join(map(_content, answer)) if in_pieces else _content(answer)
-        except SummarizerError:
+        except ContextError:
             raise
         except Exception as exc:  # any exception of a foreign API is a failure of this call only
             raise SummarizerError(

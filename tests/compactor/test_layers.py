@@ -30,7 +30,7 @@ LAYERS = """
     compactor.acceptance
     compactor.summarizers compactor.transcript
     compactor.prompt compactor.host_rounds compactor.tokens compactor.models compactor.plan
-    compactor.events compactor.timers compactor.errors compactor.config compactor._siblings compactor._interrupt
+    compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._interrupt
 
     prompts
 
@@ -41,7 +41,7 @@ LAYERS = """
     memory.log memory.visibility memory.usage memory.references
     memory.stores
     memory.packed memory.entries memory.overlays memory.messages
-    memory.events memory.hooks memory.rounds memory.arguments memory.patterns memory.values memory.errors
+    memory.events memory.io_threads memory.hooks memory.rounds memory.arguments memory.patterns memory.values memory.errors
 """
 ORDER = LAYERS.split()
 #: Imports for types alone, of a record that holds or makes one of a module before it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -147,15 +148,20 @@ async def async_function(request: SummaryRequest) -> str:
         ("gpt-4", "str is no summarizer"),
         (SimpleNamespace(chat_completion="text"), "is no summarizer"),
         (Api, r"Api is a class; make a summarizer of it: Api\(\.\.\.\)"),
-        (Async(), "Async is asynchronous"),
-        (AsyncCallable(), "AsyncCallable is asynchronous"),
-        (async_function, "function is asynchronous"),
     ],
 )
 def test_what_cannot_summarise_is_refused_with_the_remedy(source: Any, message: str) -> None:
     """The mistake shows where it was made, and the error says what would do."""
     with pytest.raises(TypeError, match=message):
         as_summarizer(source)
+
+
+@pytest.mark.parametrize("source", [Async(), AsyncCallable(), async_function, partial(async_function)])
+def test_each_may_be_asynchronous(source: Any) -> None:
+    """Who calls the summarizer waits for the answer, and need not know."""
+    answer = as_summarizer(source)(REQUEST)
+
+    assert (answer.text if isinstance(answer, Summary) else answer) == "Booked."
 
 
 def test_it_says_whom_it_asks() -> None:

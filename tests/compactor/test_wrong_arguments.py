@@ -43,10 +43,6 @@ class Asks:
         return "Nothing."
 
 
-async def rounds_later() -> list[object]:
-    return []
-
-
 def compactor_of(*given: Any, **options: Any) -> ContextCompactor:
     return ContextCompactor(*(given or (None, None, list)), **options)
 
@@ -105,7 +101,6 @@ def test_a_history_is_a_number(history: Any) -> None:
         (lambda: compactor_of(Settings, Api(), list), "settings.for_role"),
         (lambda: compactor_of(None, Api(), Memory()), "memory.rounds_getter"),
         (lambda: compactor_of(None, Api(), Memory().conversation), "callable that returns the rounds"),
-        (lambda: compactor_of(None, Api(), rounds_later), "asynchronous"),
         (lambda: compactor_of(None, Api(), lambda role: []), "without arguments"),
         (lambda: compactor_of(None, list, MagicMock()), "the order is"),
         (lambda: compactor_of(None, lambda: "Nothing.", list), "SummaryRequest"),

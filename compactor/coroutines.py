@@ -1,0 +1,120 @@
+"""A host's coroutines: compactors' threads wait for them, and they run on the host's event loop or on a shared one."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from memory.errors import ContextError
+from memory.hooks import renew_after_fork
+
+from .errors import CompactionTimeout
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+R = TypeVar("R")
+#: Calls a function once, so many seconds from now; returns a function that cancels the call.
+CallLater = Callable[[float, Callable[[], None]], Callable[[], object]]
+
+
+class SharedLoop:
+    """An event loop on a daemon thread of its own, which starts with the first coroutine and serves the process."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()  # guards the loop, which is made once
+        self._loop: AbstractEventLoop | None = None
+
+    def get(self) -> AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                import asyncio
+
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="compactor-loop", daemon=True).start()
+                self._loop = loop  # not before: a thread that could not be started is tried again
+            return self._loop
+
+
+_shared_loop = SharedLoop()
+
+
+class Coroutines:
+    """Where one compactor's coroutines run, and for how long: *timeout* seconds by the clock of *call_later*."""
+
+    def __init__(self, call_later: CallLater | None = None, timeout: float = 0.0) -> None:
+        self._call_later, self._timeout = call_later, timeout
+        #: The loop of a host that entered the compactor with ``async with``.
+        self.host: AbstractEventLoop | None = None
+
+    def refuse_to_block(self, name: str) -> None:
+        """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""
+        if self.host is not None:
+            import asyncio
+
+            if asyncio._get_running_loop() is self.host:
+                raise RuntimeError(f"{name}() would hold up the event loop; await asyncio.to_thread(compactor.{name})")
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what *function* returns, and the result of that if it is awaitable."""
+        answer = function(*args)
+        return self.wait_for(answer) if inspect.isawaitable(answer) else answer
+
+    def wait_for(self, awaitable: Awaitable[R]) -> R:
+        """Return the result of *awaitable*. When its time is over, it is cancelled: raises ``CompactionTimeout``."""
+        import asyncio
+
+        loop = self.host
+        # On its own thread a loop would wait for itself for ever; one that was closed runs nothing.
+        if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
+            loop = _shared_loop.get()
+        future: Future[R] | None = None
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            if future is not None:
+                future.cancel()
+
+        cancel = self._call_later(self._timeout, give_up) if self._call_later is not None else None
+        try:
+            future = asyncio.run_coroutine_threadsafe(_await(awaitable), loop)
+            if is_late:
+                future.cancel()
+            return future.result()
+        except CancelledError:
+            if is_late:
+                within = f"within call_timeout={self._timeout:g} seconds"
+                raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled") from None
+            raise Cancelled("a coroutine was cancelled by its host, or its event loop was closed") from None
+        finally:
+            if cancel is not None:
+                cancel()
+
+
+class Cancelled(ContextError):
+    """A host's coroutine was cancelled before it had an answer."""
+
+
+#: On the shared loop, for as long as they take.
+_UNBOUND = Coroutines()
+#: Those of the compactor whose cycle this thread runs.
+coroutines_used: ContextVar[Coroutines] = ContextVar("coroutines", default=_UNBOUND)
+
+
+def wait_for(awaitable: Awaitable[R]) -> R:
+    """Return the result of *awaitable*, where ``coroutines_used`` says."""
+    return coroutines_used.get().wait_for(awaitable)
+
+
+async def _await(awaitable: Awaitable[R]) -> R:
+    return await awaitable

@@ -1,0 +1,162 @@
+"""asyncio: appends that wait for a database hold up no event loop, and land in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory import Entry, InMemoryStore, Memory, MessageError, open_store
+from memory.io_threads import MAX_THREADS
+
+
+class Remote(InMemoryStore):
+    """A store that is told when an append may end, as a slow database is; it names the threads that it waits on."""
+
+    is_resident = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Semaphore(0), threading.Event()
+        self.threads: set[str] = set()
+
+    def append(self, session_id: str, entries: Sequence[Entry], after: int) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.begun.release()
+        assert self.go_on.wait(30)
+        super().append(session_id, entries, after)
+
+
+def said(number: int) -> dict[str, str]:
+    return {"role": "user", "content": str(number)}
+
+
+def contents(memory: Memory) -> list[str]:
+    return [message["content"] for message in memory.messages()]
+
+
+def test_the_loop_goes_on_while_an_append_waits_for_its_store() -> None:
+    """A disk that takes its time holds up one conversation, not the server."""
+
+    async def serve() -> None:
+        store = Remote()
+        memory = Memory(store=store)
+        appending = asyncio.create_task(memory.aappend(said(1)))
+        await asyncio.to_thread(store.begun.acquire)
+        assert not appending.done()
+        store.go_on.set()
+        await appending
+        assert contents(memory) == ["1"]
+        assert threading.current_thread().name not in store.threads
+
+    asyncio.run(serve())
+
+
+def test_a_session_in_memory_is_written_at_once() -> None:
+    """Nothing waits there: to change threads would take longer than the append."""
+
+    async def serve() -> None:
+        memory = Memory()
+        threads: list[threading.Thread] = []
+        memory.on_round_added(lambda _total: threads.append(threading.current_thread()))
+        await memory.aappend(said(1))
+        assert (contents(memory), threads) == (["1"], [threading.current_thread()])
+
+    asyncio.run(serve())
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 12))
+def test_cancelled_appends_leave_a_whole_log_in_order(cancelled: list[bool], begun: int) -> None:
+    """A message is in the log or it is not; those after it follow in the order in which they were given."""
+
+    async def serve() -> None:
+        store = Remote()
+        memory = Memory(store=store)
+        tasks = [asyncio.create_task(memory.aappend(said(number))) for number in range(len(cancelled))]
+        await asyncio.to_thread(store.begun.acquire)  # the first waits for its store, the others behind it
+        if begun:
+            store.go_on.set()
+        for task, is_cancelled in zip(tasks, cancelled, strict=True):
+            if is_cancelled:
+                task.cancel()
+        store.go_on.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await memory.aappend(said(99))
+
+        present = list(map(int, contents(memory)))
+        assert present == sorted(present)
+        assert present[-1] == 99
+        assert {at for at, one in enumerate(ended) if one is None} <= set(present)
+        again = Memory(memory.session_id, store=store)
+        assert contents(again) == contents(memory)
+
+    asyncio.run(serve())
+
+
+def test_a_cancelled_append_that_was_begun_ends_before_the_next() -> None:
+    """The task that was cancelled goes on at once; its successor waits for what the store is doing."""
+
+    async def serve() -> None:
+        store = Remote()
+        memory = Memory(store=store)
+        first = asyncio.create_task(memory.aappend(said(1)))
+        await asyncio.to_thread(store.begun.acquire)
+        first.cancel()
+        with suppress(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(memory.aappend(said(2)))
+        store.go_on.set()
+        await second
+        assert contents(memory) == ["1", "2"]
+
+    asyncio.run(serve())
+
+
+def test_any_number_of_appends_share_a_few_threads() -> None:
+    """A thousand users who speak at the same time are no thousand threads."""
+
+    async def serve() -> None:
+        stores = [Remote() for _ in range(30)]
+        memories = [Memory(store=store) for store in stores]
+        for store in stores:
+            store.go_on.set()
+        await asyncio.gather(*(memory.aappend(said(number)) for number in range(5) for memory in memories))
+        assert all(contents(memory) == list("01234") for memory in memories)
+        assert len(set().union(*(store.threads for store in stores))) <= MAX_THREADS
+
+    asyncio.run(serve())
+
+
+def test_what_is_no_message_is_refused_at_once() -> None:
+    """Nothing is written, and the session goes on."""
+
+    async def serve() -> None:
+        memory = Memory(store=Remote())
+        with pytest.raises(MessageError):
+            await memory.aappend({"role": "nobody"})
+        assert contents(memory) == []
+
+    asyncio.run(serve())
+
+
+def test_other_calls_take_their_turn_behind_appends(url: str) -> None:
+    """``to_thread`` is for everything else that reads or writes the session, with its result and its error."""
+
+    async def serve() -> None:
+        store = await asyncio.to_thread(open_store, url)
+        memory = await asyncio.to_thread(Memory, "s", store=store)
+        task = asyncio.create_task(memory.aappend(said(1)))
+        await asyncio.sleep(0)
+        round_ = await memory.to_thread(memory.create_round, "2", id="two")
+        await task
+        assert (round_.number, contents(memory)) == (2, ["1", "2"])
+        with pytest.raises(KeyError):
+            await memory.to_thread(memory.reload, "r7")
+        await asyncio.to_thread(store.close)
+
+    asyncio.run(serve())
