@@ -66,6 +66,7 @@ from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitRe
 from .events import Skip, log_events
 from .plan import Plan
 from .runner import State
+from .sessions import Session, Sessions, SessionsStatus
 from .strategies import compact_notes, compact_rounds, compact_view, compress_tool_runs, drop, offload_large, pin_system
 from .summarizers import OpenAISummarizer, Summarizer, SummarizerError, Summary, SummaryRequest
 from .summarizers.extractive import ExtractiveSummarizer
@@ -77,7 +78,8 @@ from .view import View
 # Sessions, and what reads and keeps them.
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
 __all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
-__all__ += ["Reduction", "Round", "Rounds", "Store", "ToolCall", "Usage", "expire", "open_store"]
+__all__ += ["Reduction", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "ToolCall", "Usage"]
+__all__ += ["expire", "open_store"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]

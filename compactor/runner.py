@@ -151,6 +151,16 @@ class Runner:
         return run.skip_reason if run is not None and run.begun else self._skip_reason
 
     @property
+    def is_running(self) -> bool:
+        """Whether a cycle runs, or a call that was given up."""
+        return self._run is not None or bool(self._calls)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something would be lost by stopping: a cycle, a call, a place in the queue."""
+        return self.is_running or self._indexing or (self._ticket is not None and self._ticket.waiting)
+
+    @property
     def circuit_open(self) -> bool:
         """Whether attempts are rare now; each one is a half-open circuit's trial."""
         return self.failures >= self._config.circuit_breaker_failures
@@ -175,24 +185,33 @@ class Runner:
         self._dispatch(run)
 
     def stop(self, timeout: float | None) -> bool:
+        end = self.begin_stop()
         until = math.inf if timeout is None else time.monotonic() + timeout
-        if threading.get_ident() in self._events.threads_inside:
-            until = -math.inf
+        with self._lock:
+            if timeout is not None and self._calls:
+                # A call has so long in all, so that several that hang are waited for together.
+                until = min(until, max(self._calls.values()) + timeout)
+        return end(until)
+
+    def begin_stop(self) -> Callable[[float], bool]:
+        """Stop without waiting; return a function that waits until that time and says whether no worker is left."""
         with self._lock:
             self._restart = False
             self._state = State.STOPPING
-            thread = self._thread
+            thread, cancel = self._thread, self._cancel
             if self._run is not None and not self._run.begun:
                 self._run = None  # no worker took it up; when one does, it finds that it is not wanted
             if self._run is None:
                 self._come_to_rest()
             if self._waiters:
                 self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            cancel = self._cancel
             self._wake.notify_all()
-            if timeout is not None and self._calls:
-                # A call has so long in all, so that several that hang are waited for together.
-                until = min(until, max(self._calls.values()) + timeout)
+        return partial(self._end_stop, thread, cancel)
+
+    def _end_stop(self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, until: float) -> bool:
+        if threading.get_ident() in self._events.threads_inside:
+            until = -math.inf
+        with self._wake:
             at_rest = self._wake.wait_for(
                 lambda: self._state is not State.STOPPING and not self._calls, bound_wait(until - time.monotonic())
             )

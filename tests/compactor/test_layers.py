@@ -21,6 +21,7 @@ PACKAGES = ("memory", "prompts", "compactor")
 LAYERS = """
     compactor.__main__ compactor.cli compactor.presets compactor.testing compactor
 
+    compactor.sessions
     compactor.background compactor.compose compactor.difference
     compactor.runner
     compactor.cycle

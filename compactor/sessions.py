@@ -1,0 +1,403 @@
+"""Sessions: what a server holds. Opens sessions by id, shares what they can share, evicts the idle, stops them all."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from memory import Memory, Store, open_store
+from memory.arguments import number, require, whole_number
+from memory.hooks import renew_after_fork
+from memory.messages import ASSISTANT, came_as_message
+from memory.stores import InMemoryStore
+from memory.values import ValueObject
+
+from .background import ContextCompactor, Options
+from .compose import Prompt, compose
+from .config import CompactorConfig, check_config
+from .cost.limits import Limits, LimitsStatus
+from .runner import Runner
+from .summarizers.extractive import ExtractiveSummarizer
+from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
+
+if TYPE_CHECKING:
+    from asyncio import Future as AsyncFuture
+
+#: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
+DEFAULT_THREADS, DEFAULT_CALLS = 8, 6
+#: Sessions that are open at once, and seconds until an unused one is closed.
+DEFAULT_MAX_OPEN, DEFAULT_IDLE_SECONDS = 10_000, 3_600.0
+#: Busy sessions that are passed over in one search for one to close; minimum seconds between two searches by a timer.
+MAX_BUSY, MIN_WAIT = 16, 1.0
+#: Maximum seconds for returning the leases of calls that outlived the deadline; a lease that stays ends by itself.
+RELEASE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SessionsStatus(ValueObject):
+    """What is open."""
+
+    #: Open sessions, and those of them that are in use.
+    open: int
+    in_use: int
+    #: Compactions that run now.
+    running: int
+    #: The shared limits.
+    limits: LimitsStatus
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """One open session: its memory, and its compactors, which are started."""
+
+    memory: Memory
+    #: By role, in the order that ``Sessions`` was given.
+    compactors: Mapping[str, ContextCompactor]
+    #: The budget of ``compose`` where none is given.
+    budget: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.memory.session_id
+
+    @property
+    def compactor(self) -> ContextCompactor:
+        """The compactor of the first role."""
+        return next(iter(self.compactors.values()))
+
+    def append(self, message: Mapping[str, Any]) -> Any:
+        """Add one chat message: ``Memory.append``."""
+        return self.memory.append(message)
+
+    def compose(self, role: str | None = None, *, budget: int | None = None, **options: Any) -> Prompt:
+        """Return the prompt of *role*, by default the first one, within *budget*, by default that of ``Sessions``.
+
+        *options* are those of ``compose``, which says what is raised.
+        """
+        chosen = budget if budget is not None else self.budget
+        if chosen is None:
+            raise ValueError("no budget is known: give compose(budget=...), or Sessions(budget=...)")
+        return compose(self.memory, next(iter(self.compactors)) if role is None else role, budget=chosen, **options)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A session that is open, or is being opened. The lock of ``Sessions`` guards its users and their time."""
+
+    id: str
+    opened: Future[Session] = field(default_factory=Future)
+    users: int = 0
+    used_at: float = 0.0
+
+
+class _Use:
+    """``with sessions.open(id) as session``, or ``async with``: until its end, the session is not evicted."""
+
+    def __init__(self, sessions: Sessions, session_id: str) -> None:
+        self._sessions, self._id = sessions, session_id
+        self._entry: _Entry | None = None
+
+    def __enter__(self) -> Session:
+        self._entry = self._sessions._take(self._id)
+        return self._entry.opened.result()
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._entry is not None:
+            self._sessions._give_back(self._entry)
+
+    async def __aenter__(self) -> Session:
+        self._entry = self._sessions._take_open(self._id)
+        if self._entry is None:  # else, as most of the time, there is nothing to wait for
+            import asyncio  # most programs that open sessions run no loop
+
+            taking = asyncio.ensure_future(asyncio.to_thread(self._sessions._take, self._id))
+            try:
+                self._entry = await asyncio.shield(taking)
+            except asyncio.CancelledError:  # nobody will leave what the thread opens
+                taking.add_done_callback(self._leave)
+                raise
+        return self._entry.opened.result()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.__exit__(*exc)
+
+    def _leave(self, taking: AsyncFuture[_Entry]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            self._sessions._give_back(taking.result())
+
+
+class Sessions:
+    """Holds the open sessions of a server: opens each by its id when it is first asked for, and starts its compactors.
+
+    *store* is a store or its URL; by default all sessions are in one store in memory. *summarizer*, *config* and
+    *options* are those of ``ContextCompactor``, for each of *roles*. *budget* is the default of ``Session.compose``, in
+    tokens. All sessions share one store, one executor (by default a ``DaemonExecutor`` of eight threads) and one
+    ``Limits`` (by default six model calls at once).
+
+    At most *max_open* sessions stay open, and each for *idle_seconds* after its last use; None: any number, for ever.
+    The least recently used ones are closed first, but none that is in use, and none whose compaction runs or waits. A
+    session that was closed is opened again from the store, also from the default one in memory. *take_over*: no other
+    process works on these sessions (see ``Memory``).
+
+    The constructor starts no thread. ``close`` or ``with`` stops everything within one deadline.
+    """
+
+    def __init__(
+        self,
+        store: Store | str | None = None,
+        *,
+        summarizer: object | None = None,
+        budget: int | None = None,
+        config: CompactorConfig | None = None,
+        roles: Iterable[str] = (ASSISTANT,),
+        max_open: int | None = DEFAULT_MAX_OPEN,
+        idle_seconds: float | None = DEFAULT_IDLE_SECONDS,
+        take_over: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        if budget is not None:
+            whole_number("budget", budget, 1)
+        if max_open is not None:
+            whole_number("max_open", max_open, 1)
+        if idle_seconds is not None:
+            number("idle_seconds", idle_seconds)
+        self._roles = (roles,) if isinstance(roles, str) else tuple(roles)
+        if not self._roles:
+            raise ValueError("roles: give the name of one agent at least")
+        if options.get("journal") is not None:
+            raise ValueError("journal: each session has its own; leave it out")
+        executor = options.get("executor")
+        self._owns_executor, self._owns_store = executor is None, isinstance(store, str)
+        self._executor = options["executor"] = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
+        self._clock = options.get("clock") or SYSTEM_CLOCK
+        self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
+        if summarizer is None and options.get("llm_api") is None:
+            summarizer = ExtractiveSummarizer()
+        config = check_config(config)
+        if budget is not None and options.get("trigger") is None and not getattr(summarizer, "model", None):
+            config = config.with_defaults(max_tokens=budget)  # else the trigger learns it from compose
+        self._summarizer, self._config, self._options = summarizer, config, options
+        for role in self._roles:  # refuses what is wrong now, and not when the first user comes
+            ContextCompactor.for_role(Memory(), role, config, summarizer, **options)
+        #: Where the sessions are kept.
+        self.store: Store = open_store(store) if isinstance(store, str) else InMemoryStore() if store is None else store
+        self.budget = budget
+        self._max_open = max_open if max_open is not None else math.inf
+        self._idle_seconds = idle_seconds if idle_seconds is not None else math.inf
+        self._take_over = take_over
+        self._after_fork()
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        """Begin with none open: the parent's sessions stay the parent's."""
+        self._lock = threading.RLock()  # guards all below it
+        self._entries: dict[str, _Entry] = {}
+        self._idle: OrderedDict[str, _Entry] = OrderedDict()  # those that nobody uses, least recently used first
+        self._leaving: dict[str, Future[None]] = {}  # being closed: whoever wants one waits, and opens it again
+        self._left_open: dict[str, tuple[str, ...]] = {}  # ids of the rounds that an evicted session had open
+        self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
+        self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
+        self._closed = False
+
+    def open(self, session_id: str) -> _Use:
+        """Return a context manager, for ``with`` and ``async with``, that gives the ``Session`` of that id.
+
+        All that use one session at the same time get the same one. It is not evicted while it is in use; afterwards, a
+        reference to its memory still works, as that of another process would. Opening reads the store, and raises its
+        ``StoreError``; ``async with`` does so in a thread. Raises ``RuntimeError`` after ``close``.
+        """
+        require("session_id", session_id, str, "the session's name, as a text")
+        return _Use(self, session_id)
+
+    def purge(self, session_id: str) -> None:
+        """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again."""
+        with self._lock:
+            entry = self._entries.pop(session_id, None)
+            self._idle.pop(session_id, None)
+            self._left_open.pop(session_id, None)
+        for runner in _runners(entry) if entry is not None else ():
+            runner.stop(0)
+        self.store.purge(session_id)
+
+    def status(self) -> SessionsStatus:
+        """Return what is open, for a health check. Asks no store."""
+        with self._lock:
+            entries, idle = [*self._entries.values()], len(self._idle)
+        running = sum(one.is_running for entry in entries for one in _runners(entry))
+        return SessionsStatus(len(entries), len(entries) - idle, running, self._limits.status())
+
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """Stop all compactors, and return whether no worker is left. Waits *timeout* seconds at most, for all together.
+
+        Answers that arrive within that time are kept in the log, and published when the session is opened again. Closes
+        a store that was given as a URL. May be called again.
+        """
+        until = math.inf if (seconds := bound_wait(timeout)) is None else time.monotonic() + seconds
+        with self._lock:
+            self._closed = True
+            entries, self._entries = [*self._entries.values()], {}
+            self._idle.clear()
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer()
+        self._stopping += [one.begin_stop() for entry in entries for one in _runners(entry)]
+        # On a thread of its own: a store that does not answer holds up no more than the thread.
+        ending = DaemonExecutor(1, "compactor-close").submit(self._end, until)
+        with suppress(TimeoutError):
+            ending.result(bound_wait(until + RELEASE_SECONDS - time.monotonic()))
+        if self._owns_executor:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._owns_store:
+            self.store.close()
+        return not self._stopping
+
+    def _end(self, until: float) -> None:
+        self._stopping = [end for end in self._stopping if not end(until)]
+
+    async def aclose(self, timeout: float | None = 5.0) -> bool:
+        """``close``, in a thread."""
+        import asyncio
+
+        return await asyncio.to_thread(self.close, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+    # A session, from its opening to its eviction.
+
+    def _take_open(self, session_id: str) -> _Entry | None:
+        """Return the entry of a session that is open, for one more user; None if it must be opened."""
+        with self._lock:
+            entry = self._entries.get(session_id)
+            if entry is None or not entry.opened.done() or self._closed:
+                return None
+            entry.users += 1
+            self._idle.pop(session_id, None)
+            return entry
+
+    def _take(self, session_id: str) -> _Entry:
+        """Return the entry of a session, for one more user. Opens it, or waits for the thread that does."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            leaving, entry = self._leaving.get(session_id), self._entries.get(session_id)
+            is_first = entry is None
+            if entry is None:
+                entry = self._entries[session_id] = _Entry(session_id)
+            entry.users += 1
+            self._idle.pop(session_id, None)
+        if not is_first:
+            entry.opened.result()
+            return entry
+        try:
+            if leaving is not None:
+                leaving.result()
+            session = self._make(session_id)
+        except BaseException as error:
+            with self._lock:
+                if self._entries.get(session_id) is entry:
+                    del self._entries[session_id]
+            entry.opened.set_exception(error)
+            raise
+        entry.opened.set_result(session)
+        with self._lock:
+            is_wanted = self._entries.get(session_id) is entry
+        if not is_wanted:  # closed or purged meanwhile
+            for compactor in session.compactors.values():
+                compactor.stop(0)
+            raise _closed()
+        self._evict()
+        return entry
+
+    def _make(self, session_id: str) -> Session:
+        memory = Memory(session_id, store=self.store, take_over=self._take_over)
+        memory._taken_over += self._left_open.pop(session_id, ())
+        compactors = {
+            role: ContextCompactor.for_role(memory, role, self._config, self._summarizer, **self._options)
+            for role in self._roles
+        }
+        for compactor in compactors.values():
+            compactor.start()
+        return Session(memory, compactors, self.budget)
+
+    def _give_back(self, entry: _Entry) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            entry.users -= 1
+            entry.used_at = now
+            if entry.users or self._entries.get(entry.id) is not entry:
+                return
+            self._idle[entry.id] = entry
+        self._evict()
+
+    def _evict(self) -> None:
+        """Close the sessions that are too many or idle for too long, and set the timer for the next."""
+        now, victims = self._clock.monotonic(), []
+        with self._lock:
+            busy = 0
+            while self._idle and busy < MAX_BUSY:
+                entry = next(iter(self._idle.values()))
+                too_many = len(self._entries) > self._max_open
+                if not too_many and now - entry.used_at < self._idle_seconds:
+                    break
+                if any(one.is_busy for one in _runners(entry)):  # its work would be lost, or its place in the queue
+                    entry.used_at, busy = now, busy + 1
+                    self._idle.move_to_end(entry.id)
+                    continue
+                del self._idle[entry.id], self._entries[entry.id]
+                self._leaving[entry.id] = Future()
+                victims.append(entry)
+            first = next(iter(self._idle.values()), None)
+            waits = self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf
+            seconds = 0.0 if waits or first is None else max(first.used_at + self._idle_seconds - now, MIN_WAIT)
+        for entry in victims:
+            memory = entry.opened.result().memory
+            for runner in _runners(entry):
+                runner.stop(0)
+            found = [memory.snapshot.open_round(one) for one in (memory._own_round, *memory._taken_over) if one]
+            own = [one.opened.round_id for one in found if one is not None and not came_as_message(one.opened.extra)]
+            with self._lock:
+                if own:
+                    self._left_open[entry.id] = tuple(own)
+                self._leaving.pop(entry.id).set_result(None)
+        if not waits:
+            timer = self._clock.call_later(seconds, call_weakly(self._evict_later))
+            with self._lock:
+                is_wanted = self._timer is None and not self._closed
+                self._timer = timer if is_wanted else self._timer
+            if not is_wanted:
+                timer()
+
+    def _evict_later(self) -> None:
+        """Evict on the executor: the timer's thread is not to wait."""
+        with self._lock:
+            self._timer = None
+        with suppress(RuntimeError):  # it is shut down: nothing is to be evicted any more
+            self._executor.submit(self._evict)
+
+
+def _runners(entry: _Entry) -> Iterable[Runner]:
+    """Return the runners of a session's compactors; none if it is not open yet."""
+    if not entry.opened.done() or entry.opened.exception() is not None:
+        return ()
+    return [one._runner for one in entry.opened.result().compactors.values()]
+
+
+def _closed() -> RuntimeError:
+    return RuntimeError("these sessions were closed, or this one purged; make another Sessions, or open it again")

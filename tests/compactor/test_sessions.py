@@ -1,0 +1,343 @@
+"""Sessions: what a server holds. One Memory per id, nothing lost by eviction, one deadline for the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executors import SOON, ManualExecutor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor import CompactorConfig, DaemonExecutor, InMemoryStore, Limits, Session, SessionPurged, Sessions, State
+from compactor.testing import FakeClock, ScriptedSummarizer
+
+CONFIG = CompactorConfig(threshold=2, retain_recent=1)
+
+
+def talk(session: Session, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        number = len(session.memory.conversation.rounds) + 1
+        session.append({"role": "user", "content": f"Question {number}: what does item-{number} cost?"})
+        session.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 3})
+
+
+def sessions_with(**options: Any) -> Sessions:
+    """Return sessions whose cycles run when a test says so, and whose time stands still."""
+    return Sessions(**{"executor": ManualExecutor(), "clock": FakeClock(), "config": CONFIG, **options})
+
+
+def test_a_session_is_opened_once_for_all_who_use_it() -> None:
+    """The second user of an id gets the same memory while the first still has it."""
+    with sessions_with() as sessions, sessions.open("a") as one, sessions.open("a") as two, sessions.open("b") as three:
+        assert one.memory is two.memory
+        assert three.memory is not one.memory
+        assert one.id == "a"
+
+
+def test_threads_that_ask_at_once_get_one_memory() -> None:
+    """Whoever comes first opens it, and the others wait for that."""
+    with Sessions() as sessions, ThreadPoolExecutor(8) as pool:
+        barrier = threading.Barrier(8)
+
+        def take() -> Session:
+            barrier.wait(SOON)
+            with sessions.open("a") as session:
+                return session
+
+        assert len({id(one.memory) for one in pool.map(lambda _: take(), range(8))}) == 1
+
+
+def test_prompts_keep_the_budget_of_the_sessions() -> None:
+    """``budget=`` of one call goes before that; without either, the error names both."""
+    with sessions_with(budget=500) as sessions, sessions.open("a") as session:
+        talk(session, 40)
+        assert session.compose(system="Be brief.").tokens <= 500
+        assert session.compose(budget=300).tokens <= 300
+    with sessions_with() as sessions, sessions.open("a") as session, pytest.raises(ValueError, match="budget="):
+        session.compose()
+
+
+def test_each_role_has_a_compactor_that_is_started() -> None:
+    """``compactor`` is that of the first role."""
+    with sessions_with(roles=("Planner", "Coder")) as sessions, sessions.open("a") as session:
+        assert [*session.compactors] == ["Planner", "Coder"]
+        assert session.compactor.role == "Planner"
+        assert State.NEW not in {one.status().state for one in session.compactors.values()}
+
+
+def test_a_wrong_setting_is_refused_by_the_constructor() -> None:
+    """And not when the first user comes."""
+    with pytest.raises(ValueError, match="budget"):
+        Sessions(budget=0)
+    with pytest.raises(ValueError, match="max_open"):
+        Sessions(max_open=0)
+    with pytest.raises(TypeError, match="limits"):
+        Sessions(limits=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="strategies"):
+        Sessions(strategies=[1])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="roles"):
+        Sessions(roles=())
+    with pytest.raises(ValueError, match="journal"):
+        Sessions(journal=InMemoryStore())  # type: ignore[arg-type]
+
+
+def test_the_least_recently_used_is_closed_first() -> None:
+    """Its memory is another one when it is opened again; what was said is the same."""
+    with sessions_with(max_open=2) as sessions:
+        first = use(sessions, "a")
+        use(sessions, "b")
+        assert use(sessions, "a") is first
+        use(sessions, "c")
+        assert sessions.status().open == 2
+        assert use(sessions, "a") is first, "b was used before it"
+
+
+def use(sessions: Sessions, session_id: str, act: Callable[[Session], None] = lambda _: None) -> Any:
+    with sessions.open(session_id) as session:
+        act(session)
+        settle(sessions)
+        return session.memory
+
+
+def settle(sessions: Sessions) -> None:
+    if isinstance(sessions._executor, ManualExecutor):
+        sessions._executor.run_all()
+
+
+def test_a_session_in_use_is_not_evicted() -> None:
+    """However many others are opened meanwhile."""
+    with sessions_with(max_open=1) as sessions, sessions.open("a") as session:
+        for number in range(5):
+            use(sessions, f"b{number}")
+        assert use(sessions, "a") is session.memory
+
+
+def test_an_idle_session_is_closed_after_its_time() -> None:
+    """By a timer, which is set for the session that is due first; each use begins the time anew."""
+    clock = FakeClock()
+    with sessions_with(clock=clock, idle_seconds=60) as sessions:
+        use(sessions, "a")
+        clock.advance(40)
+        use(sessions, "b")
+        clock.advance(20)
+        settle(sessions)
+        assert sessions.status().open == 1
+        clock.advance(40)
+        settle(sessions)
+        assert sessions.status().open == 0
+
+
+def test_what_was_said_survives_eviction_in_every_store(tmp_path: Path) -> None:
+    """Also in the default one: the log is in the store, which the sessions share."""
+    for store in (None, f"sqlite:///{tmp_path / 'chat.db'}"):
+        with sessions_with(store=store, max_open=1, budget=5_000) as sessions:
+            use(sessions, "a", lambda session: talk(session, 2))
+            use(sessions, "b")
+            with sessions.open("a") as session:
+                assert len(session.compose().messages) == 4
+
+
+def test_a_running_compaction_keeps_its_session() -> None:
+    """It is closed when the next one is opened after that, and the compaction is shown when it is opened again."""
+    model = ScriptedSummarizer()
+    model.hold()
+    with sessions_with(executor=DaemonExecutor(2), summarizer=model, max_open=1) as sessions:
+        with sessions.open("a") as session:
+            talk(session, 4)
+        assert model.started.wait(SOON)
+        use(sessions, "b")
+        with sessions.open("a") as again:
+            assert again.memory is session.memory, "its call was in flight"
+        model.release()
+        assert session.compactor.wait_idle(SOON)
+        use(sessions, "c")
+        with sessions.open("a") as again:
+            assert again.memory is not session.memory
+            compaction = again.compactor.get_compaction()
+            assert compaction is not None
+            assert compaction.end_index == 3
+
+
+def test_a_deferred_compaction_survives_eviction() -> None:
+    """It is in the log: opened again, the session goes on deferring it, and no model is asked again."""
+    model = ScriptedSummarizer()
+    with sessions_with(summarizer=model, publish="deferred", max_open=1) as sessions:
+        use(sessions, "a", lambda session: talk(session, 4))
+        assert len(model.requests) == 1
+        use(sessions, "b")
+        with sessions.open("a") as session:
+            settle(sessions)
+            assert session.compactor.get_compaction() is None
+            assert session.compactor.publish_deferred()
+        assert len(model.requests) == 1
+
+
+def test_a_round_that_was_open_at_the_eviction_is_finished_by_the_next() -> None:
+    """As without eviction: else no compaction could ever cover it."""
+    with sessions_with(max_open=1) as sessions:
+        use(sessions, "a", lambda session: session.memory.create_round("Where is order 17?"))  # type: ignore[arg-type]
+        use(sessions, "b")
+        with sessions.open("a") as session:
+            session.memory.create_round("And order 18?")
+            assert [one.state for one in session.memory.conversation.rounds] == ["finished", "created"]
+
+
+def test_a_failed_opening_is_told_to_all_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store was away for a moment: nothing of that stays."""
+    with sessions_with() as sessions:
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions.store, "read", lambda *_args, **_more: 1 / 0)
+            with pytest.raises(ZeroDivisionError), sessions.open("a"):
+                pass
+        assert sessions.status().open == 0
+        use(sessions, "a", talk)
+
+
+def test_a_purged_session_begins_anew() -> None:
+    """Whoever still has the old memory is told, and nothing of the old is in the new one."""
+    with sessions_with(budget=1_000) as sessions:
+        with sessions.open("a") as session:
+            talk(session)
+            sessions.purge("a")
+            with pytest.raises(SessionPurged):
+                talk(session)
+        with sessions.open("a") as session:
+            assert session.compose().messages == []
+
+
+def test_close_stops_all_within_one_deadline() -> None:
+    """Not one deadline for each: with hung calls in all of them it takes no longer than with one."""
+    model = ScriptedSummarizer()
+    model.hold()
+    limits = Limits(max_concurrency=10)
+    sessions = Sessions(summarizer=model, config=CONFIG, executor=DaemonExecutor(10), limits=limits)
+    for number in range(10):
+        with sessions.open(f"s{number}") as session:
+            talk(session, 4)
+    wait_for(lambda: model.in_flight == 10)
+    began = time.monotonic()
+    assert not sessions.close(timeout=0.2)
+    assert time.monotonic() - began < SOON / 4
+    model.release()
+    assert sessions.close(timeout=SOON)
+    with pytest.raises(RuntimeError, match="closed"), sessions.open("s1"):
+        pass
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    event, until = threading.Event(), time.monotonic() + SOON
+    while not is_so():
+        assert time.monotonic() < until
+        event.wait(0.001)
+
+
+def test_an_answer_within_the_deadline_is_paid_for_once() -> None:
+    """It is kept as prepared, and published when the session is opened again."""
+    model, store = ScriptedSummarizer(), InMemoryStore()
+    model.hold()
+    sessions = Sessions(store, summarizer=model, config=CONFIG)
+    with sessions.open("a") as session:
+        talk(session, 4)
+    assert model.started.wait(SOON)
+    closing = threading.Thread(target=sessions.close, args=(SOON,))
+    closing.start()
+    wait_for(lambda: session.compactor.status().state is State.STOPPING)
+    model.release()
+    closing.join(SOON)
+    with Sessions(store, summarizer=model, config=CONFIG) as later, later.open("a") as session:
+        assert session.compactor.wait_idle(SOON)
+        assert session.compactor.get_compaction() is not None
+    assert len(model.requests) == 1
+
+
+def test_a_store_that_was_given_as_a_url_is_closed_with_them(tmp_path: Path) -> None:
+    """One that the host made stays open, since it may have other users."""
+    own = Sessions(f"sqlite:///{tmp_path / 'chat.db'}")
+    own.close()
+    with pytest.raises(Exception, match="closed"):
+        list(own.store.sessions())
+    store = InMemoryStore()
+    with Sessions(store) as sessions:
+        use(sessions, "a", talk)
+    assert [*store.sessions()] == ["a"]
+
+
+def test_asyncio_opens_and_closes_without_blocking_the_loop(tmp_path: Path) -> None:
+    """A session that is open already is given at once; one that is not is opened in a thread."""
+
+    async def main() -> None:
+        async with Sessions(f"sqlite:///{tmp_path / 'chat.db'}", budget=1_000) as sessions:
+            async with sessions.open("a") as one:
+                assert isinstance(one, Session)
+                async with sessions.open("a") as two:
+                    assert one.memory is two.memory
+            assert sessions.status().in_use == 0
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_opening_leaves_the_session_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing could ever evict it."""
+
+    async def main() -> None:
+        sessions, begun, go = sessions_with(), threading.Event(), threading.Event()
+        make = sessions._make
+
+        def slow(session_id: str) -> Session:
+            begun.set()
+            assert go.wait(SOON)
+            return make(session_id)
+
+        monkeypatch.setattr(sessions, "_make", slow)
+
+        async def take() -> None:
+            async with sessions.open("a"):
+                raise AssertionError
+
+        task = asyncio.create_task(take())
+        await asyncio.to_thread(begun.wait, SOON)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        while (status := sessions.status()).open != 1 or status.in_use:
+            await asyncio.sleep(0)
+        await sessions.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), SOON))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["use", "hold", "leave", "wait"])), max_size=30),
+    st.integers(1, 3),
+)
+def test_a_session_is_one_memory_while_it_is_used_and_loses_nothing(steps: list[tuple[str, str]], most: int) -> None:
+    """Whatever is opened, held, left and waited for: no more than *most* stay open, but those in use."""
+    clock, said, held = FakeClock(), dict.fromkeys("abcd", 0), dict[str, tuple[Any, Session]]()
+    with sessions_with(clock=clock, max_open=most, idle_seconds=100, budget=50_000) as sessions:
+        for name, step in steps:
+            if step == "wait":
+                clock.advance(60)
+            elif step == "hold" and name not in held:
+                using = sessions.open(name)
+                held[name] = using, using.__enter__()
+            elif step == "leave" and name in held:
+                held.pop(name)[0].__exit__(None, None, None)
+            elif step == "use":
+                with sessions.open(name) as session:
+                    assert name not in held or held[name][1] is session
+                    talk(session)
+                    said[name] += 1
+                    assert len(session.memory.conversation.rounds) == said[name]
+            settle(sessions)
+            # One more: it was left while its compactor had something to look at.
+            assert sessions.status().open <= max(most, len(held)) + 1
+            assert sessions.status().in_use == len(held)
