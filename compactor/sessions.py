@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from memory import Memory, Store, open_store
 from memory.arguments import number, require, whole_number
 from memory.hooks import renew_after_fork
+from memory.io_threads import Lane
 from memory.messages import ASSISTANT, came_as_message
 from memory.stores import InMemoryStore
 from memory.values import ValueObject
@@ -28,7 +30,7 @@ from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
 
 if TYPE_CHECKING:
-    from asyncio import Future as AsyncFuture
+    from asyncio import AbstractEventLoop
 
 #: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
 DEFAULT_THREADS, DEFAULT_CALLS = 8, 6
@@ -103,6 +105,7 @@ class _Use:
     def __init__(self, sessions: Sessions, session_id: str) -> None:
         self._sessions, self._id = sessions, session_id
         self._entry: _Entry | None = None
+        self._is_left = False  # guarded by the lock of the sessions, while a thread opens the session
 
     def __enter__(self) -> Session:
         self._entry = self._sessions._take(self._id)
@@ -115,22 +118,24 @@ class _Use:
     async def __aenter__(self) -> Session:
         self._entry = self._sessions._take_open(self._id)
         if self._entry is None:  # else, as most of the time, there is nothing to wait for
-            import asyncio  # most programs that open sessions run no loop
-
-            taking = asyncio.ensure_future(asyncio.to_thread(self._sessions._take, self._id))
             try:
-                self._entry = await asyncio.shield(taking)
-            except asyncio.CancelledError:  # nobody will leave what the thread opens
-                taking.add_done_callback(self._leave)
+                await Lane().run(self._open)
+            except BaseException:  # cancelled: nobody will leave what the thread opens
+                with self._sessions._lock:
+                    self._is_left = True
+                self.__exit__()
                 raise
-        return self._entry.opened.result()
+        return cast("_Entry", self._entry).opened.result()
 
     async def __aexit__(self, *exc: object) -> None:
         self.__exit__(*exc)
 
-    def _leave(self, taking: AsyncFuture[_Entry]) -> None:
-        if not taking.cancelled() and taking.exception() is None:
-            self._sessions._give_back(taking.result())
+    def _open(self) -> None:
+        entry = self._sessions._take(self._id)
+        with self._sessions._lock:
+            is_left, self._entry = self._is_left, None if self._is_left else entry
+        if is_left:
+            self._sessions._give_back(entry)
 
 
 class Sessions:
@@ -204,6 +209,7 @@ class Sessions:
         self._left_open: dict[str, tuple[str, ...]] = {}  # ids of the rounds that an evicted session had open
         self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
         self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
+        self._loop: AbstractEventLoop | None = None  # of the host, within ``async with``
         self._closed = False
 
     def open(self, session_id: str) -> _Use:
@@ -262,10 +268,8 @@ class Sessions:
         self._stopping = [end for end in self._stopping if not end(until)]
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
-        """``close``, in a thread."""
-        import asyncio
-
-        return await asyncio.to_thread(self.close, timeout)
+        """``close``, without holding up the event loop."""
+        return await Lane().run(partial(self.close, timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +278,10 @@ class Sessions:
         self.close()
 
     async def __aenter__(self) -> Self:
+        """What the host gave that is asynchronous runs on this event loop until it is left, else on a shared one."""
+        import asyncio  # most programs run no loop
+
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -333,6 +341,7 @@ class Sessions:
             for role in self._roles
         }
         for compactor in compactors.values():
+            compactor._coroutines.host = self._loop
             compactor.start()
         return Session(memory, compactors, self.budget)
 
