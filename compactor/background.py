@@ -385,7 +385,9 @@ class ContextCompactor:
 
 def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
     """Return the tokens of the system messages that *role* sees before its rounds."""
-    return sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
+    return sum(
+        count_message(from_post(post, role, only_known=True), count) for post in memory.header if sees(role, post)
+    )
 
 
 #: What optional arguments are: their type, or the methods that they have; and that in words.

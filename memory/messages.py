@@ -29,6 +29,26 @@ _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTI
 #: The roles of senders that are no agents.
 _ROLES = {sender: role for role, sender in _SENDERS.items() if sender != ASSISTANT}
 SPEAK_FOR_NO_AGENT = tuple(_ROLES)
+#: The keys of messages that prompts carry: those of OpenAI's chat API, and those that vendors want back or read. Any
+#: other is the host's own, as ``id`` or ``metadata``: it comes back from the log, and no provider gets it, for many
+#: refuse a message with a key that they do not know.
+CHAT_KEYS = frozenset(
+    (
+        # OpenAI. With annotations, OpenRouter does not parse a file again.
+        *("role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations"),
+        # What the model thought: DeepSeek, Moonshot, Qwen; Groq, vLLM; OpenRouter, MiniMax; GitHub; Ollama; LiteLLM.
+        *("reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "reasoning_opaque"),
+        *("thinking", "thinking_blocks"),
+        # Signatures of Gemini, in its own interface for OpenAI's clients and in LiteLLM's.
+        *("extra_content", "provider_specific_fields"),
+        # Where a cache ends: LiteLLM, OpenRouter; GitHub.
+        *("cache_control", "copilot_cache_control"),
+        # The beginning of an answer that the model goes on from: DeepSeek, Mistral; Moonshot, Qwen.
+        *("prefix", "partial"),
+        # Ollama; Cohere.
+        *("images", "tool_name", "tool_plan"),
+    )
+)
 #: Keys of a post's extra: values that differ from its fields, and keys that the message did not have.
 OPENAI_FIELDS = "openai"
 _ABSENT = "openai_absent"
@@ -118,13 +138,14 @@ def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
             yield from_post(post, role)
 
 
-def query_message(round_: Round) -> dict[str, Any] | None:
-    """Return the user's query as a chat message; None if the user did not open the round."""
+def query_message(round_: Round, *, only_known: bool = False) -> dict[str, Any] | None:
+    """Return the user's query as a chat message; None if the user did not open the round.
+    *only_known*: with ``CHAT_KEYS`` alone."""
     if not round_.user_query and not came_as_message(round_.extra):
         return None
     if round_.post_list and round_.post_list[0].attachment_list and repeats_query(round_.post_list[0], round_):
         return {"role": "user", "content": text_of(round_.post_list[0])}
-    return _restore({"role": "user", "content": round_.user_query}, round_.extra)
+    return _restore({"role": "user", "content": round_.user_query}, round_.extra, only_known)
 
 
 def repeats_query(post: Post, round_: Round) -> bool:
@@ -133,16 +154,16 @@ def repeats_query(post: Post, round_: Round) -> bool:
     return same and not came_as_message(post.extra)
 
 
-def from_post(post: Post, role: str = ASSISTANT) -> dict[str, Any]:
-    """Return *post* as the chat message that *role* would send to a model.
+def from_post(post: Post, role: str = ASSISTANT, *, only_known: bool = False) -> dict[str, Any]:
+    """Return *post* as the chat message that *role* would send to a model. *only_known*: with ``CHAT_KEYS`` alone.
 
     The role's own posts are the assistant's. Posts of other agents are user messages that name them.
     """
     sender = post.send_from
     if sender == role:
-        return _restore(_plain(post, "assistant"), post.extra)
+        return _restore(_plain(post, "assistant"), post.extra, only_known)
     if sender in _ROLES:
-        return _restore(_plain(post, _ROLES[sender]), post.extra)
+        return _restore(_plain(post, _ROLES[sender]), post.extra, only_known)
     if post.tool_call_id is not None:
         return _plain(post, "tool")
     return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
@@ -265,10 +286,10 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
     return message
 
 
-def _restore(plain: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def _restore(plain: dict[str, Any], extra: Mapping[str, Any], only_known: bool) -> dict[str, Any]:
     kept, absent = extra.get(OPENAI_FIELDS), extra.get(_ABSENT)
     if kept and isinstance(kept, Mapping):  # a host may have its own idea of these keys
-        plain.update(thaw(kept))
+        plain.update(thaw({key: kept[key] for key in kept if key in CHAT_KEYS} if only_known else kept))
     for key in absent if isinstance(absent, tuple) else ():
         plain.pop(key, None)
     return plain

@@ -150,7 +150,9 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
     now = memory.snapshot
     rounds, compaction = memory.get_role_rounds(role)
     count = counter_for(model)
-    header = sum(count_message(from_post(post, role), count) for post in memory.header if sees(role, post))
+    header = sum(
+        count_message(from_post(post, role, only_known=True), count) for post in memory.header if sees(role, post)
+    )
     view = View(rounds, compaction, ledger_of(memory, role, count), header, model)
     is_counted = view.tail_length <= MAX_COUNTED_ROUNDS
     published_at = compaction.created_at if compaction is not None else None

@@ -243,7 +243,7 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
     """
     groups: list[MessageGroup] = []
     posts = list(round_.post_list)
-    asked = query_message(round_)
+    asked = query_message(round_, only_known=True)
     if asked is not None:
         is_again = posts and posts[0].send_from == USER and repeats_query(posts[0], round_)
         again = posts.pop(0) if is_again else None
@@ -288,9 +288,9 @@ def _group_call(post: Post, results: Mapping[int, Post], role: str, *, waits: bo
     unless it *waits*."""
     answers = list({result.number: result for result in results.values()}.values())  # one may answer several calls
     missing = [] if waits else [call.id for number, call in enumerate(post.tool_calls) if number not in results]
-    messages = [from_post(post, role)]
+    messages = [from_post(post, role, only_known=True)]
     for answer in answers:
-        message = from_post(answer, role)
+        message = from_post(answer, role, only_known=True)
         messages.append(message if has_result_parts(answer) else {**message, "role": TOOL})
     messages += [{"role": TOOL, "tool_call_id": call_id, "content": NO_RESULT} for call_id in missing]
     pending = pending or (waits and len(results) < len(post.tool_calls))
@@ -305,7 +305,7 @@ def _is_recall(post: Post) -> bool:
 def _make_message(post: Post, role: str) -> Message:
     if post.extra.get(OVERLAY) == "summarised":  # never as the assistant, which would repeat it to the user as its own
         return {"role": "user", "content": post.message}
-    message = from_post(post, role)
+    message = from_post(post, role, only_known=True)
     if not message.get("tool_calls", True):  # providers refuse an empty list, and a message without content
         del message["tool_calls"]
         message["content"] = message.get("content") or ""

@@ -23,7 +23,7 @@ class Source(ValueObject):
     #: Reloads what the message stands for: ``r3.p2``, ``r3.p0`` for the user's query, ``r1-r7`` for a summary or the
     #: line about what is left out. None for the system messages in front and the plan: no round has them.
     ref: str | None
-    #: ``original``: it says what was appended, and nothing else. So do the host's system messages in front.
+    #: ``original``: what was appended, less keys of the host's own. So are the host's system messages in front.
     #: ``shortened``: it stands for one post, but reads otherwise: shorter, or as a user message that names the agent
     #: who speaks, or says that a result came late.
     #: ``ours``: nobody said it. A summary, the line about what is left out, the plan, the note in the place of a result
@@ -75,7 +75,9 @@ def _find_sources(part: PromptPart) -> Iterator[Source]:
 
 
 def _restore_message(round_: Round, post: Post | None) -> Message | None:
-    """Return the message that was appended as *post*, or as the round's query for None."""
+    """Return the message that was appended as *post*, or as the round's query for None, without keys of the host's
+    own."""
     if post is None:
-        return query_message(round_)
-    return from_post(post, ASSISTANT if post.send_from in SPEAK_FOR_NO_AGENT else post.send_from)
+        return query_message(round_, only_known=True)
+    role = ASSISTANT if post.send_from in SPEAK_FOR_NO_AGENT else post.send_from
+    return from_post(post, role, only_known=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from chats import answer, calls, chat, compacted, memory_of, result, user, words
 
-from compactor import Prompt, Recall, compose
+from compactor import Prompt, Recall, budget_status, compose
 from memory import Attachment, Memory, Reduction
+from memory.messages import CHAT_KEYS
 
 WIDE = 100_000
 
@@ -149,6 +152,37 @@ def test_a_query_is_named_once_and_what_other_agents_say_is_no_original() -> Non
     assert [ref for ref, _ in sources(prompt)] == ["r1.p0", "r1.p2", "r1.p3", "r2.p1", "r2.p2", "r2.p3"]
     for message, source in zip(prompt.messages, prompt.sources, strict=True):
         assert memory.reload(source.ref or "", role="Planner") in message["content"]
+
+
+OWN: dict[str, Any] = {"id": "m-1", "metadata": {"user": 7}, "created_at": 1_760_000_000, "_seen": True}
+
+
+def test_a_hosts_own_keys_come_back_from_the_log_and_reach_no_provider() -> None:
+    """Providers refuse messages with keys that they do not know. What vendors want back stays, and the message is the
+    original all the same; only what is sent counts."""
+    said: list[dict[str, Any]] = [
+        {"role": "system", "content": "Pack."},
+        user(),
+        {**calls("a"), "reasoning_content": "Hm.", "refusal": None},
+        {**result("a"), "name": "f", "cache_control": {"type": "ephemeral"}},
+        {"role": "assistant", "content": [{"type": "text", "text": "Done.", "id": "stays"}], "annotations": []},
+    ]
+    given = [{**message, **OWN} for message in said]
+    memory, plain = memory_of(*given), memory_of(*said)
+
+    prompt = compose(memory, budget=WIDE, system=[{"role": "system", "content": "Be brief.", **OWN}])
+    expected = compose(plain, budget=WIDE, system="Be brief.")
+    assert prompt.messages == expected.messages == [{"role": "system", "content": "Be brief."}, *said]
+    assert prompt.tokens == expected.tokens == budget_status(memory, system="Be brief.").total
+    assert {source.kind for source in prompt.sources} == {"original"}
+    assert memory.messages() == given
+
+
+def test_the_page_lists_the_keys_that_providers_get() -> None:
+    """In one place, all of them."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    table = page.partition("| keys that providers get |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == CHAT_KEYS
 
 
 def test_a_prompt_of_a_host_has_no_sources() -> None:
