@@ -312,7 +312,8 @@ class ContextCompactor:
         turn does not come in time, it raises ``LimitReached``, a ``CompactionTimeout`` that names the seconds, and
         stays in the queue.
         """
-        self._coroutines.refuse_to_block("compact_now")
+        if self._coroutines.host is not None:
+            self._coroutines.refuse_to_block("compact_now")
         return self._runner.compact_now(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
@@ -321,7 +322,8 @@ class ContextCompactor:
         False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` where
         ``compact_now`` does.
         """
-        self._coroutines.refuse_to_block("wait_idle")
+        if self._coroutines.host is not None:
+            self._coroutines.refuse_to_block("wait_idle")
         return self._runner.wait_idle(timeout)
 
     def revert(self, generation: int | None = None) -> CompactedMessage | None:

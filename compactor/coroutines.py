@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memory.errors import ContextError
@@ -47,21 +48,22 @@ class SharedLoop:
 _shared_loop = SharedLoop()
 
 
+@dataclass(eq=False, repr=False)
 class Coroutines:
-    """Where one compactor's coroutines run, and for how long: *timeout* seconds by the clock of *call_later*."""
+    """Where one compactor's coroutines run, and for how long."""
 
-    def __init__(self, call_later: CallLater | None = None, timeout: float = 0.0) -> None:
-        self._call_later, self._timeout = call_later, timeout
-        #: The loop of a host that entered the compactor with ``async with``.
-        self.host: AbstractEventLoop | None = None
+    #: Tells when *timeout* seconds are over; None: they may take for ever.
+    call_later: CallLater | None = None
+    timeout: float = 0.0
+    #: The loop of a host that entered the compactor with ``async with``.
+    host: AbstractEventLoop | None = field(default=None, init=False)
 
     def refuse_to_block(self, name: str) -> None:
         """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""
-        if self.host is not None:
-            import asyncio
+        import asyncio
 
-            if asyncio._get_running_loop() is self.host:
-                raise RuntimeError(f"{name}() would hold up the event loop; await asyncio.to_thread(compactor.{name})")
+        if asyncio._get_running_loop() is self.host:
+            raise RuntimeError(f"{name}() would hold up the event loop; await asyncio.to_thread(compactor.{name})")
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what *function* returns, and the result of that if it is awaitable."""
@@ -85,7 +87,7 @@ class Coroutines:
             if future is not None:
                 future.cancel()
 
-        cancel = self._call_later(self._timeout, give_up) if self._call_later is not None else None
+        cancel = self.call_later(self.timeout, give_up) if self.call_later is not None else None
         try:
             future = asyncio.run_coroutine_threadsafe(_await(awaitable), loop)
             if is_late:
@@ -93,7 +95,7 @@ class Coroutines:
             return future.result()
         except CancelledError:
             if is_late:
-                within = f"within call_timeout={self._timeout:g} seconds"
+                within = f"within call_timeout={self.timeout:g} seconds"
                 raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled") from None
             raise Cancelled("a coroutine was cancelled by its host, or its event loop was closed") from None
         finally:
