@@ -107,10 +107,15 @@ class HostRounds(Sequence[Round]):
         ends = [self.end_of(one) for one in compaction.extra.get(COVERED, ())]
         while ends and ends[-1] is None:
             del ends[-1]
-        return any(end is None or _state(self._rounds[end - 1], end - 1) == "failed" for end in ends)
+        return any(end is None or _state(self._rounds[end - 1], end - 1) in ("failed", "undone") for end in ends)
 
 
-_STATES: Mapping[str, RoundState] = {"created": "created", "finished": "finished", "failed": "failed"}
+_STATES: Mapping[str, RoundState] = {
+    "created": "created",
+    "finished": "finished",
+    "failed": "failed",
+    "undone": "undone",
+}
 
 
 def _state(item: Any, place: int) -> RoundState:
@@ -118,7 +123,7 @@ def _state(item: Any, place: int) -> RoundState:
         return "finished"
     word = _word(item, "state")
     if word not in _STATES:  # an open round would be taken for a closed one
-        remedy = "give created, finished or failed, or leave it out where the round is closed"
+        remedy = "give created, finished, failed or undone, or leave it out where the round is closed"
         raise NotARound(f"state of round {place + 1} is {word!r:.40}; {remedy}")
     return _STATES[word]
 

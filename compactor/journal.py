@@ -90,7 +90,7 @@ class LocalJournal(Journal):
             round_ = rounds[end - 1] if end else None
             if round_ is None or round_.id != round_id or not round_.closed:
                 raise StaleCompaction("rounds_changed")
-            if round_.state != "failed":  # a host may show those that have failed already
+            if not round_.is_hidden:  # a host may show those that have failed already
                 covered.append(round_id)
         with self._lock:
             generation, current, *_ = self._state
@@ -180,7 +180,7 @@ class JournalWriter:
         self.role = role
         if isinstance(journal, RoleJournal):
             self._rounds_now = None  # what it returns is up to date already
-        # A Memory withdraws by itself what covers a failed round, and a host's journal may do what it likes.
+        # A Memory withdraws by itself what covers a hidden round, and a host's journal may do what it likes.
         self.withdraw_lost = journal.withdraw_lost if isinstance(journal, LocalJournal) else lambda _rounds: False
         if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
             journal = _HostJournal(journal)

@@ -33,6 +33,7 @@ __all__ = [
     "RoundFailed",
     "RoundFinished",
     "RoundOpened",
+    "RoundUndone",
     "ShownRecorded",
     "StandIn",
     "UsageRecorded",
@@ -110,8 +111,9 @@ def _parse_run(run: str) -> tuple[int, int, int]:
     return int(number), int(first), int(last or first)
 
 
-#: The version of the bodies that this code writes, and the newest that it reads.
-BODY_VERSION = 1
+#: The newest version of a body that this code reads. Each record is written with the version in which its kind came,
+#: so that an older version of this library reads a session up to the first entry that it cannot know.
+BODY_VERSION = 2
 #: Prefix of the kind of a named header part; a newer part of that name replaces an older one.
 HEADER_PART = "header:"
 
@@ -148,6 +150,16 @@ class RoundFailed(Record):
     """A round is hidden, with the compactions that cover it."""
 
     round_id: Text
+
+
+class RoundUndone(Record):
+    """A round is hidden, with the compactions that cover it, because the conversation goes on from an earlier place.
+    One append holds an entry for each round behind that place, oldest first."""
+
+    round_id: Text
+    #: Of the first one, if the place is inside it: the round that goes on, which begins with copies of so many posts.
+    continued_in: Text = ""
+    copied: int = 0
 
 
 class CompactionPrepared(Record):
@@ -296,6 +308,7 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
         "post added": PostAdded,
         "round closed": RoundFinished,
         "round failed": RoundFailed,
+        "round undone": RoundUndone,
         "compaction prepared": CompactionPrepared,
         "compaction published": CompactionPublished,
         "compaction reverted": CompactionReverted,
@@ -309,6 +322,8 @@ KINDS: Mapping[str, type[Record]] = MappingProxyType(
     }
 )
 NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, record in KINDS.items()})
+#: The version of bodies by kind; 1 for the others.
+_VERSIONS: Mapping[str, int] = {"round undone": 2}
 
 
 def kinds_of(*records: type[Record]) -> frozenset[str]:
@@ -334,7 +349,7 @@ class Entry:
         created_at: datetime | None = None,
         number: int = 0,
         round: int = 0,  # noqa: A002
-        version: int = BODY_VERSION,
+        version: int = 0,
         follows: str = "",
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
@@ -345,8 +360,8 @@ class Entry:
         self.number = number
         #: Number of the round that it is about, by which a store may index it; 0: none, or not known.
         self.round = round
-        #: Version of the body.
-        self.version = version
+        #: Version of the body; by default the one in which this code writes it.
+        self.version = version or _VERSIONS.get(kind, 1)
         #: Id of the entry that the writer expects before this one; empty: not known. It is not stored.
         self.follows = follows
         self.created_at = utc_now() if created_at is None else created_at

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from .rounds import FrozenModel, run_dump, utc_now
 
-__all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted"]
+__all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted", "Rewound"]
 
 
 class Event(FrozenModel):
@@ -47,6 +47,15 @@ class Redacted(Event):
     name: ClassVar[str] = "memory.redacted"
     session: str = ""
     #: ``r3.p2``, or ``r3.p0`` for the user's query.
+    references: tuple[str, ...]
+
+
+class Rewound(Event):
+    """The conversation went on from an earlier place; the rounds behind it are hidden."""
+
+    name: ClassVar[str] = "memory.rewound"
+    session: str = ""
+    #: Of the rounds that were undone, oldest first: ``r5``.
     references: tuple[str, ...]
 
 

@@ -20,6 +20,7 @@ from .entries import (
     ReductionPublished,
     ReductionWithdrawn,
     RoundFailed,
+    RoundUndone,
     ShownRecorded,
     kinds_of,
 )
@@ -47,15 +48,17 @@ if TYPE_CHECKING:
     from .memory import Memory
 
 #: The kinds of entries that make up a role's history.
-HISTORY_KINDS = kinds_of(CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed)
+HISTORY_KINDS = kinds_of(
+    CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed, RoundUndone
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CompactionRecord(ValueObject):
     """One thing that happened to a role's compactions."""
 
-    #: ``published``; ``reverted``: taken back; ``withdrawn``: its source was redacted, or failed; ``prepared``: paid
-    #: for and not published, perhaps an intermediate step.
+    #: ``published``; ``reverted``: taken back; ``withdrawn``: its source was redacted, failed or was undone;
+    #: ``prepared``: paid for and not published, perhaps an intermediate step.
     happened: Literal["prepared", "published", "reverted", "withdrawn"]
     at: datetime
     #: The role's generation from then on; for a prepared one, the generation that it was made from.
@@ -97,7 +100,7 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
     }
     records: list[CompactionRecord] = []
     in_force: list[CompactionRecord] = []  # published and not taken back, oldest first
-    failed: set[str] = set()
+    hidden: set[str] = set()
     generation = 0
     for entry, record in log:
         left, how = in_force, "withdrawn"
@@ -113,12 +116,12 @@ def history_of(entries: Iterable[Entry], role: str, number_of: Callable[[str], i
                 continue
             case CompactionReverted():
                 left, how, generation = in_force[:-1], "reverted", record.generation
-            case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id):
+            case PostRedacted(round_id=round_id) | RoundFailed(round_id=round_id) | RoundUndone(round_id=round_id):
                 number = number_of(round_id)
                 # Publications reach further and further, so those that cover the round are the last ones.
                 left = [one for one in in_force if one.compaction and (one.compaction.end_number or 0) < number]
-                if isinstance(record, RoundFailed):
-                    known, failed = round_id in failed, failed | {round_id}
+                if not isinstance(record, PostRedacted):
+                    known, hidden = round_id in hidden, hidden | {round_id}
                     if known or len(left) == len(in_force):
                         continue
                 generation += 1  # by a redaction, every role's
@@ -409,7 +412,7 @@ class RoleJournal(Journal):
         if state.generation != base:
             raise StaleCompaction("generation")
         covered = (state.current.end_number or 0) if state.current is not None else 0
-        if round_ is None or round_.state == "failed" or round_.number <= covered:
+        if round_ is None or round_.is_hidden or round_.number <= covered:
             raise StaleCompaction("rounds_changed")
         if self._ties is None or self._ties[0]() is not round_:  # the same for many reductions, until the round grows
             self._ties = (ref(round_), tie_calls(filter_posts(self._role, round_), self._role))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,15 +23,15 @@ from .entries import (
     UsageRecorded,
 )
 from .errors import MessageError, RoundClosed, UnknownRound
-from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted, Rewound
 from .hooks import Hooks, describe, describe_error
 from .io_threads import Lane
 from .journal import SOLE, RoleJournal, withdraw_reductions
-from .log import redaction
-from .log.session_log import Log
-from .log.state import OpenRound, Snapshot, without_failed
+from .log import redaction, rewind
+from .log.session_log import Log, News
+from .log.state import OpenRound, Snapshot, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, hides_words, is_over
-from .references import place_reference, text_behind
+from .references import place_reference, range_reference, text_behind
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
@@ -240,7 +240,7 @@ class Memory(Log):
         round_id = round_id_of(round_)
         number = self.snapshot.number_of(round_id) if state == "failed" else 0
         if number:
-            without_failed(self.snapshot, number)  # reads what is shown instead, before the lock is taken
+            withdraw_covering(self.snapshot, number)  # reads what is shown instead, before the lock is taken
 
         def records(now: Snapshot) -> Iterable[Record]:
             taking = now.open_round(round_id)
@@ -248,20 +248,16 @@ class Memory(Log):
                 present = _round_of(now, round_id)
                 if present.state == state:
                     return
-                if present.state == "failed":
-                    raise RoundClosed(f"round {present.number} has failed and stays failed; open a new round instead")
+                if present.is_hidden:
+                    what = f"round {present.number} is {present.state} and stays {present.state}"
+                    raise RoundClosed(f"{what}; open a new round instead")
             elif state == "finished":
                 yield create_unchecked(RoundFinished, {"round_id": taking.opened.round_id})
                 return
             if number:
-                without_failed(now, number)  # raises if the compaction to be shown instead cannot be read
+                withdraw_covering(now, number)  # raises if the compaction to be shown instead cannot be read
             yield RoundFailed(round_id=round_id)
-            for role in now.reductions:
-                # The newest query is another now, perhaps one that was reduced.
-                asked = find_newest_query(one for one in reversed(now.rounds(role)) if one.id != round_id)
-                if asked is not None:
-                    live = now.reductions_on(role, asked.id)
-                    yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
+            yield from _show_newest_query(now, now.total, but=round_id)
 
         return _round_of(self._write(records, emit=True)[0], round_id)
 
@@ -306,6 +302,60 @@ class Memory(Log):
         lane = lane or vars(self).setdefault("_lane", Lane())
         return await lane.run(partial(function, *args, **kwargs))
 
+    def rewind(self, ref: str) -> tuple[str, ...]:
+        """Go on from an earlier place of the conversation, and return the references of the rounds that are undone,
+        oldest first; none if nothing lies behind that place.
+
+        *ref* is a round, ``r5``: the next message comes after it; a post, ``r5.p3``, or a query, ``r5.p0``: the next
+        message comes after that; or ``r0``, the beginning. From then on no prompt, recall, search or summary tells of
+        what is undone. The newest compaction that was not made from it is shown again, or none; compactions in the
+        making are discarded. The log keeps it all: ``conversation.rounds`` has those rounds, in the state ``undone``.
+        The header stays.
+
+        A place inside a round undoes the whole round, and a new open one begins with copies of its posts, pins
+        included. Emits ``Rewound``. Raises ``UnknownReference``, and writes nothing, if there is no such place, if it
+        is in a round that failed or was undone, or if it stands between a call and its results; the error names the
+        nearest place that does not.
+        """
+        require("ref", ref, str, "a text such as r5 or r5.p3")
+        if self._behind:
+            self.refresh()
+        made_at, round_id, before = self._clock(), self._new_id(), self.snapshot
+        place = rewind.read_place(before, ref)
+        # Read before the lock is taken: the rounds' ids, and what is shown instead.
+        ids = {number: before.round_at(number).id for number in range(max(place.first, 1), before.total + 1)}
+        withdraw_covering(before, max(place.first, 1))
+        references: tuple[str, ...] = ()
+
+        def records(now: Snapshot) -> Iterable[Record]:
+            nonlocal references
+            place = rewind.read_place(now, ref)
+            part = rewind.part_to_copy(now, place)
+            last = place.first if part is None else place.first - 1
+            undone = rewind.undo_after(now, last, ids)
+            references = tuple(range_reference(number, number) for number in undone)
+            if not undone:
+                return
+            withdraw_covering(now, last + 1)  # raises if the compaction to be shown instead cannot be read
+            if part is not None:
+                copied = rewind.last_number(part)
+                undone[part.number] = copy_with(undone[part.number], continued_in=round_id, copied=copied)
+            yield from undone.values()
+            if part is None or find_newest_query([part]) is None:
+                yield from _show_newest_query(now, last)
+            if part is not None:
+                fields = {"user_query": part.user_query, "created_at": part.created_at, "extra": part.extra}
+                gone = {one.round_id for one in undone.values()}
+                for one in self._open(now, RoundOpened(round_id=round_id, **fields)):
+                    if one.round_id not in gone:
+                        yield one
+                yield from rewind.copy_part(now, part, round_id)
+
+        self._write(records, made_at)
+        if references:
+            self._announce(news=[(Rewound, references)])
+        return references
+
     def _append(self, posts: Sequence[Post], kind: str = chat.MESSAGE) -> list[Appended]:
         made_at = self._clock()
         # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
@@ -325,11 +375,13 @@ class Memory(Log):
             places.clear()
             said: list[Record] = []
             number, headers, newest = now.total, len(now.header), now.live.get(now.total)
+            if newest is not None and newest.state == "undone":
+                newest = next((one for one in reversed(now.live.values()) if one.state != "undone"), None)
             if newest is not None and newest.state != "created":
                 newest = None
-            taking, count, answered = (
-                ("", 0, True) if newest is None else (newest.opened.round_id, newest.count, newest.answered)
-            )
+            taking, place, count, answered = ("", 0, 0, True)
+            if newest is not None:
+                taking, place, count, answered = newest.opened.round_id, newest.number, newest.count, newest.answered
             for post, (post_id, round_id) in zip(posts, ids, strict=True):
                 fields = post.__dict__ | {"id": post_id, "created_at": made_at, "kind": kind}
                 if number == 0 and post.send_from in chat.SYSTEM:
@@ -344,12 +396,13 @@ class Memory(Log):
                     after = taking if number > now.total else ""
                     said += self._open(now, create_unchecked(RoundOpened, opened), newest, after=after)
                     taking, number, count, answered = round_id, number + 1, 0, not is_query
+                    place = number
                     if is_query:
                         places.append(Appended(self, number, 0))
                         continue
                 count, answered = count + 1, answered or post.send_from != USER
                 fields["number"] = count
-                places.append(Appended(self, number, count))
+                places.append(Appended(self, place, count))
                 said.append(create_unchecked(PostAdded, {"round_id": taking, "post": create_unchecked(Post, fields)}))
             return said
 
@@ -364,7 +417,7 @@ class Memory(Log):
         *,
         after: str = "",
         given: bool = False,
-    ) -> list[Record]:
+    ) -> list[RoundFinished | RoundOpened]:
         """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
         open; after the round of the id *after* alone, if the same write opened that. *given*: the host chose the id."""
         # Random ids are not looked up: a database would be asked before every round.
@@ -462,23 +515,27 @@ class Memory(Log):
         """
         place, asked = self._find_post(post)
         before = self.snapshot  # what is shown instead is read before the lock is taken
-        redaction.withdraw_redacted(before, redaction.create_redaction(before.round_at(place), asked))
+        erased = redaction.create_redactions(before, place, asked)
+        for record in erased.values():
+            redaction.withdraw_redacted(before, record)
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
-            nonlocal references
-            present = now.round_at(place)
-            erased = redaction.create_redaction(present, asked)
-            references = redaction.list_references(erased, place)
-            if redaction.holds_erased_text(present, erased):
-                redaction.withdraw_redacted(now, erased)  # raises if the compaction to be shown instead is unreadable
-                yield erased
+            nonlocal references, erased
+            erased = redaction.create_redactions(now, place, asked)
+            references = tuple(
+                ref for number, record in erased.items() for ref in redaction.list_references(record, number)
+            )
+            for number, record in erased.items():
+                if redaction.holds_erased_text(now.round_at(number), record):
+                    redaction.withdraw_redacted(now, record)  # raises if the compaction shown instead is unreadable
+                    yield record
 
         self._write(records)
         try:
-            self._erase(place)
+            self._erase(*erased)
         finally:
-            self._announce(erased=[references])
+            self._announce(news=[(Redacted, references)])
 
     def redacted(self) -> tuple[str, ...]:
         """Return the references of all erased posts, in the order of erasing. For hosts that keep texts elsewhere and
@@ -549,7 +606,7 @@ class Memory(Log):
             now = self.snapshot
             # Else it may tell of a hidden round, or reductions of its tail may be covered, and so dropped, by now.
             if (
-                now.failed is before.failed
+                now.hidden is before.hidden
                 and now.redactions == before.redactions
                 and now.published.get(role) is before.published.get(role)
             ):
@@ -688,10 +745,10 @@ class Memory(Log):
         require_role(role)
         return RoleJournal(self, role, holder=self._holder)
 
-    def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
-        """Call hooks with references of *erased* posts and with numbers of new *rounds*, and notify providers."""
-        for references in erased:
-            self._emit(Redacted, references=references)
+    def _announce(self, rounds: Iterable[int] = (), news: Iterable[News] = ()) -> None:
+        """Call hooks with *news* and with numbers of new *rounds*, and notify providers."""
+        for kind, references in news:
+            self._emit(kind, references=references)
         if not self._providers and not self._round_hooks.entries:
             return
         waiting: deque[Iterable[int]] | None = getattr(self._announcing, "waiting", None)
@@ -728,6 +785,18 @@ def _round_of(now: Snapshot, round_id: str) -> Round:
     if round_ is None:
         raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
     return round_
+
+
+def _show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[Record]:
+    """Yield the records that withdraw reductions of the user's newest query in the first *last* rounds of the log
+    without the round *but*: it is another one than before, and perhaps was reduced."""
+    for role in now.reductions:
+        rounds = now.rounds(role)
+        places = range(rounds.end_at(last) - 1, -1, -1)
+        asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
+        if asked is not None:
+            live = now.reductions_on(role, asked.id)
+            yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
 
 def _read_compaction(given: object) -> CompactedMessage:

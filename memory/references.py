@@ -163,11 +163,11 @@ def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_fa
     is_empty = True
     for at in range(place.first - 1, place.last):
         round_ = rounds[at]
-        if not (hide_failed and round_.state == "failed"):
+        if not (hide_failed and round_.is_hidden):
             is_empty = False
             yield round_
     if is_empty:
-        raise UnknownReference(f"there is no {ref} to see: failed rounds are hidden; give another reference")
+        raise UnknownReference(f"there is no {ref} to see: failed and undone rounds are hidden; give another reference")
 
 
 def _find_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:

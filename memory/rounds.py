@@ -128,7 +128,8 @@ class cached_property(functools.cached_property[T]):  # noqa: N801  (read as @pr
 #: The role that asks.
 USER = "User"
 
-RoundState = Literal["created", "finished", "failed"]
+#: The last two are hidden.
+RoundState = Literal["created", "finished", "failed", "undone"]
 
 
 def _round_offset(stamp: datetime) -> datetime:
@@ -380,3 +381,8 @@ class Round(Record):
     @property
     def closed(self) -> bool:
         return self.state != "created"
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether no prompt, summary or recall shows it: it failed, or the conversation went on from before it."""
+        return self.state in ("failed", "undone")

@@ -130,7 +130,7 @@ def rank_hits(hits: Iterable[Hit], total: int, characters: int) -> list[Hit]:
 
 
 def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[str], role: str = "") -> list[Hit]:
-    """Return the texts that contain any of *words* and that *role* sees, best match first, without failed rounds.
+    """Return the texts that contain any of *words* and that *role* sees, best match first, without hidden rounds.
 
     *words* come from ``words_of``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot be
     read; a read-only store is searched all the same.
@@ -147,7 +147,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
     rounds = snapshot.rounds(include_failed=True)
     for first in range(reach, len(rounds), BATCH):
         for round_ in _readable(rounds, first, first + BATCH):
-            for text in texts_of(round_, role) if round_.state != "failed" else ():
+            for text in texts_of(round_, role) if not round_.is_hidden else ():
                 total += 1
                 characters += len(text.text)
                 counts = tuple(map(text.text.count, words))  # also inside longer words
@@ -193,8 +193,8 @@ def forget_texts(store: Store, session: str, snapshot: Snapshot, numbers: Collec
 
 
 def _texts(rounds: Iterable[Round]) -> list[StoredText]:
-    """Return the texts of the *rounds* that have not failed; a failed round never recovers."""
-    return [text for round_ in rounds if round_.state != "failed" for text in texts_of(round_)]
+    """Return the texts of the *rounds* that are not hidden; a hidden round never comes back."""
+    return [text for round_ in rounds if not round_.is_hidden for text in texts_of(round_)]
 
 
 def _readable(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:

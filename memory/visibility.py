@@ -38,12 +38,12 @@ class Rounds(Sequence[Round]):
 
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
         self._snapshot = snapshot
-        self._failed = failed = () if include_failed else snapshot.failed
+        self._hidden = hidden = () if include_failed else snapshot.hidden
         #: How many rounds there are.
-        self.total = snapshot.total - len(failed)
+        self.total = snapshot.total - len(hidden)
         self.role = role
         #: How many rounds at the beginning stay as they are while ``epoch`` does.
-        self.settled = snapshot.closed_prefix - bisect_right(failed, snapshot.closed_prefix)
+        self.settled = snapshot.closed_prefix - bisect_right(hidden, snapshot.closed_prefix)
         #: Two sequences of one Memory and role with equal epochs begin with the same closed rounds.
         self.epoch = snapshot.epoch
         #: What stands in the role's prompts in place of posts, behind its compaction. The empty role sees everything.
@@ -58,8 +58,8 @@ class Rounds(Sequence[Round]):
         self.usage: Usage = snapshot.usages.get(role, _NO_USAGE)
 
     def for_role(self, role: str) -> Rounds:
-        """Return the same moment's rounds as *role* sees them, without the failed ones; empty: as these are seen."""
-        if role in ("", self.role) and self._failed is self._snapshot.failed:
+        """Return the same moment's rounds as *role* sees them, without the hidden ones; empty: as these are seen."""
+        if role in ("", self.role) and self._hidden is self._snapshot.hidden:
             return self
         return Rounds(self._snapshot, role or self.role, include_failed=False)
 
@@ -77,13 +77,13 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             places = range(self.total)[index]
-            numbers = map(self.number_at, places) if self._failed else [place + 1 for place in places]
+            numbers = map(self.number_at, places) if self._hidden else [place + 1 for place in places]
             rounds = list(map(self._snapshot.round_at, numbers))
             return tuple(map(partial(filter_posts, self.role), rounds))
         place = index + self.total if index < 0 else index
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
-        number = self.number_at(place) if self._failed else place + 1
+        number = self.number_at(place) if self._hidden else place + 1
         round_, open_round = self._snapshot.round_at(number), self._snapshot.live.get(number)
         # As in filter_posts: nearly always, the role sees all posts. An open round may have thousands, of few speakers.
         if self.role and open_round is not None:
@@ -101,16 +101,20 @@ class Rounds(Sequence[Round]):
 
     def number_at(self, place: int) -> int:
         """Return the number in the log of the round at that *place*, from 0. The round is not read."""
-        failed = self._failed  # the j-th of them comes before that round if at most so many rounds are seen before it
-        return place + 1 + bisect_right(range(len(failed)), place, key=lambda j: failed[j] - j - 1)
+        hidden = self._hidden  # the j-th of them comes before that round if at most so many rounds are seen before it
+        return place + 1 + bisect_right(range(len(hidden)), place, key=lambda j: hidden[j] - j - 1)
 
     def end_of(self, round_id: str) -> int | None:
-        """Return how many of these rounds the log holds up to and including *round_id*, which may have failed itself.
+        """Return how many of these rounds the log holds up to and including *round_id*, which may be hidden itself.
 
         None if this snapshot does not know the round.
         """
         number = self._snapshot.number_of(round_id)
-        return number - bisect_right(self._failed, number) if number else None
+        return self.end_at(number) if number else None
+
+    def end_at(self, number: int) -> int:
+        """Return how many of these rounds are among the first *number* of the log."""
+        return number - bisect_right(self._hidden, number)
 
     @overload
     def anchor(self, compaction: CompactedMessage) -> CompactedMessage: ...
@@ -133,21 +137,21 @@ class Rounds(Sequence[Round]):
             else:
                 last = now.number_of(round_id)
         if last:
-            end = last - bisect_right(self._failed, last)
+            end = self.end_at(last)
         else:
             end = min(compaction.end_index, self.total)
             last = self.number_at(end - 1) if end else 0
         pinned: tuple[str, ...] = ()
         if now.pinned:
             covered = takewhile(lambda one: one.round <= last, now.pinned)
-            seen = [one.text for one in covered if one.is_shown_to(self.role) and one.round not in now.failed]
+            seen = [one.text for one in covered if one.is_shown_to(self.role) and one.round not in now.hidden]
             pinned = tuple(dict.fromkeys(seen))  # the query may be said twice
         if (end, pinned) == (compaction.end_index, compaction.pinned):
             return compaction
         return copy_with(compaction, end_index=end, pinned=pinned)
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
-        """Return whether a round that *compaction* covers has failed since that was published, as its indices say."""
+        """Return whether a round that *compaction* covers was hidden since that was published, as its indices say."""
         end = None if compaction.end_round_id is None else self.end_of(compaction.end_round_id)
         return end is not None and end < compaction.end_index
 

@@ -164,7 +164,7 @@ def describe_resumed(memory: Memory) -> str:
 def is_answered(memory: Memory) -> bool:
     """Return whether no user message is waiting for an answer."""
     rounds = memory.conversation.rounds
-    if len(rounds) == 0 or rounds[-1].state == "failed":
+    if len(rounds) == 0 or rounds[-1].is_hidden:
         return True
     return any(post.send_from == ASSISTANT for post in rounds[-1].post_list)
 

@@ -83,9 +83,10 @@ def show(
     Tokens are those of the summary, of the rounds after it, and of the whole prompt before it is cut to a budget.
     Prints no text of the conversation without --summary or --rounds.
 
-    JSON: {"session", "rounds", "entries", "last_activity", "open_rounds", "failed_rounds", "system_messages", "pins",
-    "roles": [{"role", "generation", "summary_generation", "covered_rounds", "last_covered_round", "summary_tokens",
-    "model", "published_at", "tail_rounds", "tail_tokens", "prompt_tokens", "reductions", "prepared", "last_usage"}]}.
+    JSON: {"session", "rounds", "entries", "last_activity", "open_rounds", "failed_rounds", "undone_rounds",
+    "system_messages", "pins", "roles": [{"role", "generation", "summary_generation", "covered_rounds",
+    "last_covered_round", "summary_tokens", "model", "published_at", "tail_rounds", "tail_tokens", "prompt_tokens",
+    "reductions", "prepared", "last_usage"}]}.
     --summary adds "summary" to each role, --rounds adds "texts": [{"round", "state", "text"}]. Unknown values are null.
     A role's generation counts its publications and reverts; "diff" takes the summary's generation.
     """

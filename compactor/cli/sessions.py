@@ -110,11 +110,12 @@ def describe_session(
     memory: Memory, size: Mapping[str, Any], role: str | None, model: str, *, summary: bool
 ) -> dict[str, Any]:
     """Return the JSON document of ``show`` for *role*, or for all. It has texts only with *summary*."""
-    roles = _find_roles(memory) if role is None else [role]
+    roles, now = _find_roles(memory) if role is None else [role], memory.snapshot
     return {
         **size,
         "open_rounds": [one.number for one in memory.open_rounds],
-        "failed_rounds": list(memory.snapshot.failed),
+        "failed_rounds": sorted({*now.hidden}.difference(now.undone)),
+        "undone_rounds": list(now.undone),
         "system_messages": len(memory.header),
         "pins": list(memory.pins()),
         "roles": [_describe_role(memory, one, model, summary=summary) for one in roles],
@@ -191,9 +192,10 @@ def session_lines(document: Mapping[str, Any]) -> Iterator[str]:
     def line(name: str, value: str) -> str:
         return f"{name:<17}{value}"
 
-    open_, failed = len(document["open_rounds"]), len(document["failed_rounds"])
+    open_, failed, undone = (len(document[f"{name}_rounds"]) for name in ("open", "failed", "undone"))
+    states = f"{open_} open, {failed} failed" + (f", {undone} undone" if undone else "")
     yield line("session", one_line(document["session"]))
-    yield line("rounds", f"{document['rounds']:,} ({open_} open, {failed} failed)")
+    yield line("rounds", f"{document['rounds']:,} ({states})")
     yield line("entries", f"{document['entries']:,}")
     yield line("last activity", f"{format_time(document['last_activity'])} UTC")
     yield line("system messages", f"{document['system_messages']}")
@@ -219,7 +221,7 @@ def session_lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield visible(one["summary"])
     for one in document.get("texts", ()):
         yield ""
-        yield f"{visible(one['text'])}{' (failed)' if one['state'] == 'failed' else ''}"
+        yield f"{visible(one['text'])}{' ({state})'.format(**one) if one['state'] in ('failed', 'undone') else ''}"
 
 
 def _tokens(number: int | None) -> str:

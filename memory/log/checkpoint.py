@@ -55,7 +55,10 @@ class _Body(Record):
     header: tuple[Count, ...]
     total: Count
     settled: Count
-    failed: tuple[Count, ...]
+    hidden: tuple[Count, ...] = Field(alias="failed")  # as it is stored
+    #: Older versions do not know these fields: they ignore the checkpoint then, and read the log.
+    undone: tuple[Count, ...] = ()
+    continued: tuple[tuple[Count, Text, Count], ...] = ()
     #: By role.
     roles: Mapping[Text, _Role]
     #: Round id, number of the post, and of the round.
@@ -72,7 +75,9 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         header=now.header_entries,
         total=now.total,
         settled=now.closed_prefix,
-        failed=now.failed,
+        failed=now.hidden,
+        undone=now.undone,
+        continued=tuple((number, *copies) for number, copies in now.continued.items()),
         roles={name: _role_of(now, name) for name in names},
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
@@ -130,7 +135,9 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
         closed_prefix=body.settled,
         live=live,
         total=total,
-        failed=body.failed,
+        hidden=body.hidden,
+        undone=body.undone,
+        continued={number: (round_id, copied) for number, round_id, copied in body.continued},
         redactions=body.redactions,
         journals={name: JournalState(role.generation) for name, role in roles if role.generation is not None},
         reductions={name: Reductions(role.reductions.version) for name, role in roles if role.reductions},

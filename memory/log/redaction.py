@@ -92,6 +92,27 @@ def create_redaction(round_: Round, number: int) -> PostRedacted:
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 
 
+def create_redactions(now: Snapshot, place: int, number: int) -> dict[int, PostRedacted]:
+    """Return by round the records that erase a post of the round *place*, there and in its copies: a round from whose
+    inside the conversation went on is hidden, and another begins with copies of its posts."""
+    erased: dict[int, set[int]] = {}
+    todo = [(place, number)]
+    while todo:
+        at, post = todo.pop()
+        if post in erased.setdefault(at, set()):
+            continue
+        erased[at].add(post)
+        todo += [(at, one) for one in create_redaction(now.round_at(at), post).numbers]
+        for old, (round_id, copied) in now.continued.items():
+            new = now.number_of(round_id)
+            if new and post <= copied and at in (old, new):
+                todo.append((new if at == old else old, post))
+    return {
+        at: PostRedacted(round_id=now.round_at(at).id, numbers=tuple(sorted(posts)))
+        for at, posts in sorted(erased.items())
+    }
+
+
 def list_references(record: PostRedacted, number: int) -> tuple[str, ...]:
     """Return the references of the posts that *record* erases, in the round of that *number*."""
     return tuple(place_reference(number, place) for place in record.numbers)

@@ -1,27 +1,26 @@
 """Closed rounds that are read from the store when somebody asks, and kept in a bounded cache.
 
-The state of such a round is not looked up here: a snapshot knows which rounds had failed when it was taken.
+The state of such a round is not looked up here: a snapshot knows which rounds were hidden when it was taken.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, kinds_of
+from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, RoundUndone, kinds_of
 from ..errors import NewerVersion, SessionPurged, StoreDamaged
 from ..hooks import renew_after_fork
-from ..rounds import Round, copy_with
+from ..rounds import Round
 from ..stores.base import Store
 from .state import BATCH, ClosedRounds, OpenRound, start_round
 
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
 MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
 
-_KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, PostRedacted)
+_KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, RoundUndone, PostRedacted)
 
 
 def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
@@ -70,17 +69,14 @@ class StoredRounds(ClosedRounds):
             for round_id in list(self.numbers)[: len(self.numbers) // 2]:  # the older half: they can be found again
                 self.numbers.pop(round_id, None)
 
-    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:
+    def round(self, number: int, closed_prefix: int) -> Round:
         with self._lock:
             cached = self._cache.get(number)
             if cached is not None:
                 with suppress(KeyError):  # dropped by a signal's handler that came between, and read others
                     self._cache.move_to_end(number)
             changes, width = self._changes, self._width
-        found = cached[0] if cached is not None else self._read(number, closed_prefix, width, changes)
-        place = bisect_left(failed, number)
-        state = "failed" if place < len(failed) and failed[place] == number else "finished"
-        return found if found.state == state else copy_with(found, state=state)
+        return cached[0] if cached is not None else self._read(number, closed_prefix, width, changes)
 
     def before(self, number: int, entry: int) -> Round:
         entries = self.store.read_rounds(self.session, number, number)

@@ -18,6 +18,7 @@ from ..entries import (
     ReductionPublished,
     ReductionWithdrawn,
     RoundOpened,
+    RoundUndone,
     decode,
     kinds_of,
 )
@@ -33,7 +34,9 @@ from ..errors import (
     StoreReadOnly,
     UnknownRound,
 )
+from ..events import Redacted, Rewound
 from ..hooks import describe, renew_after_fork
+from ..references import range_reference
 from ..rounds import Clock, Record, new_id
 from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
@@ -47,9 +50,11 @@ _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 CHECKPOINT_EVERY = 1_000
 #: Entries that are taken in at once.
 PAGE = 256
-_TEXTS = kinds_of(RoundOpened, PostAdded)
+_TEXTS, _UNDOING = kinds_of(RoundOpened, PostAdded), kinds_of(RoundUndone)
 _NO_ENTRIES: frozenset[str] = frozenset()
-_NOTHING: tuple[tuple[str, ...], ...] = ()
+#: What happened to places, and their references.
+News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
+_NO_NEWS: tuple[News, ...] = ()
 
 
 class Log(ABC):
@@ -72,7 +77,7 @@ class Log(ABC):
         self._is_indexed = "indexed" in store.capabilities
         self._behind = False  # whether the log may have entries of ours that are not known here
         self._heard = False  # whether entries of others were read that were not announced yet
-        self._gone = _NOTHING  # references of posts that others erased, not announced yet
+        self._news = _NO_NEWS  # what others erased and undid, not announced yet
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
         self._after_fork()
         renew_after_fork(self)
@@ -88,7 +93,7 @@ class Log(ABC):
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
         self._told = self.snapshot.total  # number of the last announced round
-        self._heard, self._gone = False, _NOTHING
+        self._heard, self._news = False, _NO_NEWS
         if take_over:
             live = self.snapshot.live.values()
             self._taken_over = tuple(item.opened.round_id for item in live if item.state == "created")
@@ -107,8 +112,8 @@ class Log(ABC):
         self._writer, self._made = new_id()[:24], itertools.count()  # ids of entries: random, then a running number
 
     @abstractmethod
-    def _announce(self, rounds: Iterable[int] = (), erased: Iterable[tuple[str, ...]] = ()) -> None:
-        """Announce references of *erased* posts and numbers of new *rounds*, and that something happened."""
+    def _announce(self, rounds: Iterable[int] = (), news: Iterable[News] = ()) -> None:
+        """Announce *news* and numbers of new *rounds*, and that something happened."""
 
     @abstractmethod
     def _report_checkpoint(self, error: str) -> None:
@@ -138,7 +143,7 @@ class Log(ABC):
         """
         if made_at is None and records is not None:
             made_at = self._clock()
-        rounds, gone, heard, written = range(0), _NOTHING, False, False
+        rounds, news, heard, written = range(0), _NO_NEWS, False, False
         try:
             with self._lock:
                 if self._writing:
@@ -158,12 +163,12 @@ class Log(ABC):
                             written = not said or self._append_all(now, said, made_at)
                     now = self.snapshot
                 finally:
-                    told, total, gone = self._told, self.snapshot.total, self._gone
+                    told, total, news = self._told, self.snapshot.total, self._news
                     rounds, heard = range(told + 1, total + 1), self._heard
-                    self._told, self._heard, self._gone, self._writing = max(told, total), False, _NOTHING, False
+                    self._told, self._heard, self._news, self._writing = max(told, total), False, _NO_NEWS, False
         finally:
-            if rounds or gone or heard or (emit and written):
-                self._announce(rounds, gone)
+            if rounds or news or heard or (emit and written):
+                self._announce(rounds, news)
         if written and self._is_indexed:
             self._keep_checkpoint(now)
         return now, heard
@@ -230,11 +235,14 @@ class Log(ABC):
             raise SessionPurged.at(before) from cause
         redacted: set[int] = set()
         size = PAGE
-        while size == PAGE:
+        while size >= PAGE:
             page: list[Entry] = []
             records: list[Record | None] = []
             try:
                 page.extend(itertools.islice(entries, PAGE))
+                # All rounds that a rewind undoes at once: nobody sees half of it.
+                while page and page[-1].kind in _UNDOING and (more := next(entries, None)) is not None:
+                    page.append(more)
             finally:
                 if page:
                     try:
@@ -268,13 +276,16 @@ class Log(ABC):
                     if holds_erased_text(present, record):
                         self._to_erase[entry.number] = number
                 self._apply([entry], [record])
-                self._gone += (list_references(record, number),)
+                self._news += ((Redacted, list_references(record, number)),)
                 start = place + 1
             elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
                 numbers[record.reduction.round_id] = entry.round
             elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned)):
                 numbers[record.round_id] = entry.round
         self._apply(page[start:], records[start:])
+        undone = [entry.round for entry in page if entry.kind in _UNDOING and entry.id not in own]
+        if undone:
+            self._news += ((Rewound, tuple(map(range_reference, undone, undone))),)
 
     def _apply(self, entries: Sequence[Entry], records: Sequence[Record | None]) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from ..entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    RoundUndone,
     UsageRecorded,
 )
 from ..errors import NewerVersion, SessionPurged, StoreDamaged, StoreError
@@ -53,6 +55,9 @@ MAX_UNPACKED, MAX_NEWEST = 1, 4
 MAX_RECORDS = 4_096
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
+
+
+_STATES: Mapping[type[Record | None], RoundState] = {RoundFailed: "failed", RoundUndone: "undone"}
 
 
 @dataclass(slots=True, repr=False)
@@ -106,8 +111,8 @@ class OpenRound:
             left = without(self.round, record.numbers)
             opened = copy_with(opened, user_query=left.user_query, extra=left.extra)
             posts = list(left.post_list)  # readers hold the old list
-        elif state != "failed":
-            state = "failed" if type(record) is RoundFailed else "finished"
+        elif state not in ("failed", "undone"):
+            state = _STATES.get(type(record), "finished")
         first_entry, last_entry = self.first_entry, entry or self.last_entry
         return OpenRound(opened, self.number, answered, posts, count, state, speakers, first_entry, last_entry)
 
@@ -134,14 +139,14 @@ class ClosedRounds:
         """Return the number of a round that is not in ``numbers``; 0 if there is none."""
         return 0
 
-    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002  (the list knows)
-        """Return a round as it was when so many rounds were closed, and those numbers had failed."""
+    def round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002  (the list knows)
+        """Return a round as it was when so many rounds were closed. Its state may be out of date."""
         found = self._rounds[number - 1]
         return found if isinstance(found, Round) else unpack_round(found)
 
     def before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
         """Return a round as the entries before that of number *entry* make it."""
-        return self.round(number, number, ())
+        return self.round(number, number)
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         """Take over the *rounds* behind the first *closed_prefix*, which are closed."""
@@ -156,7 +161,7 @@ class ClosedRounds:
         # Readers hold the list, so it is copied. This is rare, and the only step whose cost grows with the history.
         copy = ClosedRounds(self.store, self.session)
         copy.numbers, copy._rounds = self.numbers, self._rounds[:closed_prefix]
-        copy._rounds[number - 1] = pack_round(change(self.round(number, closed_prefix, ())))
+        copy._rounds[number - 1] = pack_round(change(self.round(number, closed_prefix)))
         return copy
 
     def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
@@ -207,7 +212,7 @@ class ResidentRounds(ClosedRounds):
         #: The rounds that were changed since, by number; replaced, never changed.
         self._changed: Mapping[int, tuple[Any, ...]] = {}
 
-    def round(self, number: int, closed_prefix: int, failed: Sequence[int]) -> Round:  # noqa: ARG002
+    def round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002
         newest = self._newest[number % MAX_NEWEST]
         if newest is not None and newest.number == number:
             return newest
@@ -238,7 +243,7 @@ class ResidentRounds(ClosedRounds):
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ResidentRounds:
         copy = ResidentRounds(self.store, self.session)
         copy.numbers, copy._spans = self.numbers, self._spans
-        copy._changed = {**self._changed, number: pack_round(change(self.round(number, closed_prefix, ())))}
+        copy._changed = {**self._changed, number: pack_round(change(self.round(number, closed_prefix)))}
         return copy
 
 
@@ -259,8 +264,11 @@ class Snapshot(ValueObject):
     live: dict[int, OpenRound] = field(default_factory=dict)
     #: How many rounds there are in all.
     total: int = 0
-    #: Numbers of the failed rounds, ascending.
-    failed: tuple[int, ...] = ()
+    #: Numbers of the rounds that failed or were undone, ascending; and of those that were undone.
+    hidden: tuple[int, ...] = ()
+    undone: tuple[int, ...] = ()
+    #: By the number of an undone round: the id of the round that begins with copies of its posts, and how many.
+    continued: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     #: Grows whenever a closed round, or what is shown in its place, changed: then caches made from those are void.
     epoch: int = 0
     #: By role: its state, and its publications that were not reverted, oldest first: each the number of the entry and
@@ -308,13 +316,19 @@ class Snapshot(ValueObject):
         return number if number <= self.total else 0
 
     def round_at(self, number: int) -> Round:
-        """Return the round of that number, failed or not; there must be one. May raise ``StoreError``."""
+        """Return the round of that number, hidden or not; there must be one. May raise ``StoreError``."""
         if number > self.closed_prefix:
             return self.live[number].round
-        return self.archive.round(number, self.closed_prefix, self.failed)
+        found, state = self.archive.round(number, self.closed_prefix), self._closed_state(number)
+        return found if found.state == state else copy_with(found, state=state)
+
+    def _closed_state(self, number: int) -> RoundState:
+        if not _has(self.hidden, number):
+            return "finished"
+        return "undone" if _has(self.undone, number) else "failed"
 
     def round(self, round_id: str) -> Round | None:
-        """Return a round, failed or not; None if there is none of that id."""
+        """Return a round, hidden or not; None if there is none of that id."""
         number = self.number_of(round_id)
         return self.round_at(number) if number else None
 
@@ -323,7 +337,7 @@ class Snapshot(ValueObject):
         number = self.number_of(round_id)
         if number in self.live:
             return self.live[number].state
-        return ("failed" if number in self.failed else "finished") if number else None
+        return self._closed_state(number) if number else None
 
     def open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None if there is none of that id."""
@@ -429,6 +443,17 @@ class Snapshot(ValueObject):
         return self.with_pinned(one for one in self.pinned if (one.round_id, one.number) not in gone)
 
 
+def _has(numbers: Sequence[int], number: int) -> bool:
+    place = bisect_left(numbers, number) if numbers else 0
+    return place < len(numbers) and numbers[place] == number
+
+
+def _insert(numbers: Sequence[int], number: int) -> tuple[int, ...]:
+    left = list(numbers)
+    insort(left, number)
+    return tuple(left)
+
+
 def _span(one: Reduction) -> tuple[int, int]:
     return one.first_number, one.last_number  # no two live ones of a round overlap
 
@@ -457,7 +482,7 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
             now = now.copy_with(number=number, last=entry.id, live=live, total=total)
         else:
             now = now.copy_with(number=number, last=entry.id)
-            if type(record) is RoundFinished or type(record) is RoundFailed:
+            if type(record) is RoundFinished or type(record) is RoundFailed or type(record) is RoundUndone:
                 now = _close(now, record)
             elif type(record) is HeaderAdded:
                 now = now.copy_with(header=(*now.header, record.post), header_entries=(*now.header_entries, number))
@@ -468,19 +493,20 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
     return now
 
 
-def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
+def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:
     """Return the snapshot after a round was closed. Closed rounds before the first open one go to the archive."""
-    state, fails = now.state_of(record.round_id), type(record) is RoundFailed
+    state, hides = now.state_of(record.round_id), type(record) is not RoundFinished
     if state is None:
         raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
-    if state == "failed" or (state == "finished" and not fails):
+    if state in ("failed", "undone") or (state == "finished" and not hides):
         return now
     number, closed_prefix = now.number_of(record.round_id), now.closed_prefix
-    if fails:
-        now = without_failed(now.copy_with(failed=tuple(sorted((*now.failed, number)))), number)
+    if hides:
+        now = withdraw_covering(now.copy_with(hidden=_insert(now.hidden, number)), number)
+        if type(record) is RoundUndone:
+            now = _undo(now, record, number)
         if number <= closed_prefix:
-            archive = now.archive.with_change(closed_prefix, number, lambda round_: copy_with(round_, state="failed"))
-            return now.copy_with(archive=archive, epoch=now.epoch + 1)
+            return now.copy_with(epoch=now.epoch + 1)
     live = now.live | {number: now.live[number].after(record, now.number)}
     closed = list(takewhile(lambda item: item.state != "created", live.values()))
     if closed:
@@ -488,16 +514,30 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed) -> Snapshot:
     return now.copy_with(closed_prefix=closed_prefix + len(closed), live=live)
 
 
-def without_failed(now: Snapshot, number: int) -> Snapshot:
-    """Return the snapshot without the compactions that cover a failed round, so that nothing tells of it. Each role
-    that loses one gets a new generation: a summary that is being made from that one tells of the round, too.
+def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
+    """Return the snapshot without the compactions that cover a round, which is hidden now, so that nothing tells of it.
+    Each role that loses one gets a new generation: a summary that is being made from that one tells of the round, too.
 
-    May raise ``StoreError``, because it reads the compaction that is shown instead: try it before the failure is
-    written."""
-    for role, state in now.journals.items():
-        left = now.published_before(role, number)
-        if len(left) < len(now.published.get(role, ())):
+    May raise ``StoreError``, because it reads the compaction that is shown instead: try it before the round is hidden
+    in the log."""
+    for role, published in now.published.items():
+        if any(end >= number for _, end in reversed(published)):  # the last one reaches furthest
+            state, left = now.journal(role), now.published_before(role, number)
             now = now.with_publications(role, state.generation + 1, left, revert_round_id=state.revert_round_id)
+    return now
+
+
+def _undo(now: Snapshot, record: RoundUndone, number: int) -> Snapshot:
+    """Return the snapshot without the pins of an undone round. The next prompts have other lengths."""
+    continued = now.continued
+    if record.continued_in:
+        continued = {**continued, number: (record.continued_in, record.copied)}
+    usages = now.usages
+    for role in [role for role, usage in usages.items() if usage.input_tokens is not None]:
+        usages = forget_length(usages, role)
+    now = now.copy_with(undone=_insert(now.undone, number), continued=continued, usages=usages)
+    if any(one.round == number for one in now.pinned):
+        now = now.with_pinned(one for one in now.pinned if one.round != number)
     return now
 
 

@@ -18,6 +18,7 @@ from ..entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    RoundUndone,
     UsageRecorded,
 )
 from ..errors import Conflict, StoreBusy
@@ -35,7 +36,11 @@ BLOCK = 16
 #: texts and numbers. An entry with its record takes four objects.
 _Line = tuple[Any, ...]
 _OPENED, _POST, _REDACTED = NAMES[RoundOpened], NAMES[PostAdded], NAMES[PostRedacted]
-_STATES: Mapping[str, RoundState] = {NAMES[RoundFinished]: "finished", NAMES[RoundFailed]: "failed"}
+_STATES: Mapping[str, RoundState] = {
+    NAMES[RoundFinished]: "finished",
+    NAMES[RoundFailed]: "failed",
+    NAMES[RoundUndone]: "undone",
+}
 _OF_TURNS = frozenset((_OPENED, _POST, *_STATES, NAMES[UsageRecorded]))
 
 
@@ -110,7 +115,7 @@ class InMemoryStore(Store):
                 for entry in entries:
                     record, pack = entry._record, PACK.get(entry.kind)
                     head = entry.id, entry.kind, pack_stamp(entry.created_at), entry.round, entry.version
-                    if record is None or pack is None or entry._body is not None or entry.version != BODY_VERSION:
+                    if record is None or pack is None or entry._body is not None or entry.version > BODY_VERSION:
                         lines.append((*head, entry.body))
                     else:
                         lines.append((*head, None, *pack(record.__dict__)))
@@ -175,7 +180,7 @@ class InMemoryStore(Store):
             if not 1 <= number <= len(log):
                 raise KeyError(f"this session has no entry {number}; it has {len(log)}")
             id_, kind, created_at, round_, *_ = next(_unpack(log[number - 1 : number], number - 1))
-            line = (id_, kind if body else "redacted", created_at, round_, BODY_VERSION, body or "{}")
+            line = (id_, kind if body else "redacted", created_at, round_, 1, body or "{}")
             block, start = log[number - 1], (number - 1) // BLOCK * BLOCK
             if isinstance(block, bytes):
                 lines = marshal.loads(block)  # noqa: S302

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
 
-from ..entries import BODY_VERSION, Entry, RoundOpened
+from ..entries import Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escape, key_of, unescape
 from .connections import SELECT_VERSION, Connections, Dialect
@@ -217,7 +217,7 @@ class SqlStore(Store):
 
         def erase(connection: Connection) -> None:
             for number, body in bodies.items():
-                values = {"body": body or "{}", "kind": None if body else "redacted", "version": BODY_VERSION}
+                values = {"body": body or "{}", "kind": None if body else "redacted", "version": 1}
                 where = {"key": key, "number": number}
                 if not connection.execute(_REDACT, values | where).rowcount:
                     end = connection.execute(_END, where).scalar_one()

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, in
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
-from ..entries import RoundFailed, kinds_of
+from ..entries import RoundFailed, RoundUndone, kinds_of
 from .base import FoundText, FoundTexts, StoredText, escape, key_of, storable, unescape
 
 #: A text's id is its session's number times this, plus a counter, so each session is a range of SQLite's trigram index.
@@ -33,7 +33,7 @@ _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "t
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
 _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
-_FAILED = kinds_of(RoundFailed)
+_HIDING = kinds_of(RoundFailed, RoundUndone)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
 _SESSIONS = table("compactor_sessions", column("id"), column("key"))
 _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))
@@ -167,7 +167,7 @@ def keep_texts(connection: Connection, key: str, first: int, last: int, texts: S
 
 
 def find_texts(connection: Connection, key: str, words: Sequence[str], role: str) -> FoundTexts:
-    """Return the texts that contain any of *words*, as *role* sees them, without those of failed rounds.
+    """Return the texts that contain any of *words*, as *role* sees them, without those of hidden rounds.
 
     The empty role sees all texts. Holds at most a page of texts at a time. Not for use in a transaction.
     """
@@ -175,7 +175,7 @@ def find_texts(connection: Connection, key: str, words: Sequence[str], role: str
     if session is None:
         return FoundTexts((), 0, 0)
     c, entries, totals = _TEXTS.c, _ENTRIES.c, _TOTALS.c
-    failed = select(entries.round).where(entries.session == session, entries.kind.in_(_FAILED))
+    hidden = select(entries.round).where(entries.session == session, entries.kind.in_(_HIDING))
     seen: list[ColumnElement[bool]] = []
     names = [_ALL]
     if role:
@@ -183,8 +183,8 @@ def find_texts(connection: Connection, key: str, words: Sequence[str], role: str
         seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == name, c.receiver == name))
     sums = select(func.sum(totals.texts), func.sum(totals.characters))
     total, characters = connection.execute(sums.where(totals.session == session, totals.name.in_(names))).one()
-    # Few: a round that failed before its texts were indexed has none.
-    gone = select(func.count(), func.sum(c.length)).where(c.session == session, c.round.in_(failed), *seen)
+    # Few: a round that was hidden before its texts were indexed has none.
+    gone = select(func.count(), func.sum(c.length)).where(c.session == session, c.round.in_(hidden), *seen)
     gone_texts, gone_characters = connection.execute(gone).one()
     total = int(total or 0) - int(gone_texts)
     characters = int(characters or 0) - int(gone_characters or 0)
@@ -192,7 +192,7 @@ def find_texts(connection: Connection, key: str, words: Sequence[str], role: str
         return FoundTexts((), total, characters)
     words = [*map(storable, words)]
     matching = match_words(connection, session, words)
-    query = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(failed), *seen)
+    query = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(hidden), *seen)
     if _is_postgres(connection):
         connection.exec_driver_sql("BEGIN")  # its cursors end with their transaction
     with connection.execute(query, execution_options={"yield_per": PAGE}) as rows:

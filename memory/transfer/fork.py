@@ -16,6 +16,7 @@ from ..entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    RoundUndone,
     UsageRecorded,
     kinds_of,
 )
@@ -83,7 +84,7 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
     """
     numbers: dict[str, int] = {}
     ends_by_role: dict[str, list[int]] = {}  # the last rounds of its compactions that are not reverted
-    failed: set[str] = set()
+    hidden: set[str] = set()
     for entry in log:
         if entry.kind in _POSTS and entry.round > at_round:
             continue  # not even read: a fork before a damaged post is a way to go on
@@ -92,9 +93,9 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
             numbers[record.round_id] = len(numbers) + 1
         about = round_id_of(record)
         place = entry.round if about is None else numbers.get(about, 0)
-        fails = type(record) is RoundFailed and about not in failed
-        if fails or type(record) is PostRedacted:
-            failed |= {about or ""} if fails else set()
+        hides = type(record) in (RoundFailed, RoundUndone) and about not in hidden
+        if hides or type(record) is PostRedacted:
+            hidden |= {about or ""} if hides else set()
             for role, ends in ends_by_role.items():
                 ends_by_role[role] = [end for end in ends if end < place]
         stays = (place or len(numbers)) <= at_round

@@ -21,6 +21,7 @@ from ..entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    RoundUndone,
 )
 from ..errors import Conflict, MessageError, NewerVersion, SessionPurged, StoreDamaged, StoreError
 from ..rounds import Record, freeze
@@ -258,7 +259,7 @@ class LogValidator:
                 if not last < post.number <= number:
                     return "the post's number is not the next"
                 self._last_post[place] = post.number
-            case RoundFinished() | RoundFailed():
+            case RoundFinished() | RoundFailed() | RoundUndone():
                 self._open.discard(place)
             case PostPinned(number=pinned) if not 0 <= pinned <= last:
                 return "there is no such post"

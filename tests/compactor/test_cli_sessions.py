@@ -180,6 +180,7 @@ def test_what_a_session_is_now_is_shown(url: str, shop: Memory) -> None:
         "last_activity": last.created_at.isoformat(),
         "open_rounds": [6],
         "failed_rounds": [2],
+        "undone_rounds": [],
         "system_messages": 1,
         "pins": ["r2.p0"],
     }

@@ -34,6 +34,7 @@ from memory.entries import (
     RoundFailed,
     RoundFinished,
     RoundOpened,
+    RoundUndone,
     ShownRecorded,
     StandIn,
     UsageRecorded,
@@ -63,6 +64,7 @@ RECORDS: list[Record] = [
     PostAdded(round_id="r", post=POST),
     RoundFinished(round_id="r"),
     RoundFailed(round_id="r"),
+    RoundUndone(round_id="r", continued_in="q", copied=2),
     CompactionPublished(
         role="Planner",
         compaction=CompactedMessage(

@@ -617,7 +617,7 @@ def test_what_was_erased_can_be_asked_for(store: type[InMemoryStore]) -> None:
 NOTHING_SAID = {
     "round_id", "round_ids", "role", "digest", "base", "kind", "strategy", "model", "usage", "checks",
     "generation", "number", "numbers", "first_number", "last_number", "pinned", "tokens_before", "tokens_after",
-    "input_tokens", "counted", "current", "cached_tokens", "created_at", "name",
+    "input_tokens", "counted", "current", "cached_tokens", "created_at", "name", "continued_in", "copied",
 }  # fmt: skip
 #: A system message is of no round, so nobody can erase it by one; events hold facts without content.
 NOT_OF_POSTS = {HeaderAdded, EventRecorded}

@@ -366,7 +366,7 @@ class Window:
         for round_id, posts in now.erased.items():
             if new := posts[len(before.erased.get(round_id, ())) :]:
                 erased[now.number_of(round_id)] = new
-        erased |= dict.fromkeys(set(now.failed).difference(before.failed), _ALL_POSTS)
+        erased |= dict.fromkeys(set(now.hidden).difference(before.hidden), _ALL_POSTS)
         if erased:
             self._drop(self._find_stale(erased))
 
@@ -428,7 +428,7 @@ class Window:
             direct = self._state.direct[: record.direct_before] + record.direct
             direct = tuple(id_ for id_ in direct if id_ in self._stand_ins)
             self._state = copy_with(record, made=(), direct=direct, direct_before=0)
-        self._drop(stale | self._find_stale(dict.fromkeys(self._snapshot.failed, _ALL_POSTS)))
+        self._drop(stale | self._find_stale(dict.fromkeys(self._snapshot.hidden, _ALL_POSTS)))
 
     # -- as a state dict -----------------------------------------------------------------------------------------------
 
@@ -500,11 +500,11 @@ class Window:
 
 
 def _read_round(snapshot: Snapshot, rounds: Rounds, number: int) -> dict[int, Message]:
-    """Return the messages of a round by their posts' numbers; none if it failed."""
+    """Return the messages of a round by their posts' numbers; none if it is hidden."""
     if number == 0:
         return dict(enumerate(map(from_post, snapshot.header), 1))
     round_ = rounds[number - 1] if number <= len(rounds) else None
-    if round_ is None or round_.state == "failed":
+    if round_ is None or round_.is_hidden:
         return {}
     messages, numbers = list(from_round(round_, ASSISTANT)), [post.number for post in round_.post_list]
     if query_message(round_) is not None:  # a post that repeats it is no message

@@ -1,0 +1,89 @@
+"""Going on from an earlier place: what is undone behind it, one entry a round.
+
+A place inside a round undoes all of that round, and a new one begins with copies of the posts up to there. So the posts
+of a closed round stay as they are, and whatever was made from a round is true of it or goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..entries import PostAdded, PostPinned, RoundUndone
+from ..errors import UnknownReference
+from ..messages import query_message
+from ..overlays import tie_calls
+from ..references import Reference, parse_reference, place_reference
+from ..rounds import Record, Round, copy_with
+
+if TYPE_CHECKING:
+    from .state import Snapshot
+
+
+def read_place(now: Snapshot, ref: str) -> Reference:
+    """Return the place that *ref* names, if the conversation can go on from there: ``r5``, ``r5.p3`` or ``r0``. Raises
+    ``UnknownReference``."""
+    place = parse_reference(ref)
+    number, post = place.first, place.first_post
+    if (number, post) != (place.last, place.last_post):
+        raise UnknownReference(
+            f"{ref} names several places; give the one behind which all is undone, such as r5 or r5.p3"
+        )
+    if number > now.total or (number == 0 and post is not None):
+        raise UnknownReference(f"there is no {ref}: this session has {now.total} rounds; r0 is their beginning")
+    if number == 0:
+        return place
+    round_ = now.round_at(number)
+    if round_.is_hidden:
+        how = "was undone" if round_.state == "undone" else "has failed"
+        raise UnknownReference(
+            f"round {number} {how}: nothing goes on from {ref}; give a place in a round that is shown"
+        )
+    if post is not None:
+        if post not in (0, *(one.number for one in round_.post_list)) or (post == 0 and query_message(round_) is None):
+            raise UnknownReference(f"there is no {ref} in this session")
+        if (safe := floor_cut(round_, post)) != post:
+            remedy = f"give {place_reference(number, safe)}, before the call, or a place behind the results"
+            raise UnknownReference(f"{ref} stands between a call and its results; {remedy}")
+    return place
+
+
+def floor_cut(round_: Round, post: int) -> int:
+    """Return the number of the last post up to *post* behind which no call is parted from its results."""
+    closed = copy_with(round_, state="finished")  # here, a call that waits for results ends where it stands
+    callers = {one.send_from for one in round_.post_list if one.tool_calls}
+    spans = {span for caller in callers for span in tie_calls(closed, caller).values()}
+    while torn := [first for first, last in spans if first <= post < last]:
+        post = min(torn) - 1
+    return post
+
+
+def part_to_copy(now: Snapshot, place: Reference) -> Round | None:
+    """Return the round at *place* with its posts up to there, if the conversation goes on inside it. None if *place* is
+    a whole round, or the end of an open one: that goes on as it is."""
+    if place.first_post is None:
+        return None
+    round_, post = now.round_at(place.first), place.first_post
+    left = tuple(one for one in round_.post_list if one.number <= post)
+    return None if not round_.closed and len(left) == len(round_.post_list) else copy_with(round_, post_list=left)
+
+
+def undo_after(now: Snapshot, last: int, ids: Mapping[int, str]) -> dict[int, RoundUndone]:
+    """Return by number the records that undo every round behind the first *last*, oldest first. *ids* are the ids of
+    rounds by number, as far as they are known."""
+    behind = sorted(set(range(last + 1, now.total + 1)).difference(now.hidden))
+    return {number: RoundUndone(round_id=ids.get(number) or now.round_at(number).id) for number in behind}
+
+
+def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
+    """Yield the records behind its opening that make the round *round_id* of *part*, with its pins."""
+    for post in part.post_list:
+        yield PostAdded(round_id=round_id, post=post)
+    for pinned in now.pinned:
+        if pinned.round == part.number and pinned.number <= last_number(part):
+            yield PostPinned(round_id=round_id, number=pinned.number)
+
+
+def last_number(round_: Round) -> int:
+    """Return the number of the last post; 0 if there is none."""
+    return round_.post_list[-1].number if round_.post_list else 0
