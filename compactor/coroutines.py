@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memory.errors import ContextError
@@ -56,7 +56,7 @@ class Coroutines:
     call_later: CallLater | None = None
     timeout: float = 0.0
     #: The loop of a host that entered the compactor with ``async with``.
-    host: AbstractEventLoop | None = field(default=None, init=False)
+    host: AbstractEventLoop | None = None
 
     def refuse_to_block(self, name: str) -> None:
         """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""

@@ -56,7 +56,10 @@ class Lane:
             self._calls.append((future, call))
             was_busy, self.is_busy = self.is_busy, True
         if not was_busy:
-            _io_threads.submit(self._serve)
+            try:
+                _io_threads.submit(self._serve)
+            except RuntimeError:  # no thread can be started: the loop is held up, and nothing is lost
+                self._serve()
         return await asyncio.wrap_future(future)
 
     def _serve(self) -> None:

@@ -22,6 +22,7 @@ from compactor import (
     compose,
     open_store,
 )
+from compactor.presets import MemoryWithCompress
 from compactor.testing import FakeClock
 
 
@@ -117,6 +118,20 @@ def test_a_host_that_leaves_cancels_the_call_and_nothing_hangs() -> None:
     assert compaction is not None
     assert compaction.summary.startswith(PRICES)
     assert compactor.stop()
+
+
+def test_the_presets_async_memory_asks_on_the_hosts_loop() -> None:
+    """``MemoryWithCompress`` is used with ``await``: an asynchronous model is asked on the loop that awaits it."""
+    later = Later()
+    talk = [{"role": ("user", "assistant")[number % 2], "content": "Item costs. " * 40} for number in range(12)]
+
+    async def serve() -> int:
+        memory = MemoryWithCompress(900, summarizer=later)
+        await memory.add(talk)
+        assert "11 euros" in str(await memory.get_memory())
+        return id(asyncio.get_running_loop())
+
+    assert later.loops == {asyncio.run(serve())}
 
 
 def test_waiting_on_the_loop_is_refused() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+from forks import needs_fork, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,43 @@ def test_other_calls_take_their_turn_behind_appends(url: str) -> None:
         await asyncio.to_thread(store.close)
 
     asyncio.run(serve())
+
+
+@needs_fork
+def test_a_forked_child_appends_in_its_own_loop() -> None:
+    """The parent's threads are not there; the child starts its own, and owes nothing to the parent's queue."""
+    run(
+        """
+        import asyncio, threading
+        from memory import InMemoryStore, Memory
+
+        class Remote(InMemoryStore):
+            is_resident = False
+
+            def append(self, *args):
+                begun.set()
+                assert go_on.wait(30)
+                super().append(*args)
+        """,
+        """
+        begun, go_on = threading.Event(), threading.Event()
+        memory = Memory("s", store=Remote())
+
+        async def parent():
+            waiting = asyncio.create_task(memory.aappend({"role": "user", "content": "parent"}))
+            await asyncio.to_thread(begun.wait)
+            code = exit_code(in_child(work))
+            go_on.set()
+            await waiting
+            assert code == 0, code
+            assert [message["content"] for message in memory.messages()] == ["parent"]
+
+        def work():
+            go_on.set()
+            asyncio.run(memory.aappend({"role": "user", "content": "child"}))
+            assert [message["content"] for message in memory.messages()] == ["child"]
+
+        asyncio.run(parent())
+        print("well")
+        """,
+    )

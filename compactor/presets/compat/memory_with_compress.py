@@ -27,6 +27,7 @@ from memory.messages import ASSISTANT, parse
 
 from ...acceptance.prohibitions import find_prohibitions
 from ...config import ConfigError
+from ...coroutines import Coroutines, coroutines_used
 from ...errors import SummaryRejected
 from ...events import Rejected
 from ...prompt.groups import Message
@@ -414,6 +415,7 @@ class MemoryWithCompress:
         if func is not None:
             return _check_answer(await _call(func, copy.deepcopy(unchanged), may_block=True)), None
         failed_checks: list[str] = []
+        token = coroutines_used.set(Coroutines(host=asyncio.get_running_loop()))
         try:
             return [await asyncio.to_thread(self._summarize, span, part, self._summarizer, failed_checks)], None
         except SummaryRejected as error:
@@ -424,6 +426,8 @@ class MemoryWithCompress:
                 return unchanged, error.check
             if TOO_LONG.isdisjoint(failed_checks):
                 raise
+        finally:
+            coroutines_used.reset(token)
         with contextlib.suppress(SummaryRejected):
             return [await asyncio.to_thread(self._summarize, span, part, ExtractiveSummarizer(), [])], failed_checks[-1]
         return unchanged, failed_checks[-1]

@@ -293,10 +293,7 @@ def test_a_schema_of_ones_own() -> None:
 
 
 def test_what_cannot_work_is_refused_when_it_is_made() -> None:
-    """A limit of nothing, a prompt without the messages, a schema without the text, an async summarizer."""
-
-    async def ask(_request: SummaryRequest) -> str:
-        return ""
+    """A limit of nothing, a prompt without the messages, a schema without the text."""
 
     class Other(MemoryCompressionSchema):
         pass
@@ -307,7 +304,6 @@ def test_what_cannot_work_is_refused_when_it_is_made() -> None:
         ({"max_token": True}, ConfigError, "max_token"),
         ({"customized_compression_prompt": "{max_token} {{messages_list_json"}, ConfigError, "messages_list_json"),
         ({"schema": Other}, ConfigError, "compressed_text"),
-        ({"summarizer": ask}, TypeError, "asynchronous"),
     ]
     for options, error, match in wrong:
         with pytest.raises(error, match=match):
