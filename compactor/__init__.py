@@ -6,6 +6,8 @@ the packages that were installed with this one.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ._interrupt import install_hook
 from ._siblings import ShadowedModule, require_siblings
 
@@ -56,24 +58,50 @@ from memory import (
     open_store,
 )
 
-from .background import CompactorStatus, ContextCompactor
+from ._later import import_later
 from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, acompose, budget_status, compose, warm_up
 from .config import CompactorConfig, ConfigError, Settings
-from .cost import Prices, cost_optimal, deferred
-from .cost.limits import Limits, LimitsStatus
-from .cycle import Strategy
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SpendExceeded, SummaryRejected
-from .events import Skip, log_events
 from .plan import Plan
-from .runner import State
-from .sessions import Session, Sessions, SessionsStatus
-from .strategies import compact_notes, compact_rounds, compact_view, compress_tool_runs, drop, offload_large, pin_system
-from .summarizers import OpenAISummarizer, Summarizer, SummarizerError, Summary, SummaryRequest
-from .summarizers.extractive import ExtractiveSummarizer
-from .timers import DaemonExecutor
+from .summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .tokens import TokenCounter, count_tokens
-from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
 from .view import View
+
+if TYPE_CHECKING:
+    from .background import CompactorStatus, ContextCompactor
+    from .cost import Prices, cost_optimal, deferred
+    from .cost.limits import Limits, LimitsStatus
+    from .cycle import Strategy
+    from .events import Skip, log_events
+    from .runner import State
+    from .sessions import Session, Sessions, SessionsStatus
+    from .strategies import (
+        compact_notes,
+        compact_rounds,
+        compact_view,
+        compress_tool_runs,
+        drop,
+        offload_large,
+        pin_system,
+    )
+    from .summarizers import ExtractiveSummarizer, OpenAISummarizer
+    from .timers import DaemonExecutor
+    from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
+else:
+    _LATER = {
+        "background": "CompactorStatus ContextCompactor",
+        "cost": "Prices cost_optimal deferred",
+        "cost.limits": "Limits LimitsStatus",
+        "cycle": "Strategy",
+        "events": "Skip log_events",
+        "runner": "State",
+        "sessions": "Session Sessions SessionsStatus",
+        "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
+        "summarizers": "ExtractiveSummarizer OpenAISummarizer",
+        "timers": "DaemonExecutor",
+        "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
+    }
+    __getattr__, __dir__ = import_later(__name__, _LATER)
 
 # Sessions, and what reads and keeps them.
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]

@@ -21,7 +21,6 @@ from memory.visibility import sees
 
 from .config import CompactorConfig
 from .errors import BudgetExceeded
-from .events import PlanFailed
 from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
@@ -188,6 +187,7 @@ def warm_up(model: str = "") -> None:
 
     For servers that start before their first user comes. Several threads may call it; all but one wait.
     """
+    from . import cost, cycle, runner, strategies  # noqa: F401  (what the first cycle loads)
     from .models import find_model
 
     find_model(model)
@@ -296,6 +296,8 @@ def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | Non
             plan = plan()
         text = plan_text(plan) if plan is not False and is_pending(plan) else None
     except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
+        from .events import PlanFailed
+
         memory.emit(PlanFailed(role=role, error=type(error).__name__))
         return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None

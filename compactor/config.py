@@ -1,6 +1,5 @@
 """The configuration of one compactor, and settings that give each role its own."""
 
-import difflib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
-from memory.arguments import ConfigError, WrongType, kind_of, number, require, require_role, whole_number
+from memory.arguments import ConfigError, WrongType, find_near, kind_of, number, require, require_role, whole_number
 from memory.rounds import FrozenModel, by_name, run_dump
 from memory.values import ValueObject
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
@@ -149,8 +148,8 @@ def _describe_problem(details: Any) -> tuple[str, str]:
     name = ".".join(map(str, details["loc"]))
     if details["type"] == "extra_forbidden":  # the value may be a secret, set here by mistake
         known = list(CompactorConfig.model_fields)
-        near = difflib.get_close_matches(name, known, 1)
-        return name, f"unknown; did you mean {near[0]!r}?" if near else f"unknown; there are {', '.join(known)}"
+        near = find_near(name, known)
+        return name, f"unknown; did you mean {near!r}?" if near else f"unknown; there are {', '.join(known)}"
     wanted = details["msg"].removeprefix("Input ")
     name = name.partition(".")[0]  # the field that holds it
     default = CompactorConfig.model_fields[name].default
@@ -352,8 +351,7 @@ def _find_nearest(key: str) -> str | None:
     known = [f"compaction.{name}" for name in _FIELDS]
     if _snake(role) not in _NO_ROLES:
         known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
-    near = difflib.get_close_matches(key.lower(), known, 1) if len(key) <= _MAX_KEY else ()
-    return near[0] if near else None
+    return find_near(key.lower(), known) if len(key) <= _MAX_KEY else None
 
 
 def _snake(role: str) -> str:

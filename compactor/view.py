@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -23,9 +23,11 @@ from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
 from .prompt.open_rounds import OpenAccount
 from .prompt.shorten import is_result
-from .summarize import Work
 from .summarizers.base import Continued
 from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
+
+if TYPE_CHECKING:
+    from .summarize import Work
 
 _NO_PINS: frozenset[int] = frozenset()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .errors import ContextError
@@ -32,6 +32,13 @@ class WrongType(ConfigError, TypeError):
 def kind_of(value: object) -> str:
     """Return the class of *value* for an error message, or say that it is a class itself."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def find_near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one of the *known* words that *word* is most likely meant to be; None if none is near."""
+    import difflib  # here: no program should pay for mistakes that it does not make
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), None)
 
 
 def require(name: str, value: object, kind: Any, wanted: str) -> None:

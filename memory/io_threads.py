@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .hooks import renew_after_fork
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 R = TypeVar("R")
 #: Calls that wait for a database at the same time; further ones queue.
@@ -50,6 +52,7 @@ class Lane:
         """Return the result of *call*. If the caller is cancelled, a call that was begun still ends, before the next
         one begins; any other is dropped."""
         import asyncio  # here: a program without an event loop should not pay for it
+        from concurrent.futures import Future
 
         future: Future[R] = Future()
         with self._lock:

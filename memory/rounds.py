@@ -3,7 +3,6 @@
 # Modules of pydantic models do not import annotations from __future__: pydantic would compile each of them again.
 
 import dataclasses
-import difflib
 import functools
 import math
 import os
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, S
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from .arguments import kind_of
+from .arguments import find_near, kind_of
 from .errors import MessageError
 
 __all__ = ["USER", "Attachment", "FrozenMapping", "Post", "Record", "Round", "RoundState", "ToolCall", "copy_with"]
@@ -263,8 +262,8 @@ def _fault(record: type[Record], fault: Any) -> str:
         case "missing":
             return f"{name}: is missing"
         case "extra_forbidden":
-            near = difflib.get_close_matches(name[:100], record.model_fields, 1)
-            return f"{name}: unknown" + (f"; did you mean {near[0]!r}?" if near else "")
+            near = find_near(name[:100], record.model_fields)
+            return f"{name}: unknown" + (f"; did you mean {near!r}?" if near else "")
         case "value_error":
             return f"{name}: {fault['ctx']['error']}"
     of_its_kind = fault["type"].startswith(("greater", "less"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memory.arguments import require
+from memory.arguments import find_near, require
 from memory.errors import ContextError
 from memory.patterns import compile_later
 from memory.values import ValueObject
@@ -256,8 +255,8 @@ def _is_prose(name: str) -> bool:
 def _nearest(name: str) -> str:
     """Return a hint with the shipped prompt most similar to *name*; empty if none is similar."""
     words = re.sub(r"\.ya?ml$|_compaction_prompt|_compression_prompt", "", name.lower()[:100])
-    near = difflib.get_close_matches(words, shipped(), 1)
-    return f"for the shipped prompt write {near[0]!r}; " if near else ""
+    near = find_near(words, shipped())
+    return f"for the shipped prompt write {near!r}; " if near else ""
 
 
 def contract(name: str) -> PromptTemplate:
@@ -314,8 +313,8 @@ def _parse(raw: bytes, name: str) -> PromptTemplate:
         )
     problems = []
     for key in (key for key in fields if key not in _KEYS):
-        near = difflib.get_close_matches(key[:100], _KEYS, 1)
-        remedy = f"did you mean {near[0]!r}?" if near else "a prompt has only 'version' and 'content'"
+        near = find_near(key[:100], _KEYS)
+        remedy = f"did you mean {near!r}?" if near else "a prompt has only 'version' and 'content'"
         problems.append(f"unknown key {key!r}; {remedy}")
     content, template = fields.get("content"), None
     if isinstance(content, yaml.ScalarNode) and content.tag == "tag:yaml.org,2002:str" and content.value.strip():

@@ -21,7 +21,6 @@ from memory.references import place_reference, post_reference, range_reference
 from memory.rounds import Round, cached_property, copy_with
 from memory.values import ValueObject
 
-from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS, Published
@@ -316,6 +315,8 @@ def _clip_compaction(
 
     def with_summary(summary: str) -> Message:
         return {**message, "content": copy_with(compaction, summary=summary).to_prompt()}
+
+    from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 
     prohibitions = compaction.extra.get(PROHIBITIONS, ())
     tokens = limit + MIN_CLIP - count_message(with_summary(""), count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import compress
 from operator import is_
 from typing import Any
 
+from memory.arguments import find_near
 from memory.messages import (
     FUNCTION,
     TOOL,
@@ -66,8 +66,8 @@ def parse_kind(name: object, *, stays: bool = False) -> str:
             raise ValueError(f"{name!r} stays whatever a rule says: leave it out")
     if letters in _STAYS:
         return name
-    if near := difflib.get_close_matches(letters, _KIND_BY_SPELLING, 1, 0.8):
-        raise ValueError(f"there is no kind {name!r}; did you mean {_KIND_BY_SPELLING[near[0]]!r}?")
+    if near := find_near(letters, _KIND_BY_SPELLING, 0.8):
+        raise ValueError(f"there is no kind {name!r}; did you mean {_KIND_BY_SPELLING[near]!r}?")
     if name != name.lower():
         kinds = ", ".join(dict.fromkeys(_KIND_BY_SPELLING.values()))
         raise ValueError(

@@ -1,9 +1,19 @@
 """Summarizers: they write the text of a summary. None imports a model's client before its first call."""
 
-from .answers import as_summarizer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._later import import_later
 from .base import Continued, Summarizer, SummarizerError, Summary, SummaryRequest
-from .extractive import ExtractiveSummarizer
-from .openai import OpenAISummarizer
+
+if TYPE_CHECKING:
+    from .answers import as_summarizer
+    from .extractive import ExtractiveSummarizer
+    from .openai import OpenAISummarizer
+else:
+    _LATER = {"answers": "as_summarizer", "extractive": "ExtractiveSummarizer", "openai": "OpenAISummarizer"}
+    __getattr__, __dir__ = import_later(__name__, _LATER)
 
 __all__ = [
     "Continued",

@@ -32,6 +32,22 @@ print(*(name for name in compiled if name.partition(".")[0] in ("compactor", "me
     assert run(code) == []
 
 
+@pytest.mark.parametrize("package", ["compactor", "compactor.summarizers"])
+def test_each_public_name_is_there_from_the_start(package: str) -> None:
+    """Whether it was imported with the package or is when it is first used; and no other name is."""
+    code = f"""
+import importlib
+package = importlib.import_module({package!r})
+assert set(package.__all__) <= set(dir(package))
+assert not [name for name in package.__all__ if not hasattr(package, name)]
+assert getattr(package, "events", None) or package.base  # a module of it
+package.ZZZ
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1] == f"AttributeError: module '{package}' has no attribute 'ZZZ'"
+
+
 @pytest.mark.parametrize("model", ["", "gpt-4o"])
 def test_after_warming_up_the_first_turn_loads_nothing(model: str) -> None:
     """Neither a module nor an encoding is left for the first user to wait for, in the turn or in the background."""

@@ -31,7 +31,7 @@ LAYERS = """
     compactor.acceptance
     compactor.summarizers compactor.transcript
     compactor.prompt compactor.host_rounds compactor.tokens compactor.models compactor.plan
-    compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._interrupt
+    compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._later compactor._interrupt
 
     prompts
 
@@ -69,7 +69,16 @@ HEAVY = (
     "genai_prices",
     "yaml",
     "regex",
+    "concurrent.futures",
+    "logging",
+    "difflib",
     # Parts of ours that a first prompt does not need.
+    "compactor.acceptance",
+    "compactor.cycle",
+    "compactor.events",
+    "compactor.strategies",
+    "compactor.summarizers.content",
+    "compactor.summarizers.openai",
     "compactor.summarizers.choice",
     "compactor.summarizers.statements",
     "memory.log.checkpoint",
@@ -183,9 +192,9 @@ def test_packages_say_what_is_public() -> None:
             continue
         bound = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         bound |= {target.id for node in tree.body for target in _targets(node)}
-        bound |= {
-            alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-        }
+        later = [inner for node in tree.body if isinstance(node, ast.If) for inner in node.body]
+        imports = [node for node in [*tree.body, *later] if isinstance(node, ast.ImportFrom)]
+        bound |= {alias.asname or alias.name for node in imports for alias in node.names}
         assert set(exported) <= bound, f"{module}: {set(exported) - bound}"
 
 
