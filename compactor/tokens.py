@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from memory.hooks import renew_after_fork
+from memory.messages import NATIVE
 from memory.patterns import compile_later
 from memory.references import floor_boundary
 
@@ -43,6 +44,8 @@ MESSAGE_TOKENS = 4
 PROMPT_TOKENS = 3
 #: Maximum tokens of an image at high detail, and at low detail. Images are not decoded.
 IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
+#: Keys of encrypted text. Its base64 has four characters for three bytes, and a token is about four bytes.
+_OPAQUE = frozenset(("signature", "data", "encrypted_content", "thought_signature", "thoughtSignature"))
 #: Maximum characters without white space that are counted exactly, in about 10 ms.
 MAX_EXACT_RUN = 100_000
 _RUN = compile_later(r"\s?\S+[\r\n]*")
@@ -101,9 +104,21 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
             tokens += sum([_count_part(part, count) for part in value])
         elif key == "tool_calls" and isinstance(value, list):
             tokens += sum([_count_call(call, count) for call in value])
+        elif key == NATIVE and isinstance(value, Mapping):
+            kept = [one["as_is"] for one in value.get("blocks", ()) if "as_is" in one]
+            tokens += sum([_count_kept(one, count) for one in kept])
         else:
             tokens += count(_to_json(value))
     return tokens
+
+
+def _count_kept(value: object, count: TokenCounter, key: str = "") -> int:
+    """Return the tokens of a block that only its provider can read, such as thinking."""
+    if isinstance(value, str):
+        return len(value) * 3 // 16 if key in _OPAQUE else count(value)
+    if isinstance(value, Mapping):
+        return sum([_count_kept(one, count, name) for name, one in value.items()])
+    return sum([_count_kept(one, count, key) for one in value]) if isinstance(value, (list, tuple)) else 1
 
 
 def _count_part(part: object, count: TokenCounter) -> int:

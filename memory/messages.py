@@ -29,6 +29,9 @@ _SENDERS = {"user": USER, "assistant": ASSISTANT, "tool": TOOL, FUNCTION: FUNCTI
 #: The roles of senders that are no agents.
 _ROLES = {sender: role for role, sender in _SENDERS.items() if sender != ASSISTANT}
 SPEAK_FOR_NO_AGENT = tuple(_ROLES)
+#: The key with what a message in another provider's format has beyond a chat message: ``compactor.formats`` writes it,
+#: and takes it off again before the request.
+NATIVE = "native"
 #: The keys of messages that prompts carry: those of OpenAI's chat API, and those that vendors want back or read. Any
 #: other is the host's own, as ``id`` or ``metadata``: it comes back from the log, and no provider gets it, for many
 #: refuse a message with a key that they do not know.
@@ -47,6 +50,8 @@ CHAT_KEYS = frozenset(
         *("prefix", "partial"),
         # Ollama; Cohere.
         *("images", "tool_name", "tool_plan"),
+        # Other formats.
+        NATIVE,
     )
 )
 #: Keys of a post's extra: values that differ from its fields, and keys that the message did not have.

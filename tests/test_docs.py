@@ -188,7 +188,7 @@ def names_in_use() -> set[str]:
     names = {*prompts.shipped(), *prompts.PLACEHOLDERS}
     for package in ("memory", "compactor", "prompts"):
         for path in (ROOT / package).rglob("*.py"):
-            names.add(path.stem)
+            names |= {path.stem, path.parent.name}
             with tokenize.open(path) as file:
                 tokens = list(tokenize.generate_tokens(file.readline))
             words = {token.string for token in tokens if token.type in (tokenize.NAME, tokenize.STRING)}
@@ -210,6 +210,7 @@ FOREIGN = {
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
     "evaluate": {"dry", "fail", "spend", "user_id"},
+    "formats": {"is_error", "response"},
     "serving": {"ThreadPoolExecutor"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},

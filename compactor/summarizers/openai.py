@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memory.arguments import number, require, whole_number
+from memory.messages import NATIVE
 from memory.patterns import compile_later
 from memory.rounds import copy_with
 
@@ -179,8 +180,9 @@ class OpenAISummarizer:
         given = {"tools": sendable(continued.tools)} if continued.tools else {}
         if continued.tool_choice is not None:
             given["tool_choice"] = sendable(continued.tool_choice)
+        plain = [{key: message[key] for key in message if key != NATIVE} for message in continued.messages]
         try:
-            return self._answer(client, limit, given | self._arguments | {"messages": sendable(continued.messages)})
+            return self._answer(client, limit, given | self._arguments | {"messages": sendable(plain)})
         except NoSummary as failed:  # also if it is too long, or has unknown arguments
             usage = failed.usage
         summary = self._answer_separately(client, limit, request, again=True)

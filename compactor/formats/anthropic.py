@@ -1,0 +1,207 @@
+"""Messages of Anthropic's API: content blocks, and a ``system`` of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from memory.messages import SYSTEM
+
+from .native import (
+    CONTINUES,
+    Block,
+    Dialect,
+    Message,
+    UnknownFormat,
+    add_native,
+    describe,
+    find_difference,
+    make_data_url,
+    native_of,
+    read_arguments,
+    read_blocks,
+    read_items,
+    restore_difference,
+    split_data_url,
+    text_of_part,
+    to_plain,
+    write_blocks,
+)
+
+__all__ = ["NAME", "from_chat", "to_chat"]
+
+NAME = "anthropic"
+
+
+def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = None) -> list[Message]:
+    """Return *messages*, and the request's *system* before them, as chat messages for a ``Memory``.
+
+    Each result in a user message becomes a message of its own. Takes mappings, and objects of the SDK. Raises
+    ``UnknownFormat``, which names what it saw.
+    """
+    chat: list[Message] = []
+    if isinstance(system, str):
+        chat.append({"role": "system", "content": system})
+    elif system is not None:
+        content, _, kept = read_blocks(DIALECT, list(read_items(system, NAME)))
+        chat.append(add_native({"role": "system", "content": content}, NAME, **kept))
+    role_before = ""
+    for place, item in enumerate(read_items(messages, NAME), 1):
+        role, content = item.get("role"), item.get("content")
+        if role not in ("user", "assistant", "system") or not isinstance(content, (str, list)):
+            raise UnknownFormat(f"message {place} is no Anthropic message: {describe(item)}")
+        side = "assistant" if role == "assistant" else "user"
+        plain = {"role": side, "content": content}
+        for number, message in enumerate(_split(role, content, place)):
+            native = message.pop("native", {})
+            native["item"] = find_difference(item, plain) if number == 0 else None
+            native["joined"] = False if number == 0 and side == role_before else None
+            chat.append(add_native(message, NAME, **native))
+        role_before = side
+    return chat
+
+
+def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``{"system": ..., "messages": ...}`` of a prompt's *messages*, for ``client.messages.create``.
+
+    Without pressure these are what ``to_chat`` was given. ``system`` is missing if there is none. Messages that
+    Anthropic would refuse are not made: the user begins, and nobody says an empty text.
+    """
+    system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    made: list[Block] = []
+    for message in messages:
+        native = native_of(message, NAME)
+        if message["role"] in SYSTEM and not made:
+            system.append((message, native))
+        else:
+            _append(made, message, native)
+    if made and made[0]["role"] != "user":
+        made.insert(0, {"role": "user", "content": CONTINUES})
+    return {**_write_system(system), "messages": made}
+
+
+def _split(role: str, content: str | list[Any], place: int) -> list[Message]:
+    """Return the chat messages of one message: each result alone, and what stands between them."""
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    runs: list[list[Block]] = []
+    for block in content:
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise UnknownFormat(f"message {place} has a block that is {describe(block)}, and no Anthropic block")
+        is_result = role == "user" and _is_result(block)
+        if is_result or not runs or _is_result(runs[-1][0]):
+            runs.append([])
+        runs[-1].append(block)
+    return [_read_result(run[0]) if role == "user" and _is_result(run[0]) else _read_run(role, run) for run in runs]
+
+
+def _read_run(role: str, blocks: list[Block]) -> Message:
+    content, calls, kept = read_blocks(DIALECT, blocks)
+    message: Message = {"role": role, "content": content}
+    if calls:
+        message["tool_calls"] = calls
+    return {**message, "native": kept}
+
+
+def _is_result(block: Block) -> bool:
+    return block["type"] == "tool_result" and isinstance(block.get("tool_use_id"), str)
+
+
+def _read_result(block: Block) -> Message:
+    content = block.get("content")
+    kept: dict[str, Any] = {}
+    if isinstance(content, list):
+        content, _, kept = read_blocks(DIALECT, content)
+    message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content or ""}
+    plain = _plain_result(message)
+    if isinstance(block.get("content"), (str, list)):
+        plain["content"] = block["content"]
+    return {**message, "native": {**kept, "result": find_difference(block, plain)}}
+
+
+def _plain_result(message: Mapping[str, Any]) -> Block:
+    return {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": message.get("content")}
+
+
+def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, Any]) -> None:
+    """Add what *message* says to *made*: to its last message, or as a new one."""
+    role = "assistant" if message["role"] == "assistant" else "user"
+    content: Any = message.get("content")
+    if message["role"] == "tool":
+        result = _plain_result(message)
+        if not isinstance(content, str) or native.get("blocks") is not None:
+            result["content"] = write_blocks(DIALECT, message, native)
+        content = [restore_difference(result, native.get("result"))]
+    elif not isinstance(content, str) or message.get("tool_calls") or "blocks" in native:
+        content = write_blocks(DIALECT, message, native)
+    if not content:
+        return
+    is_joined = native.get("joined", True) and bool(made) and made[-1]["role"] == role
+    if not is_joined:
+        made.append(restore_difference({"role": role, "content": content}, native.get("item")))
+        return
+    before = made[-1]
+    made[-1] = {**before, "content": [*_as_blocks(before["content"]), *_as_blocks(content)]}
+
+
+def _as_blocks(content: str | list[Block]) -> list[Block]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _write_system(system: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    if len(system) == 1 and isinstance(system[0][0].get("content"), str) and not system[0][1]:
+        return {"system": system[0][0]["content"]}
+    blocks = [block for message, native in system for block in write_blocks(DIALECT, message, native)]
+    return {"system": blocks} if system else {}
+
+
+def _read(block: Block) -> list[Block] | Block | None:
+    kind = block.get("type")
+    if kind == "text" and isinstance(block.get("text"), str):
+        return [{"type": "text", "text": block["text"]}]
+    if kind == "tool_use" and isinstance(block.get("id"), str) and isinstance(block.get("name"), str):
+        arguments = json.dumps(block.get("input"), ensure_ascii=False)
+        return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
+    if kind not in ("image", "document", "search_result"):
+        return None
+    source = block.get("source")
+    if not isinstance(source, dict):
+        return [block]
+    media_type = source.get("media_type")
+    if source.get("type") == "base64" and isinstance(source.get("data"), str) and isinstance(media_type, str):
+        url = make_data_url(media_type, source["data"])
+    elif source.get("type") == "url" and isinstance(source.get("url"), str) and kind == "image":
+        url = source["url"]
+    else:
+        return [block]
+    return [{"type": "image_url", "image_url": {"url": url}} if kind == "image" else _file(url)]
+
+
+def _file(url: str) -> Block:
+    return {"type": "file", "file": {"file_data": url}}
+
+
+def _write_parts(parts: Sequence[Block], _: str) -> Block | None:
+    part = parts[0]
+    kind = part.get("type")
+    given: Any = part.get(kind) if isinstance(kind, str) else None
+    if kind == "image_url" and isinstance(given, Mapping) and isinstance(given.get("url"), str):
+        data = split_data_url(given["url"])
+        if data is None:
+            return {"type": "image", "source": {"type": "url", "url": given["url"]}}
+        return {"type": "image", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
+    if kind == "file" and isinstance(given, Mapping) and (data := split_data_url(given.get("file_data"))) is not None:
+        return {"type": "document", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
+    if kind in ("image", "document", "search_result"):
+        return dict(to_plain(part))
+    text = text_of_part(part)
+    return {"type": "text", "text": text} if text else None
+
+
+def _write_call(call: Block, _: str) -> Block:
+    asked = call.get("function") or call.get("custom") or {}
+    return {"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": read_arguments(asked)}
+
+
+DIALECT = Dialect(NAME, _read, _write_parts, _write_call, writes_texts=True)

@@ -1,0 +1,59 @@
+"""Chat messages of OpenAI's API, also with the ``function_call`` from before tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memory.messages import FUNCTION, NATIVE, SYSTEM, TOOL
+
+from .native import Message, UnknownFormat, add_native, describe, native_of, read_items
+
+__all__ = ["NAME", "from_chat", "to_chat"]
+
+NAME = "chat"
+
+
+def to_chat(messages: Iterable[Any]) -> list[Message]:
+    """Return *messages* for a ``Memory``: as they are, but a ``function_call`` becomes a tool call with its result.
+
+    Takes mappings, and objects of the SDK. Raises ``UnknownFormat``, which names what it saw.
+    """
+    chat: list[Message] = []
+    for place, item in enumerate(read_items(messages, NAME), 1):
+        role, called, message = item.get("role"), item.get("function_call"), item
+        if role not in ("user", "assistant", TOOL, FUNCTION, *SYSTEM):
+            raise UnknownFormat(f"message {place} is no chat message: {describe(item)}")
+        if role == "assistant" and isinstance(called, dict) and "tool_calls" not in item:
+            call = {"id": str(called.get("name")), "type": "function", "function": called}
+            message = {("tool_calls" if key == "function_call" else key): one for key, one in item.items()}
+            message["tool_calls"] = [call]
+            add_native(message, NAME, legacy=True)
+        elif role == FUNCTION:
+            message = {("tool_call_id" if key == "name" else key): one for key, one in item.items()}
+            message["role"] = TOOL
+            add_native(message, NAME, legacy=True)
+        chat.append(message)
+    return chat
+
+
+def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``{"messages": [...]}`` of a prompt's *messages*, for ``client.chat.completions.create``.
+
+    Without pressure these are what ``to_chat`` was given. Works for messages of the other formats, too: what Chat
+    Completions has no words for, such as signed thinking, is left out.
+    """
+    made: list[Message] = []
+    legacy: set[str] = set()
+    for message in messages:
+        plain = {key: one for key, one in message.items() if key != NATIVE}
+        calls = plain.get("tool_calls")
+        if native_of(message, NAME).get("legacy") and calls:
+            legacy = {call["id"] for call in calls}
+            plain = {("function_call" if key == "tool_calls" else key): one for key, one in plain.items()}
+            plain["function_call"] = calls[0]["function"]
+        elif plain.get("tool_call_id") in legacy:
+            plain = {("name" if key == "tool_call_id" else key): one for key, one in plain.items()}
+            plain["role"] = FUNCTION
+        made.append(plain)
+    return {"messages": made}

@@ -1,0 +1,280 @@
+"""Contents of Google's Gemini API: parts, calls that need no ids, and a ``system_instruction`` of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from memory.messages import SYSTEM
+
+from .native import (
+    CONTINUES,
+    Block,
+    Dialect,
+    Message,
+    UnknownFormat,
+    add_native,
+    describe,
+    find_difference,
+    is_same,
+    make_data_url,
+    native_of,
+    read_arguments,
+    read_blocks,
+    read_items,
+    restore_difference,
+    split_data_url,
+    text_of_part,
+    write_blocks,
+)
+
+__all__ = ["NAME", "from_chat", "to_chat"]
+
+NAME = "gemini"
+#: The form of a part with keys as REST writes them. Python's SDK writes ``function_call``; Google reads both.
+CAMEL = "camel"
+_SPELLINGS = {
+    "function_call": "functionCall",
+    "function_response": "functionResponse",
+    "inline_data": "inlineData",
+    "file_data": "fileData",
+    "mime_type": "mimeType",
+    "file_uri": "fileUri",
+}
+#: The key of a function's response that is a text alone.
+_RESULT = "result"
+
+
+def to_chat(contents: Iterable[Any], *, system: str | Mapping[str, Any] | None = None) -> list[Message]:
+    """Return *contents*, and the request's *system* instruction before them, as chat messages for a ``Memory``.
+
+    Each function response becomes a message of its own. A call without an id gets one made of its name. Takes mappings,
+    in either spelling of their keys, and objects of the SDK. Raises ``UnknownFormat``, which names what it saw.
+    """
+    chat: list[Message] = []
+    if isinstance(system, str):
+        chat.append({"role": "system", "content": system})
+    elif system is not None:
+        item = next(read_items([system], NAME))
+        parts = _parts_of(item, "the system instruction")
+        content, _, kept = read_blocks(DIALECT, parts)
+        kept |= {"item": find_difference(item, {"parts": parts}), "form": "content"}
+        chat.append(add_native({"role": "system", "content": content}, NAME, **kept))
+    role_before = ""
+    waiting: dict[str, list[str]] = {}
+    for place, item in enumerate(read_items(contents, NAME), 1):
+        parts = _parts_of(item, f"content {place}")
+        role = "assistant" if item.get("role") == "model" else "user"
+        plain = {"role": "model" if role == "assistant" else "user", "parts": parts}
+        for number, (message, kept) in enumerate(_split(role, parts, waiting)):
+            kept["item"] = find_difference(item, plain) if number == 0 else None
+            kept["joined"] = False if number == 0 and role == role_before else None
+            chat.append(add_native(message, NAME, **kept))
+        role_before = role
+    return chat
+
+
+def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``{"system_instruction": ..., "contents": ...}`` of a prompt's *messages*.
+
+    Without pressure these are what ``to_chat`` was given. ``system_instruction`` is missing if there is none. The user
+    begins, and nobody says an empty text.
+    """
+    system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    contents: list[Block] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        native = native_of(message, NAME)
+        if message["role"] in SYSTEM and not contents:
+            system.append((message, native))
+            continue
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = (call.get("function") or call.get("custom") or {}).get("name", "")
+        _append(contents, message, native, names)
+    if contents and contents[0].get("role") == "model":
+        contents.insert(0, {"role": "user", "parts": [{"text": CONTINUES}]})
+    return {**_write_system(system), "contents": contents}
+
+
+def _parts_of(item: Block, where: str) -> list[Block]:
+    parts = item.get("parts")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UnknownFormat(f"{where} is no Gemini content with a list of parts: {describe(item)}")
+    return parts
+
+
+def _get(part: Mapping[str, Any], key: str) -> Any:
+    """Return the value of *key* in either spelling."""
+    return part.get(key, part.get(_SPELLINGS[key]))
+
+
+def _spell(block: Block, form: str) -> Block:
+    """Return *block* with its keys as *form* spells them, also one level down."""
+    if form != CAMEL:
+        return block
+    respelled = {_SPELLINGS.get(key, key): value for key, value in block.items()}
+    return {
+        key: {_SPELLINGS.get(inner, inner): one for inner, one in value.items()}
+        if key in ("inlineData", "fileData")
+        else value
+        for key, value in respelled.items()
+    }
+
+
+def _form_of(block: Block) -> str:
+    return CAMEL if any(spelled in block for spelled in _SPELLINGS.values()) else ""
+
+
+def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list[tuple[Message, dict[str, Any]]]:
+    """Return the chat messages of one content, and what ``native`` needs of each. *waiting* has the ids of the calls
+    without a response, by name."""
+    runs: list[list[Block]] = []
+    for part in parts:
+        response = isinstance(_get(part, "function_response"), dict)
+        if response or not runs or _get(runs[-1][0], "function_response"):
+            runs.append([])
+        runs[-1].append(part)
+    return [
+        _read_response(run[0], waiting)
+        if isinstance(_get(run[0], "function_response"), dict)
+        else _read_run(role, run, waiting)
+        for run in runs
+    ]
+
+
+def _read_run(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
+    content, calls, kept = read_blocks(DIALECT, parts)
+    message: Message = {"role": role, "content": content}
+    if calls and role == "assistant":
+        waiting.clear()
+        for call in calls:
+            name = call["function"]["name"]
+            ids = waiting.setdefault(name, [])
+            call["id"] = call["id"] or (f"{name}#{len(ids) + 1}" if ids else name)
+            ids.append(call["id"])
+        message["tool_calls"] = calls
+    return message, kept
+
+
+def _read_response(part: Block, waiting: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
+    given = _get(part, "function_response")
+    name, response = str(given.get("name")), given.get("response")
+    ids = waiting.get(name) or []
+    call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else name)
+    if call_id in ids:
+        ids.remove(call_id)
+    content, key = json.dumps(response, ensure_ascii=False), None
+    if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
+        content, key = text, next(iter(response))
+        key = None if is_same(_make_response(text, None), response) else key
+    message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
+    kept: dict[str, Any] = {"key": key, "form": _form_of(part) or None}
+    kept["result"] = find_difference(part, _write_response(message, kept, name))
+    return message, kept
+
+
+def _make_response(text: str, key: str | None) -> Any:
+    """Return the response that *text* says: an object if it is one as JSON, else under *key*."""
+    if key is None:
+        try:
+            given = json.loads(text)
+        except ValueError:
+            given = None
+        if isinstance(given, dict):
+            return given
+    return {key or _RESULT: text}
+
+
+def _write_response(message: Mapping[str, Any], native: Mapping[str, Any], name: str) -> Block:
+    content = message.get("content")
+    text = content if isinstance(content, str) else "\n".join(map(text_of_part, content or ()))
+    response = {"name": name, "response": _make_response(text, native.get("key"))}
+    return _spell({"function_response": response}, native.get("form") or "")
+
+
+def _append(
+    contents: list[Block], message: Mapping[str, Any], native: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """Add what *message* says to *contents*: to the last one, or as a new one."""
+    role = "model" if message["role"] == "assistant" else "user"
+    if message["role"] == "tool":
+        call_id = str(message.get("tool_call_id"))
+        response = _write_response(message, native, names.get(call_id, call_id))
+        parts = [restore_difference(response, native.get("result"))]
+    else:
+        parts = write_blocks(DIALECT, message, native)
+    if not parts:
+        return
+    if native.get("joined", True) and contents and _side(contents[-1]) == role:
+        contents[-1] = {**contents[-1], "parts": [*contents[-1]["parts"], *parts]}
+    else:
+        contents.append(restore_difference({"role": role, "parts": parts}, native.get("item")))
+
+
+def _side(content: Block) -> str:
+    """Return whether the model or the user says *content*: results may have a role of their own."""
+    return "model" if content.get("role") == "model" else "user"
+
+
+def _write_system(system: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    if len(system) == 1 and isinstance(system[0][0].get("content"), str) and not system[0][1]:
+        return {"system_instruction": system[0][0]["content"]}
+    parts = [part for message, native in system for part in write_blocks(DIALECT, message, native)]
+    item = system[0][1].get("item") if system else None
+    return {"system_instruction": restore_difference({"parts": parts}, item)} if system else {}
+
+
+def _read(part: Block) -> list[Block] | Block | None:
+    if part.get("thought"):
+        return None
+    if isinstance(part.get("text"), str) and part["text"]:
+        return [{"type": "text", "text": part["text"]}]
+    if isinstance(called := _get(part, "function_call"), dict) and isinstance(called.get("name"), str):
+        arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
+        given = called["id"] if isinstance(called.get("id"), str) else ""
+        return {"id": given, "type": "function", "function": {"name": called["name"], "arguments": arguments}}
+    for key, value in (("inline_data", "data"), ("file_data", "file_uri")):
+        blob = _get(part, key)
+        if isinstance(blob, dict):
+            media_type, given = (
+                str(blob.get("mime_type", blob.get("mimeType", ""))),
+                blob.get(value, blob.get("fileUri")),
+            )
+            if isinstance(given, str):
+                return [_read_media(media_type, given, is_inline=key == "inline_data")]
+    return None
+
+
+def _read_media(media_type: str, given: str, *, is_inline: bool) -> Block:
+    if is_inline and media_type.startswith("audio/"):
+        return {"type": "input_audio", "input_audio": {"data": given, "format": media_type.removeprefix("audio/")}}
+    url = make_data_url(media_type, given) if is_inline else given
+    if media_type.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"file_data" if is_inline else "file_id": url}}
+
+
+def _write_parts(parts: Sequence[Block], form: str) -> Block | None:
+    part = parts[0]
+    kind = part.get("type")
+    given: Any = part.get(kind) if isinstance(kind, str) else None
+    if isinstance(given, Mapping):
+        if kind == "input_audio":
+            blob = {"mime_type": f"audio/{given.get('format')}", "data": given.get("data")}
+            return _spell({"inline_data": blob}, form)
+        url = next((given[key] for key in ("url", "file_data", "file_id") if isinstance(given.get(key), str)), None)
+        if (data := split_data_url(url)) is not None:
+            return _spell({"inline_data": {"mime_type": data[0], "data": data[1]}}, form)
+        if url is not None:
+            return _spell({"file_data": {"file_uri": url}}, form)
+    text = text_of_part(part)
+    return {"text": text} if text else None
+
+
+def _write_call(call: Block, form: str) -> Block:
+    asked = call.get("function") or call.get("custom") or {}
+    return _spell({"function_call": {"name": asked.get("name"), "args": read_arguments(asked)}}, form)
+
+
+DIALECT = Dialect(NAME, _read, _write_parts, _write_call, _form_of)

@@ -1,0 +1,245 @@
+"""Other providers' formats: equal byte for byte without pressure, valid for the provider under it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from native_histories import PICTURE, anthropic_histories, gemini_histories, responses_histories
+from provider_rules import check_anthropic, check_gemini, check_responses
+
+from compactor import BudgetExceeded, ContextCompactor, ExtractiveSummarizer, Memory, compose, formats
+from compactor.formats import anthropic, chat, gemini, responses
+
+Item = dict[str, Any]
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+PLENTY = 10_000_000
+
+
+def keep(messages: Iterable[Mapping[str, Any]]) -> Memory:
+    """Return a Memory with *messages*, as it is after it was stored and loaded."""
+    memory = Memory()
+    memory.extend(messages)
+    return Memory.from_state_dict(json.loads(json.dumps(memory.state_dict())))
+
+
+def come_back(module: Any, messages: list[Item]) -> Any:
+    """Return the request made of *messages* that went through a Memory and a prompt."""
+    return module.from_chat(compose(keep(messages), budget=PLENTY).messages)
+
+
+@MANY
+@given(anthropic_histories())
+def test_anthropic_messages_come_back_byte_for_byte(history: tuple[list[Item], Any]) -> None:
+    """Thinking, calls, results, pictures, documents, marks for the cache, and the order of keys."""
+    messages, system = history
+    expected = {**({} if system is None else {"system": system}), "messages": messages}
+    check_anthropic(expected)
+
+    assert json.dumps(come_back(anthropic, anthropic.to_chat(messages, system=system))) == json.dumps(expected)
+
+
+@MANY
+@given(responses_histories())
+def test_responses_items_come_back_byte_for_byte(history: tuple[list[Item], Any]) -> None:
+    """Reasoning, messages, calls and outputs, with their ids, in their order."""
+    items, instructions = history
+    expected = {**({} if instructions is None else {"instructions": instructions}), "input": items}
+    check_responses(expected)
+
+    assert json.dumps(come_back(responses, responses.to_chat(items, instructions=instructions))) == json.dumps(expected)
+
+
+@MANY
+@given(gemini_histories())
+def test_gemini_contents_come_back_byte_for_byte(history: tuple[list[Item], Any]) -> None:
+    """In either spelling, with ids or without, thought signatures included."""
+    contents, system = history
+    expected = {**({} if system is None else {"system_instruction": system}), "contents": contents}
+    check_gemini(expected)
+
+    assert json.dumps(come_back(gemini, gemini.to_chat(contents, system=system))) == json.dumps(expected)
+
+
+def squeeze(messages: list[Item], share: float) -> list[Any] | None:
+    """Return the prompt of *messages* in that *share* of their tokens; None if not even the shortest prompt fits."""
+    memory = keep(messages)
+    try:
+        return list(compose(memory, budget=max(int(compose(memory, budget=PLENTY).tokens * share), 200)).messages)
+    except BudgetExceeded:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("histories", "module", "check"),
+    [
+        (anthropic_histories(), anthropic, check_anthropic),
+        (responses_histories(), responses, check_responses),
+        (gemini_histories(), gemini, check_gemini),
+    ],
+    ids=["anthropic", "responses", "gemini"],
+)
+def test_a_shortened_prompt_is_valid_for_its_provider(
+    histories: st.SearchStrategy[tuple[list[Item], Any]], module: Any, check: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Offloaded, cleared, clipped, left out: pairs are whole, the user begins, nothing that was signed is changed."""
+
+    @MANY
+    @given(histories, st.floats(0.02, 0.9))
+    def run(history: tuple[list[Item], Any], share: float) -> None:
+        prompt = squeeze(module.to_chat(history[0]), share)
+        if prompt is not None:
+            check(module.from_chat(prompt))
+
+    run()
+
+
+PAIR: dict[str, list[Item]] = {
+    "anthropic": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "LONG", "is_error": True}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "I see."}]},
+        {"role": "user", "content": "And now?"},
+    ],
+    "responses": [
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}", "id": "fc_1"},
+        {"type": "function_call_output", "call_id": "a", "output": "LONG", "id": "out_1"},
+        {"role": "assistant", "content": "I see."},
+        {"role": "user", "content": "And now?"},
+    ],
+    "gemini": [
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}, "thoughtSignature": "c2lnbmVk"}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {"output": "LONG"}}}]},
+        {"role": "model", "parts": [{"text": "I see."}]},
+        {"role": "user", "parts": [{"text": "And now?"}]},
+    ],
+    "chat": [
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": "LONG"},
+        {"role": "assistant", "content": "I see."},
+        {"role": "user", "content": "And now?"},
+    ],
+}
+
+
+def leaves(value: Any) -> list[str]:
+    """Return all texts in *value*."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [leaf for one in inner for leaf in leaves(one)]
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_a_shortened_result_is_the_same_item_with_a_shorter_text(name: str) -> None:
+    """What stands beside the text stays; the reference in the text reloads the original."""
+    text = "The build fails on line 4711 again. " * 600
+    asked = (
+        [{"role": "user", "parts": [{"text": "Look."}]}] if name == "gemini" else [{"role": "user", "content": "Look."}]
+    )
+    history = json.loads(json.dumps([*asked, *PAIR[name]]).replace("LONG", text))
+    memory = keep(formats.to_chat(history, name))
+    request = formats.from_chat(compose(memory, budget=800).messages, name)
+
+    shown = next(leaf for leaf in leaves(request) if "reload r1.p2" in leaf)
+    assert len(shown) < 2_000
+    restored = json.loads(json.dumps(request).replace(json.dumps(shown), json.dumps(text)))
+    assert list(restored.values()) == [history]
+    assert memory.reload("r1.p2") == text
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_the_format_of_a_history_is_detected(name: str) -> None:
+    """A plain message may be of several formats; one with a call is of one."""
+    assert formats.detect(PAIR[name]) == name
+    assert formats.detect([{"role": "user", "content": "Look."}]) == "chat"
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([{"speaker": "user"}], "item 1 is a mapping with neither role nor type"),
+        ([{"role": "narrator", "content": "secret"}], "item 1 is a mapping with role 'narrator'"),
+        ([3], "of type int"),
+        ({"role": "user", "content": "Hi"}, "into a list"),
+        ([PAIR["gemini"][0], PAIR["anthropic"][0]], "item 1 is of the format gemini, item 2 of anthropic"),
+    ],
+)
+def test_an_unknown_format_is_named(items: Any, says: str) -> None:
+    """The error says what it saw, without content, and is one of our tree."""
+    with pytest.raises(formats.UnknownFormat, match=says) as caught:
+        formats.detect(items)
+    assert "secret" not in str(caught.value)
+    for name in ("responses", "anthropic", "gemini", "chat"):
+        with pytest.raises(formats.UnknownFormat):
+            formats.to_chat([{"speaker": "user", "utterance": "secret", "role": "narrator"}], name)
+    with pytest.raises(formats.UnknownFormat, match="there is no format 'xml'; the known ones are chat,"):
+        formats.from_chat([], "xml")
+
+
+@pytest.mark.parametrize("source", formats.FORMATS)
+@pytest.mark.parametrize(("target", "check"), [("anthropic", check_anthropic), ("responses", check_responses)])
+def test_a_history_goes_on_with_another_provider(source: str, target: str, check: Callable[[Any], None]) -> None:
+    """Texts, calls and results are there; nothing of the first provider's own is."""
+    asked = (
+        [{"role": "user", "parts": [{"text": "Look."}]}]
+        if source == "gemini"
+        else [{"role": "user", "content": "Look."}]
+    )
+    request = come_back(getattr(formats, target), formats.to_chat([*asked, *PAIR[source]], source))
+    written = json.dumps(request)
+    assert {"native", "thoughtSignature"}.isdisjoint(written.split('"'))
+    assert written.count("LONG") == written.count("And now?") == 1
+    if target != source:
+        check(request)
+
+
+def test_pictures_go_over_to_every_format() -> None:
+    """In the words of each."""
+    said = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
+    messages = anthropic.to_chat([{"role": "user", "content": [said, {"type": "text", "text": "What is this?"}]}])
+    url = f"data:image/png;base64,{PICTURE}"
+
+    assert come_back(chat, messages)["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": url}}
+    assert come_back(responses, messages)["input"][0]["content"][0] == {"type": "input_image", "image_url": url}
+    blob = {"mime_type": "image/png", "data": PICTURE}
+    assert come_back(gemini, messages)["contents"][0]["parts"][0] == {"inline_data": blob}
+    assert come_back(anthropic, messages)["messages"][0]["content"][0] == said
+
+
+def test_a_summary_becomes_part_of_the_system_prompt() -> None:
+    """After a compaction: for Anthropic and Gemini in the system prompt, for Responses an item."""
+    history: list[Item] = []
+    for number in range(12):
+        history += [
+            {"role": "user", "content": f"Question {number}?"},
+            {"role": "assistant", "content": f"Answer {number}. " * 20},
+        ]
+    memory = keep([{"role": "system", "content": "Be brief."}, *history, {"role": "user", "content": "And now?"}])
+    with ContextCompactor.for_role(memory, "assistant", summarizer=ExtractiveSummarizer()) as compactor:
+        compactor.compact_now()
+    prompt = compose(memory, budget=PLENTY).messages
+
+    for module, check in ((anthropic, check_anthropic), (gemini, check_gemini), (responses, check_responses)):
+        request = module.from_chat(prompt)
+        check(request)
+        assert "Be brief." in json.dumps(next(iter(request.values())))
+        assert len(list(request.values())[-1]) < len(history)
+
+
+def test_objects_of_sdks_are_taken() -> None:
+    """Whatever has ``model_dump``, also within a mapping."""
+
+    class Block:
+        def model_dump(self, **options: Any) -> Item:
+            assert options == {"mode": "json", "exclude_none": True}
+            return {"type": "text", "text": "Hi"}
+
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": [Block()]}]
+    assert come_back(anthropic, anthropic.to_chat(messages))["messages"][1]["content"] == [
+        {"type": "text", "text": "Hi"}
+    ]
