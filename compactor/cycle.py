@@ -71,7 +71,7 @@ class Cycle:
     emit: Callable[[Event], None]
     monotonic: Callable[[], float]
     #: Where coroutines of the host run.
-    coroutines: Coroutines
+    coroutines: Coroutines = field(default_factory=Coroutines)
     #: What the summarizer's answers have been like so far.
     experience: Experience = field(default_factory=Experience)
     #: Decides when a prepared compaction is shown; None: at once.
@@ -95,7 +95,8 @@ class Cycle:
         """Return the last compaction that was published; None if there was a reason not to, or it is deferred.
 
         *ask* is the summarizer with a deadline. *forbidden* says just before each publication why it may not happen any
-        more. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
+        more. If *run* only looks and there is something to do, sets ``run.look``, and the next call with *run* goes on
+        from there. Raises the errors of getter, journal, trigger, strategies and summarizer, ``SummaryRejected``,
         ``LeasedElsewhere``, ``LimitReached``, and ``StaleCompaction`` if the log has changed under the cycle.
         """
         self.ledger.count("")  # loads the tokenizer, so that the first prompt need not
@@ -105,16 +106,15 @@ class Cycle:
         token = coroutines_used.set(self.coroutines)
         try:
             while True:
-                current = StrategyPass(self, run, ask, forbidden)
-                if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
-                    _ = current.view.prefix_sums
-                due = current.weigh() if self.deferral is not None and self.config.enabled else None
-                if prepared_at == current.work.base and current.deferred is None:  # or it would be made again and again
-                    raise StaleCompaction("rounds_changed")
+                look, run.look = run.look or self._look(run, ask, forbidden, prepared_at), None
+                current, due, verdict, shows = look
+                if run.only_looks and (shows or verdict is not None):
+                    run.look = look
+                    return None
                 try:
-                    if due is not None and due.over is None and not run.forced:
+                    if shows:
                         current.show_deferred()
-                    elif (verdict := current.decide(due, run)) is not None:
+                    elif verdict is not None:
                         current.apply(verdict, due, run)
                 except StaleCompaction as stale:
                     if stale.reason != "look_again":
@@ -127,6 +127,25 @@ class Cycle:
             coroutines_used.reset(token)
             if run.leased and forbidden() != "late":  # else it is the lease of the run that came after
                 self.journal.release()
+
+    def _look(
+        self,
+        run: Run,
+        ask: Summarizer,
+        forbidden: Callable[[], StaleReason | None],
+        prepared_at: int | None,
+    ) -> tuple[StrategyPass, Decision | None, Verdict | None, bool]:
+        """Return the pass, why the deferred compaction is due and why strategies are (None: they are not), and whether
+        the deferred compaction is shown first."""
+        current = StrategyPass(self, run, ask, forbidden)
+        if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
+            _ = current.view.prefix_sums
+        due = current.weigh() if self.deferral is not None and self.config.enabled else None
+        if prepared_at == current.work.base and current.deferred is None:  # or it would be made again and again
+            raise StaleCompaction("rounds_changed")
+        if due is not None and due.over is None and not run.forced:
+            return current, due, None, True
+        return current, due, current.decide(due, run), False
 
     def _check_model(self, model: str) -> None:
         """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""

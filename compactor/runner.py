@@ -18,16 +18,18 @@ from functools import partial
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
+from memory.memory import RoundsGetter
 from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 
-from .cost.limits import Limits, Permit, Ticket
+from .cost.limits import Limits, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarize import Run
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .timers import (
+    LOOKS,
     Clock,
     DaemonExecutor,
     Job,
@@ -112,6 +114,8 @@ class Runner:
         self._clock = clock
         self._rng = rng
         self._executor = executor
+        #: Whether it looks on the threads of all, until something is due. A host's getter may block them.
+        self._shares_looks = executor is None and isinstance(cycle.rounds_getter, RoundsGetter)
         self._limits = limits
         self._after_fork()
         renew_after_fork(self)
@@ -295,9 +299,10 @@ class Runner:
         with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
-            thread, job, submitted = None, partial(self._work, partial(self._run_cycle, run)), None
-            if self._executor is None:
-                thread = self._thread = self._thread or DaemonExecutor(1, f"compactor-{self.role or 'role'}")
+            job, submitted = partial(self._work, partial(self._run_cycle, run)), None
+            # Whoever is not due needs no thread of its own; texts are indexed for too long on a shared one.
+            run.only_looks = self._shares_looks and not (run.forced or run.look or self._index_due)
+            thread = LOOKS if run.only_looks else self._own_thread()
         try:
             if thread is not None:
                 thread.run(job)
@@ -329,17 +334,23 @@ class Runner:
             if self._run is not run:
                 return
             run.begun = True
-            self._pending = False  # before the rounds are read: what comes from now on is looked at again
+            if run.look is None:
+                self._pending = False  # before the rounds are read: what comes from now on is looked at again
         result: CompactedMessage | None = None
         error: BaseException | None = None
         try:
-            permit = self._ticket.take_permit() if self._ticket is not None else None
-            run.reserve = permit.hold if permit is not None else None
+            takes = self._ticket is not None and not run.only_looks
+            permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
             try:
-                result = self._cycle.run(run, partial(self._ask, run, permit), partial(self._forbid, run))
+                result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
             finally:  # for a run that was given up this is where its call has really ended
                 if permit is not None:
                     permit.release()
+            if run.look is not None:
+                if reason := self._forbid(run):
+                    raise StaleCompaction(reason)
+                self._dispatch(run)  # it is due: it goes on on a thread of its own
+                return
         except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
             error = raised
         if self._close(run):
@@ -358,11 +369,11 @@ class Runner:
                 return "late"
             return "stopped" if self._state is State.STOPPING else None
 
-    def _ask(self, run: Run, permit: Permit | None, request: SummaryRequest) -> str | Summary:
+    def _ask(self, run: Run, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. At the deadline *run* is given up, and a later answer is discarded."""
         if reason := self._forbid(run):
             raise StaleCompaction(reason)
-        summarizer, call = run.summarizer, object()
+        summarizer, permit, call = run.summarizer, run.permit, object()
         run.asked = request.kind
         with self._lock:
             if (abandoned := len(self._calls)) >= MAX_ABANDONED:
@@ -519,6 +530,12 @@ class Runner:
 
     # Called with the lock held.
 
+    def _own_thread(self) -> DaemonExecutor | None:
+        """Return the compactor's thread; None if it has an executor."""
+        if self._thread is None and self._executor is None:
+            self._thread = DaemonExecutor(1, f"compactor-{self.role or 'role'}")
+        return self._thread
+
     def _answer(self, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
         """Tell everybody in ``compact_now`` how it ended."""
         waiters, self._waiters = self._waiters, []
@@ -570,10 +587,8 @@ class Runner:
         with self._lock:
             if call not in self._calls or not self._close(run):  # it has ended just now
                 return
-            outlived = self._thread
-            thread = self._thread = (
-                DaemonExecutor(1, f"compactor-{self.role or 'role'}") if outlived is not None else None
-            )
+            outlived, self._thread = self._thread, None
+            thread = self._own_thread() if outlived is not None else None
         timeout = CompactionTimeout(
             f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
         )

@@ -83,10 +83,13 @@ class Run:
     summarizer: Summarizer
     #: Somebody waits in ``compact_now``: trigger and back-off do not matter.
     forced: bool
-    #: Reserves the cost of a request, or raises ``LimitReached``; None: there are no limits.
-    reserve: Callable[[SummaryRequest, TokenCounter], object] | None = None
+    #: The ``Permit``, which reserves the cost of a request or raises ``LimitReached``; None: there are no limits.
+    permit: Any = None
     #: A worker has taken it up.
     begun: bool = False
+    #: It only looks whether something is due, on a thread that it shares; and the look that found so, to go on from.
+    only_looks: bool = False
+    look: Any = None
     #: There is something to do: strategies run.
     compacting: bool = False
     #: Its outcome is known, or it was given up; nothing more that it does counts.
@@ -336,8 +339,8 @@ class Work:
         # The lease of a run that was given up is that of its successor.
         if run is None or journal is None or self.deterministic or self.forbidden() == "late":
             return
-        if run.reserve is not None:
-            run.reserve(request, self.count)
+        if run.permit is not None:
+            run.permit.hold(request, self.count)
         wait = journal.lease(self.config.call_timeout + LEASE_MARGIN)
         if wait > 0:
             raise LeasedElsewhere(wait)

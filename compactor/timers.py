@@ -13,11 +13,12 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from memory.arguments import require, whole_number
+from memory.arguments import number, require, whole_number
 from memory.hooks import renew_after_fork
 from memory.rounds import utc_now
 
@@ -31,6 +32,9 @@ R = TypeVar("R")
 #: Seconds that a worker thread pauses between being woken and its work: the thread that woke it is in the middle of a
 #: chat turn, and would wait for the interpreter's lock. The pause also turns a turn's notifications into one look.
 PAUSE = 0.001
+
+#: Seconds without a job after which a worker thread ends.
+IDLE_SECONDS = 5.0
 
 _exiting = threading.Event()
 atexit.register(_exiting.set)
@@ -164,22 +168,21 @@ class DaemonExecutor(Executor):
     """An executor of at most *max_workers* daemon threads, for ``executor=``; any number of compactors may share it.
 
     The interpreter's exit waits for none of its jobs, however long a model takes to answer; a ``ThreadPoolExecutor``
-    would. Threads start with the jobs. A compactor without an executor has its own, whose one thread is *thread_name*.
+    would. Threads start with the jobs, and each ends after *idle_seconds* without one. A compactor without an executor
+    has its own, whose one thread is *thread_name*.
     """
 
-    def __init__(self, max_workers: int, thread_name: str = "") -> None:
+    def __init__(self, max_workers: int, thread_name: str = "", idle_seconds: float = IDLE_SECONDS) -> None:
         self._max_workers = whole_number("max_workers", max_workers, 1)
         self._thread_name = thread_name
+        self._idle_seconds = number("idle_seconds", idle_seconds)
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None ends the threads
-        weakref.finalize(self, self._jobs.put, None).atexit = False  # a compactor may be dropped without stop()
-        self._idle = threading.Semaphore(0)  # counts the threads that wait for another job
-        self._lock = threading.RLock()  # guards all below it
-        self._threads: list[threading.Thread] = []
-        self._closed = False
+        self._workers = _Workers(bound_wait(self._idle_seconds))
+        weakref.finalize(self, self._workers.jobs.put, None).atexit = False  # a compactor may be dropped without stop()
+        self._closed = False  # guarded by the lock of the workers
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         future: Future[R] = Future()
@@ -189,27 +192,31 @@ class DaemonExecutor(Executor):
     def run(self, job: Job, future: Future[Any] | None = None) -> None:
         """Run *job* on a thread, and let *future* tell how it ended. Without one nobody is told, and the caller has
         half as much to do."""
-        with self._lock:
+        workers = self._workers
+        with workers.lock:
             if self._closed:
                 raise RuntimeError("this executor is shut down; make another")
-            if len(self._threads) < self._max_workers and not self._idle.acquire(blocking=False):
-                name = self._thread_name or f"compactor-pool-{len(self._threads)}"
-                thread = threading.Thread(target=_serve, args=(self._jobs, self._idle), name=name, daemon=True)
+            if workers.spare <= 0 and len(workers.threads) < self._max_workers:
+                name = self._thread_name or f"compactor-pool-{len(workers.threads)}"
+                thread = threading.Thread(target=workers.serve, name=name, daemon=True)
                 thread.start()
-                self._threads.append(thread)  # not before: a thread that could not be started is tried again
-            self._jobs.put((future, job))
+                workers.threads.append(thread)  # not before: a thread that could not be started is tried again
+                workers.spare += 1
+            workers.spare -= 1
+            workers.jobs.put((future, job))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and cancel those that have not begun if *cancel_futures*; *wait* for the rest to end."""
         cancelled: list[Future[Any]] = []
-        with self._lock:
+        workers = self._workers
+        with workers.lock:
             self._closed = True
             with suppress(queue.Empty):
                 while cancel_futures:
-                    waiting = self._jobs.get_nowait()
+                    waiting = workers.jobs.get_nowait()
                     if waiting is not None and waiting[0] is not None:
                         cancelled.append(waiting[0])
-            self._jobs.put(None)
+            workers.jobs.put(None)
         for future in cancelled:
             future.cancel()
         if wait:
@@ -217,28 +224,58 @@ class DaemonExecutor(Executor):
 
     def join(self, timeout: float | None) -> bool:
         """Wait until all threads have ended, *timeout* seconds for each; return whether they have."""
-        for thread in self._threads:
+        threads = [*self._workers.threads]
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(timeout)
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in threads)
 
 
-def _serve(jobs: queue.SimpleQueue[_Job | None], idle: threading.Semaphore) -> None:
-    was_idle = True
-    while (taken := jobs.get()) is not None:
-        if was_idle:
-            time.sleep(PAUSE)
-        future, job = taken
-        if future is None or future.set_running_or_notify_cancel():
+@dataclass(slots=True, eq=False)
+class _Workers:
+    """The threads of one executor and their jobs. They do not hold the executor, so that one that was dropped ends."""
+
+    idle_seconds: float | None
+    jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)  # None ends the threads
+    lock: threading.RLock = field(default_factory=threading.RLock)  # guards both below
+    threads: list[threading.Thread] = field(default_factory=list)
+    #: Threads that wait for a job, less the jobs that wait for a thread.
+    spare: int = 0
+
+    def serve(self) -> None:
+        jobs = self.jobs
+        while True:
+            was_idle = jobs.empty()
             try:
-                if future is None:
-                    job()
-                else:
-                    future.set_result(job())
-            except BaseException as error:  # noqa: BLE001  (the future tells it, or the job itself)
-                if future is not None:
-                    future.set_exception(error)
-        del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
-        if was_idle := jobs.empty():
-            idle.release()
-    jobs.put(None)  # for the next thread
+                taken = jobs.get(timeout=self.idle_seconds)
+            except queue.Empty:
+                with self.lock:
+                    if self.spare > 0:  # else a job is there by now
+                        self.spare -= 1
+                        self.threads.remove(threading.current_thread())
+                        return
+                continue
+            if taken is None:
+                break
+            if was_idle:
+                time.sleep(PAUSE)
+            future, job = taken
+            if future is None or future.set_running_or_notify_cancel():
+                try:
+                    if future is None:
+                        job()
+                    else:
+                        future.set_result(job())
+                except BaseException as error:  # noqa: BLE001  (the future tells it, or the job itself)
+                    if future is not None:
+                        future.set_exception(error)
+            del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
+            with self.lock:
+                self.spare += 1
+        jobs.put(None)  # for the next thread
+
+
+#: Threads of ``LOOKS``: a host's trigger that hangs on one leaves others.
+MAX_LOOKS = 4
+#: Where compactors without an executor look whether they are due; what is due gets a thread of its own.
+LOOKS = DaemonExecutor(MAX_LOOKS, "compactor-looks")

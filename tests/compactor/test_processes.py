@@ -79,8 +79,9 @@ def test_it_exits_with_many_compactors_in_all_states() -> None:
             ContextCompactor.for_role(memory_of(10), ROLE, config, summarizer, on_event=heard).start()
         heard.until(Failed, 10)
         heard.until(Published, 5)
+        compactor.on_event(own := Heard())
         compactor.start()
-        assert inside.wait(SOON)
+        own.until(Started)
         assert compactor.stop(0) is False
         print("leaving")
     """

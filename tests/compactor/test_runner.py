@@ -41,6 +41,7 @@ def test_a_thread_that_cannot_be_started_is_a_failure_that_is_retried(monkeypatc
 
         patched.setattr(threading.Thread, "start", refused)
         compactor.start()
+        assert not compactor.wait_idle(SOON)
         assert compactor.status().state is State.BACKING_OFF
         assert compactor.status().last_error == "RuntimeError"
         with pytest.raises(CompactionFailed):

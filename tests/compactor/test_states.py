@@ -26,7 +26,7 @@ from scene import (
     threads_of,
 )
 
-from compactor import CompactionFailed, ContextCompactor, State
+from compactor import CompactionFailed, ContextCompactor, Skip, State
 from compactor.events import Discarded, Failed, Published, Started, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, SessionPurged
@@ -240,10 +240,25 @@ def test_stop_from_a_hook_does_not_wait_and_takes_effect(kind: type[Event]) -> N
 
     compactor = ContextCompactor.for_role(memory_of(10), "hooked", CONFIG, ScriptedSummarizer(), on_event=hook)
     compactor.start()
+    compactor.wait_idle(SOON)
     assert joined("hooked")
     assert stopped == [False]
     assert compactor.status().state is State.STOPPED
     assert end_of(compactor) == (7 if kind is Published else 0)
+
+
+def test_a_compactor_that_is_not_due_has_no_thread() -> None:
+    """Its trigger is asked all the same, and what is due gets a thread of the compactor's own."""
+    memory = memory_of(3)
+    with ContextCompactor.for_role(memory, "resting", CONFIG, ScriptedSummarizer()) as compactor:
+        assert compactor.wait_idle(SOON)
+        assert compactor.status().skip_reason is Skip.BELOW_TRIGGER
+        assert threads_of("resting") == []
+        for _ in range(7):
+            add_round(memory, role="resting")
+        assert compactor.wait_idle(SOON)
+        assert end_of(compactor) == 7
+        assert len(threads_of("resting")) == 1
 
 
 def test_stop_from_a_hook_in_the_hosts_thread_says_that_nothing_is_left() -> None:

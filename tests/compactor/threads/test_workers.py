@@ -44,6 +44,28 @@ def test_jobs_run_in_order_on_one_daemon_thread_of_that_name() -> None:
     assert seen == [(number, "in-order", True) for number in range(5)]
 
 
+def test_a_thread_without_a_job_ends_and_the_next_job_starts_another() -> None:
+    """And no job is lost between the two, whenever it comes."""
+    names: list[str] = []
+    worker = DaemonExecutor(2, "resting", idle_seconds=0.0)
+    for _ in range(200):
+        worker.submit(lambda: names.append(threading.current_thread().name)).result(SOON)
+    assert names == ["resting"] * 200
+    assert ended("resting")
+    assert worker.submit(lambda: 17).result(SOON) == 17
+    worker.shutdown()
+    assert ended("resting")
+
+
+def test_a_job_never_waits_behind_another_while_a_thread_may_start() -> None:
+    """However many threads have ended before."""
+    worker, gate = DaemonExecutor(3, "spare", idle_seconds=0.0), threading.Barrier(3)
+    for _ in range(20):
+        for future in [worker.submit(gate.wait, SOON) for _ in range(3)]:
+            future.result(SOON)
+    worker.shutdown()
+
+
 def test_closing_lets_it_finish_what_it_was_given() -> None:
     """And takes no time."""
     gate, done = threading.Event(), threading.Event()
