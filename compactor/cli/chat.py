@@ -20,7 +20,8 @@ from ..compose import compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
-from ..summarizers.openai import OpenAISummarizer, make_client, sendable
+from ..summarizers.model import sendable
+from ..summarizers.openai import OpenAISummarizer, make_client
 from .savings import Messages, describe_event
 from .sessions import open_named
 from .terminal import CannotRun, ConversationScreen, name_options, one_line, quantity

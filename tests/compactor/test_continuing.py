@@ -286,7 +286,7 @@ def test_what_one_session_fails_at_is_no_others_concern(server: ModelServer) -> 
 
 def test_only_so_many_failures_are_remembered(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that fail and never come again fill no memory."""
-    monkeypatch.setattr("compactor.summarizers.openai._MAX_REMEMBERED", 2)
+    monkeypatch.setattr("compactor.summarizers.model._MAX_REMEMBERED", 2)
     server.always(status(500))
     with summarizer_at(server) as summarizer:
         for name in "abca":

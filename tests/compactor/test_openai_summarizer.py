@@ -648,7 +648,7 @@ def test_a_forked_process_makes_a_client_of_its_own(
     summarizer(REQUEST)
     summarizer(REQUEST)
     assert len(made) == 1
-    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     summarizer(REQUEST)
     assert len(made) == 2
 

@@ -1,0 +1,422 @@
+"""What all summarizers on a provider's client share: in which form to ask, for how long, and what an error means.
+
+They try once: the compactor waits and retries.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from memory.arguments import number, require, whole_number
+from memory.rounds import copy_with
+
+from ..tokens import replace_surrogates
+from .answers import NoSummary
+from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, add_usage
+from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, too_slow
+
+_NO_KEY_NEEDED = "not-needed"  # clients insist on a key; servers on one's own machine do not
+#: Statuses for a request that the endpoint will always refuse.
+_REFUSALS = (400, 404, 405, 413, 415, 422, 501)
+#: Statuses that do not depend on the request: a problem with the key, or temporary overload.
+_TURNED_AWAY = (401, 402, 403, 429, 503, 529)
+#: Maximum failed requests to remember until they are retried; above it, all are forgotten.
+_MAX_REMEMBERED = 1_000
+#: After so many errors of the server in a row, or one other failure, a request is sent in its plain form.
+_FAILURES_BEFORE_PLAIN = 2
+
+_REMEDIES = {
+    401: "check the key, in api_key= or {key}",
+    402: "the account has no credit left; add some, or use another key",
+    403: "the key may not use this; check its permissions, or choose another model=",
+    404: "check model= and base_url={ending}",
+    413: "the request is too large; lower summarizer_input_tokens",
+    429: "too many requests; wait, or ask for a higher limit",
+    503: "the model is overloaded; it is asked again later",
+    529: "the model is overloaded; it is asked again later",
+}
+TOO_LONG = "the request is longer than the model's window; lower summarizer_input_tokens"
+
+Arguments = Mapping[str, Any]
+
+
+class ModelSummarizer(ABC):
+    """Return a model's summary for a request; raise ``SummarizerError`` if there is none. One provider each derives
+    from it. Any number of threads may call one."""
+
+    #: Environment variables of the key and the address; the address without either; and how addresses mostly end.
+    _KEYS: ClassVar[Sequence[str]]
+    _BASE_URLS: ClassVar[Sequence[str]]
+    _DEFAULT_URL: ClassVar[str]
+    _ENDING: ClassVar[str] = ""
+    _EXAMPLE: ClassVar[str]
+    #: Arguments that *extra* may not contain, each with the remedy.
+    _NOT_EXTRA: ClassVar[Mapping[str, str]]
+    #: Words of an error about the schema of an answer.
+    _SCHEMA_WORDS: ClassVar[Sequence[str]]
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: Any,
+        base_url: str | None,
+        api_key: str | None,
+        max_output_tokens: int | None,
+        style: Style | None,
+        timeout: float,
+        extra: Mapping[str, Any] | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(model, str) or not model.strip():
+            raise ValueError(f"model= must be the name of a model, such as {self._EXAMPLE!r}")
+        require("base_url", base_url, str | None, "an address, as a text")
+        require("api_key", api_key, str | None, "a text")
+        number("timeout", timeout, above=True, finite=True)
+        if max_output_tokens is not None:
+            whole_number("max_output_tokens", max_output_tokens, 1)
+        if style not in (None, "separate", "continue"):
+            raise ValueError(f"style= must be 'separate', 'continue' or None, not {style!r}")
+        for name in extra or ():
+            if name in self._NOT_EXTRA:
+                raise ValueError(f"extra= may not contain {name!r}: {self._NOT_EXTRA[name]}")
+        self.model = model
+        self.style = style
+        #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
+        self.takes_continued = style != "separate"
+        #: What goes with every request.
+        self._arguments: dict[str, Any] = {}
+        self._takes_formats = True
+        #: How often in a row a request failed; its form may be the reason. One summarizer may serve many sessions.
+        self._failed: dict[tuple[str, ...], int] = {}
+        self._timeout = timeout
+        self._clock = clock
+        self._closed = False
+        self._given = client
+        #: Clients made here, by process: after a fork, both processes must not share the parent's connections.
+        self._own: dict[int, Any] = {}
+        if client is None:
+            # Resolved once, so that the key only goes to the address that it was checked against.
+            self._base_url = (base_url or _first_set(self._BASE_URLS)).strip() or self._DEFAULT_URL
+            self._endpoint = _endpoint(self._base_url)
+            self._key = SecretStr(self._find_key(api_key))
+        else:
+            if base_url is not None or api_key is not None:
+                raise ValueError("give either client=, or base_url= and api_key=: a client has both")
+            self._check_client(client)
+            self._endpoint = "the given client's endpoint"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(model={self.model!r}, endpoint={self._endpoint!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections permanently. A given client stays open: it belongs to its owner."""
+        self._closed = True
+        while self._own:
+            _, client = self._own.popitem()
+            client.close()
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        with self._explain_errors({}):
+            client = self._client()  # before the time limit starts: importing a client takes half a second
+        limit = Limit(self._timeout, self._clock)
+        asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
+        failures = self._failed.pop(asked, 0)
+        if failures >= _FAILURES_BEFORE_PLAIN:
+            plain = self._answer(client, limit, self._arguments | self._plain(request.messages))
+            return copy_with(plain, continued=False)
+        try:
+            return self._answer_in_style(client, limit, request)
+        except SummarizerError as failed:
+            status = status_of(failed.__cause__) or 0
+            if status not in _TURNED_AWAY:
+                if len(self._failed) >= _MAX_REMEMBERED:
+                    self._failed = {}
+                self._failed[asked] = failures + 1 if status >= 500 else _FAILURES_BEFORE_PLAIN
+            raise
+
+    def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
+        continued = request.continued
+        if continued is None or not (self.style == "continue" or (self.style is None and self._is_cached(continued))):
+            return copy_with(self._answer_separately(client, limit, request), continued=False)
+        try:
+            return self._answer(client, limit, self._continue(continued))
+        except NoSummary as failed:  # also if it is too long, or has unknown arguments
+            usage = failed.usage
+        summary = self._answer_separately(client, limit, request, again=True)
+        return copy_with(summary, usage=add_usage(usage, summary.usage), continued=False)
+
+    def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
+        arguments = self._arguments | self._plain(request.messages)
+        formatted = None
+        if request.schema is not None and self._takes_formats:
+            formatted = self._format(arguments, request.kind, sendable(request.schema))
+        if formatted is None:
+            return self._answer(client, limit, arguments, again=again)
+        try:
+            return self._answer(client, limit, formatted, again=again)
+        except NoSummary as failed:
+            cause = failed.__cause__
+            usage, refused = failed.usage, status_of(cause) is not None and not self._is_too_long(cause, str(cause))
+        summary = self._answer(client, limit, arguments, again=True)
+        if refused:  # it answers without the schema, so the schema was the reason
+            self._takes_formats = False
+        return copy_with(summary, usage=add_usage(usage, summary.usage))
+
+    def _answer(self, client: Any, limit: Limit, arguments: Arguments, *, again: bool = False) -> Summary:
+        with self._explain_errors(arguments):
+            token = current.set(limit)
+            try:
+                return self._send(client, limit, arguments, limit.left() if again else self._timeout)
+            finally:
+                current.reset(token)
+
+    # What providers differ in.
+
+    @abstractmethod
+    def _check_client(self, client: Any) -> None:
+        """Raise ``TypeError`` unless *client* can be used."""
+
+    @abstractmethod
+    def _make_client(self, key: str, base_url: str) -> Any:
+        """Return a client that tries once, follows no redirect, and bounds the answer's size and time."""
+
+    @abstractmethod
+    def _adapt_given(self, client: Any) -> Any:
+        """Return *client*, the host's, for requests that are tried once and follow no redirect."""
+
+    @abstractmethod
+    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the arguments that carry *messages*."""
+
+    @abstractmethod
+    def _continue(self, continued: Continued) -> dict[str, Any]:
+        """Return all arguments of a request behind the agent's prompt, equal to the agent's own as far as it goes."""
+
+    @abstractmethod
+    def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:
+        """Return *arguments* that ask for an answer of *schema*; None if they cannot."""
+
+    @abstractmethod
+    def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:
+        """Send one request, and read its answer."""
+
+    @abstractmethod
+    def _is_too_long(self, error: Any, said: str) -> bool:
+        """Return whether *error*, which *said* so, is about the model's window."""
+
+    def _is_cached(self, continued: Continued) -> bool:
+        """Return whether the agent's prompt is likely to be in this model's cache."""
+        return continued.model == self.model
+
+    def _remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:  # noqa: ARG002  (others need it)
+        """Return what to do about *error*, by its *status* and what it *said*."""
+        if 300 <= status < 400:
+            # Never followed: the conversation would go to an unchecked address.
+            return _redirect_remedy(headers_of(error))
+        if self._is_too_long(error, said):
+            return TOO_LONG
+        if status in _REMEDIES:
+            return _REMEDIES[status].format(key=self._KEYS[0], ending=self._ENDING)
+        if status >= 500:
+            return "the server failed; if it goes on failing, look at its log or status page"
+        return "check model=, extra= and the other parameters"
+
+    def _retry_after(self, error: Any) -> float | None:
+        """Return the seconds that the endpoint asks to wait; None if it names none."""
+        return parse_retry_after(headers_of(error))
+
+    # Clients and errors.
+
+    def _client(self) -> Any:
+        if self._closed:
+            raise SummarizerError(f"{self!r} is closed; make a new one")
+        if self._given is not None:
+            return self._adapt_given(self._given)
+        process = os.getpid()
+        if process not in self._own:
+            # No lock: a fork could leave it locked for ever. If two threads make a client, the first one stays.
+            client = self._make_client(self._key.get_secret_value(), self._base_url)
+            if self._own.setdefault(process, client) is not client:
+                client.close()
+        return self._own[process]
+
+    def _find_key(self, api_key: str | None) -> str:
+        key = (api_key or _first_set(self._KEYS)).strip()
+        if not key:
+            host, domain = urlsplit(self._endpoint).hostname or "", urlsplit(self._DEFAULT_URL).hostname or ""
+            domain = ".".join(domain.split(".")[-2:])
+            if host != domain and not host.endswith(f".{domain}"):
+                return _NO_KEY_NEEDED
+            raise SummarizerError(
+                f"no API key: set {self._KEYS[0]}, or pass base_url= of a server that needs none, or use"
+                " ExtractiveSummarizer(), which needs no model"
+            )
+        # Checked here: the client's own error would print the header with the key.
+        if not all("!" <= character <= "~" for character in key):
+            raise SummarizerError("the API key contains invalid characters; copy it again")
+        return key
+
+    @contextmanager
+    def _explain_errors(self, arguments: Arguments) -> Iterator[None]:
+        try:
+            yield
+        except SummarizerError:
+            raise
+        except Exception as exc:  # any exception of a client is a failure of this call only
+            raise self._explain(exc, arguments) from exc
+
+    def _explain(self, exc: Exception, arguments: Arguments) -> SummarizerError:
+        """Return an error with cause and remedy in our own words: the original text may quote the request."""
+        name, status = type(exc).__name__, status_of(exc)
+        if status is not None:
+            said = f"{exc} {getattr(exc, 'body', '')}"
+            # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
+            exc.args = (f"HTTP {status}",)
+            remedy = self._remedy(status, exc, said, arguments)
+            dislikes = status in _REFUSALS or any(word in said for word in self._SCHEMA_WORDS)
+            return (NoSummary if dislikes else SummarizerError)(
+                f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._retry_after(exc)
+            )
+        if isinstance(exc, ImportError):
+            return SummarizerError(f"{exc}; install it, or use another summarizer")
+        if isinstance(exc, TimeoutError) or "Timeout" in name:
+            return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
+        if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
+            return SummarizerError(
+                f"no connection to {self._endpoint}, or it broke ({name}): check the server, the network and base_url="
+            )
+        if isinstance(exc, TypeError):
+            return SummarizerError(
+                f"the client refuses an argument ({name}): pass it in extra={{'extra_body': {{...}}}}"
+            )
+        return SummarizerError(f"the request to {self._endpoint} failed ({name}): see the cause of this error")
+
+
+def status_of(error: object) -> int | None:
+    """Return the HTTP status of the endpoint's *error*; None if the failure has another cause."""
+    codes = (getattr(error, name, None) for name in ("status_code", "code"))
+    return next((code for code in codes if type(code) is int), None)
+
+
+def headers_of(error: object) -> Any:
+    return getattr(getattr(error, "response", None), "headers", None)
+
+
+def parse_retry_after(headers: Any) -> float | None:
+    """Return the seconds in a ``Retry-After`` header, given as a number or a date; None if missing or invalid."""
+    value = headers.get("retry-after") if hasattr(headers, "get") else None
+    if not isinstance(value, str):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            date = parsedate_to_datetime(value)
+        except (ValueError, OverflowError):
+            return None
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def sendable(value: Any) -> Any:
+    """Return a copy of *value* without lone surrogates: UTF-8 cannot encode them, so one would fail every request."""
+    if isinstance(value, str):
+        return value if value.isascii() else replace_surrogates(value)
+    if isinstance(value, Mapping):
+        return {key: sendable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [sendable(item) for item in value]
+    return value
+
+
+def http_options(most: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
+    """Return options for an httpx client that follows no redirect and rejects a body over *most* bytes."""
+    # Only gzip: it can be decompressed piece by piece.
+    return {
+        "follow_redirects": False,
+        "headers": {"Accept-Encoding": "gzip"},
+        "event_hooks": {"response": [lambda response: bound_body(response, most)]},
+    }
+
+
+def read_stream(
+    sdk: Any, create: Callable[..., Any], arguments: Arguments, limit: Limit, timeout: float, *, is_bounded: bool
+) -> bytes:
+    """Return the body of the answer that *create*, of a client of *sdk*, opens. The limit holds for all of it."""
+    # Connecting tries one address after another; the limit applies to each.
+    timeouts = sdk.Timeout(timeout, connect=min(timeout, 10.0))
+    with create(**arguments, timeout=timeouts) as response:
+        if not is_bounded:
+            bound_body(response.http_response)
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            limit.left()
+            body += chunk
+    return bytes(body)
+
+
+def refuse_redirects(client: Any) -> Any:
+    """Return *client*, a copy of the given one, changed to follow no redirect."""
+    prepare = client._prepare_options
+
+    def prepare_options(options: Any) -> Any:
+        options = prepare(options)
+        options.follow_redirects = False
+        return options
+
+    client._prepare_options = prepare_options
+    return client
+
+
+def loaded(module: str) -> Any:
+    """Return *module* if it is imported, as it is where somebody has a client of it."""
+    return sys.modules.get(module)
+
+
+def _first_set(names: Sequence[str]) -> str:
+    return next((text for name in names if (text := os.environ.get(name, ""))), "")
+
+
+def _endpoint(base_url: str) -> str:
+    """Return *base_url* without password and query, safe to show. Raises ``ValueError`` if it is no URL."""
+    try:
+        url = urlsplit(base_url)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = None
+    if not host or url.scheme not in {"http", "https"}:
+        raise ValueError("base_url= must be an address such as http://localhost:11434/v1")
+    where = f"[{host}]" if ":" in host else host
+    return f"{url.scheme}://{where}{f':{port}' if port else ''}{url.path}"
+
+
+def _redirect_remedy(headers: Any) -> str:
+    location = headers.get("location") if hasattr(headers, "get") else None
+    try:
+        there = _endpoint(location) if isinstance(location, str) else ""
+    except ValueError:
+        there = ""
+    printable = re.fullmatch(r"[\w.:/\[\]-]{1,200}", there, re.ASCII)
+    there = there if printable else "another address"
+    return f"it redirects to {there}; to send the conversation there, set base_url= to that address"
