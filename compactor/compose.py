@@ -25,8 +25,8 @@ from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
+from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
 from .prompt.shorten import PromptPart, is_result
-from .prompt.sources import Layout, Source
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
 from .view import LastPrompt, View, last_prompts
 
@@ -94,6 +94,7 @@ def compose(
     tool_choice: Any = None,
     plan: object = None,
     on_overflow: Literal["raise", "warn"] = "raise",
+    summary_as: SummaryAs = "system",
 ) -> Prompt:
     """Return *role*'s prompt: system messages, compaction, tail; at most *budget* tokens less *reserve* for the answer.
 
@@ -110,8 +111,12 @@ def compose(
     of the role's compactor; while anything in it is pending, it stands before the newest query. The provider's own
     counts, given to ``memory.record_usage``, correct the budget. *counter* takes the place of *model*'s tokenizer; give
     the same one each time, since counts are remembered with it.
+
+    *summary_as* says where the summary stands, and the line about what is left out: as ``system`` messages behind
+    *system*, as ``user`` messages there, or at the end of the ``header``, the last system message, for providers that
+    take only one.
     """
-    ledger, front = _read_arguments(memory, role, system, tools, model, counter)
+    ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if type(budget) is not int or budget < 1:
         whole_number("budget", budget, 1)
     if type(reserve) is not int or reserve < 0:
@@ -128,8 +133,8 @@ def compose(
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
         correction = rounds.usage.correction
         limit = math.floor((budget - reserve) / correction)
-        whole = show_all(view, front, limit) if reminder is None else None
-        messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)))
+        whole = show_all(view, front, limit, summary_as) if reminder is None else None
+        messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)), summary_as)
         # Once: what another thread may defer by then waits for the next prompt.
         if report.tokens_before <= limit or attempt or not _make_shorter(memory, role):
             break
@@ -144,7 +149,8 @@ def compose(
     if report.tokens_before <= limit:
         plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
-        head = len(in_log) - view.messages if whole is None else len(front) + (compaction is not None)
+        is_counted = whole is None or summary_as == "header"
+        head = len(in_log) - view.messages if is_counted else len(front) + (compaction is not None)
         last_prompts.setdefault(memory, {})[role] = LastPrompt(
             rounds,
             compaction,
@@ -198,7 +204,9 @@ def warm_up(model: str = "") -> None:
     build_models()
 
 
-def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Message], Report, Layout] | None:
+def show_all(
+    view: View, system: Sequence[Message], limit: int, summary_as: SummaryAs = "system"
+) -> tuple[list[Message], Report, Layout] | None:
     """Return the prompt of *system*, compaction and the whole tail if that is at most *limit* tokens, and what it is
     made of.
 
@@ -210,14 +218,17 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
         return None
     sums, growing = view.prefix_sums, view.growing
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
-    tokens = PROMPT_TOKENS + view.header_tokens + view.compaction_tokens + last.tokens - first.tokens
+    ahead, added = view.compaction_tokens, [view.summary] if view.summary is not None else []
+    if added and summary_as == "header":
+        ahead = count_added(system, added, summary_as, view.ledger.count_again)
+    tokens = PROMPT_TOKENS + view.header_tokens + ahead + last.tokens - first.tokens
     asked = last.asked is not None and last.asked >= start
     for account in growing:
         tokens += account.totals.tokens
         asked = asked or account.totals.asked is not None
     if not asked or tokens > limit:
         return None
-    messages = [*system, *([view.summary] if view.summary is not None else [])]
+    messages = [*system, *added] if summary_as == "system" else place_in_front(system, added, summary_as)
     shared: list[Message] = []
     depths = bytearray()
     runs: list[Sequence[PromptPart]] = []
@@ -237,7 +248,7 @@ def show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[Me
     for account in growing:
         messages += account.hand_out()
         runs += account.blocks.parts, account.rest
-    return messages, Report(tokens, tokens), Layout(len(system), view.compaction, runs)
+    return messages, Report(tokens, tokens), Layout(system, summary_as, view.compaction, runs)
 
 
 def _read_arguments(
@@ -247,9 +258,10 @@ def _read_arguments(
     tools: Sequence[Mapping[str, Any]],
     model: str,
     counter: TokenCounter | None,
+    summary_as: SummaryAs,
 ) -> tuple[Ledger, tuple[Message, ...]]:
     """Return the role's ledger, and the system messages in front: *system*, then memory's header as *role* sees it.
-    Raises ``TypeError`` if an argument is of the wrong kind."""
+    Raises ``TypeError`` if an argument is of the wrong kind, and ``ValueError`` for an unknown *summary_as*."""
     if not isinstance(memory, Memory):
         own = " (Memory.from_messages makes one of messages)" if isinstance(memory, list) else ""
         require("memory", memory, Memory, f"a Memory{own}")
@@ -263,6 +275,8 @@ def _read_arguments(
         require("model", model, str | None, "the name of a model")
     if counter is not None:
         require("counter", counter, Callable, "a function that counts the tokens of a text")
+    if summary_as not in ("system", "user", "header"):
+        raise ValueError(f"summary_as is 'system', 'user' or 'header', not {summary_as!r}")
     if isinstance(system, str):
         system = [{"role": "system", "content": system}] if system else []
     elif system is not None:
@@ -270,7 +284,7 @@ def _read_arguments(
         require("system", system, Sequence, f"{wanted}, a single one put into a list")
         for message in system:
             require("system", message, Mapping, wanted)
-    front = [{key: message[key] for key in message if key in CHAT_KEYS} for message in system or ()]
+    front = [{key: message[key] for key in message if key in CHAT_KEYS} for message in system] if system else []
     front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), tuple(front)
 
@@ -336,12 +350,13 @@ def budget_status(
     tools: Sequence[Mapping[str, Any]] = (),
     model: str = "",
     counter: TokenCounter | None = None,
+    summary_as: SummaryAs = "system",
 ) -> BudgetStatus:
     """Return what *role*'s next prompt takes, by segment and kind, in tokens; asks no model and publishes nothing.
 
-    *system* and *tools* are those of ``compose``. Takes time in proportion to the tail.
+    *system*, *tools* and *summary_as* are those of ``compose``. Takes time in proportion to the tail.
     """
-    ledger, front = _read_arguments(memory, role, system, tools, model, counter)
+    ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if budget is not None:
         whole_number("budget", budget, 1)
     rounds, compaction = memory.get_role_rounds(role)
@@ -353,11 +368,12 @@ def budget_status(
             for post, tokens in zip(group.posts, view.costs(round_, group), strict=True):
                 by_kind[_name_kind(post, group, role)] += tokens
     conversation = by_kind.total()
+    summary = count_added(front, [view.summary], summary_as, ledger.count) if view.summary is not None else 0
     return BudgetStatus(
-        PROMPT_TOKENS + header + view.compaction_tokens + conversation,
+        PROMPT_TOKENS + header + summary + conversation,
         budget,
         header,
-        view.compaction_tokens,
+        summary,
         conversation,
         dict(by_kind.most_common()),
     )

@@ -21,13 +21,13 @@ from memory.references import place_reference, post_reference, range_reference
 from memory.rounds import Round, cached_property, copy_with
 from memory.values import ValueObject
 
-from ..tokens import PROMPT_TOKENS, TokenCounter, count_message
+from ..tokens import PROMPT_TOKENS, count_message
 from ..view import View
 from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, MessageGroup, copy_messages, measure_depth
+from .layout import Layout, SummaryAs, count_added, place_in_front
 from .open_rounds import Block, OpenAccount
 from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
-from .sources import Layout
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -58,11 +58,16 @@ class Report(ValueObject):
 
 
 def fit(
-    view: View, system: Sequence[Message], plan: Message | None, limit: int, step: int
+    view: View,
+    system: Sequence[Message],
+    plan: Message | None,
+    limit: int,
+    step: int,
+    summary_as: SummaryAs = "system",
 ) -> tuple[list[Message], Report, Layout]:
     """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
     tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
-    frame = _Frame(view, system, plan, limit, step)
+    frame = _Frame(view, system, plan, limit, step, summary_as)
     draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.growing)
     before = tokens = frame.count_draft(draft)
     if before > limit:
@@ -107,14 +112,15 @@ class _Frame:
     plan: Message | None
     limit: int
     max_step: int
+    summary_as: SummaryAs
 
     def __post_init__(self) -> None:
         view = self.view
         self.sums, self.count = view.prefix_sums, view.ledger.count
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
-        longest = omission_note((10**9, 10**9 + 1), *["r999999999.p999999"] * 2, dropped_from=self.dropped_from)
-        self.note_tokens = self._count_message(longest)
+        ends = ["r999999999.p999999"] * 2
+        self.longest_note = omission_note((10**9, 10**9 + 1), *ends, dropped_from=self.dropped_from)
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[Reduced, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
@@ -126,8 +132,9 @@ class _Frame:
     def put_head(self, summary: Message | None, plan: Message | None) -> None:
         """Show this *summary* and *plan*, and measure the room that they leave."""
         self.summary, self.plan = summary, plan
-        in_front = PROMPT_TOKENS + self.view.header_tokens + self._count_message(summary)
-        self.tokens = in_front + self._count_message(plan)
+        in_front = PROMPT_TOKENS + self.view.header_tokens + self.count_added(summary)
+        self.tokens = in_front + (count_message(plan, self.view.ledger.count_again) if plan is not None else 0)
+        self.note_tokens = self.count_note(self.longest_note)
         room = self.limit - in_front - self.note_tokens
         self.step = min(self.max_step, max(int(room * MAX_STEP_SHARE), 1))
 
@@ -144,8 +151,14 @@ class _Frame:
         """The most tokens that a text may take once posts are left out."""
         return max(int((self.limit - self.tokens) * MAX_TEXT_SHARE), MIN_CLIP)
 
-    def _count_message(self, message: Message | None) -> int:
-        return count_message(message, self.view.ledger.count_again) if message is not None else 0
+    def count_added(self, *added: Message | None) -> int:
+        """Return the tokens that *added* add to the system messages in front."""
+        shown = [message for message in added if message is not None]
+        return count_added(self.system, shown, self.summary_as, self.view.ledger.count_again)
+
+    def count_note(self, note: Message | None) -> int:
+        """Return the tokens that the line about what is left out adds to all that stands before it."""
+        return self.count_added(self.summary, note) - self.count_added(self.summary) if note is not None else 0
 
     def get_parts(self, place: int) -> list[PromptPart]:
         """Return the parts of a round, made when they are first asked for. The newest query in them is fixed."""
@@ -221,7 +234,7 @@ class _Frame:
         counted = self.view.closed_tokens(draft.counted.start, draft.counted.stop)
         counted += sum([account.totals.tokens for account in draft.growing])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
-        return self.tokens + self._count_message(self.make_note(draft)) + counted + parts
+        return self.tokens + self.count_note(self.make_note(draft)) + counted + parts
 
     def show(self, draft: _Draft) -> tuple[list[Message], Layout]:
         """Return all messages, and what they are made of; the plan stands before the newest thing that the user
@@ -256,12 +269,13 @@ class _Frame:
         if self.plan is not None:
             tail.insert(plan_at, self.plan)
         note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
-        in_front = [message for message in (*self.system, self.summary, note) if message is not None]
+        added = [message for message in (self.summary, note) if message is not None]
         told = [*self._list_omitted(draft), *[part.round_.number for part in draft.omitted_parts]] if note else []
         told += [self.dropped_from] if note and self.dropped_from else []
         omitted = (min(told), max(told)) if told else None
-        layout = Layout(len(self.system), compaction, runs, omitted, plan_at if self.plan is not None else None)
-        return [*in_front, *tail], layout
+        before_plan = plan_at if self.plan is not None else None
+        layout = Layout(self.system, self.summary_as, compaction, runs, omitted, before_plan)
+        return [*place_in_front(self.system, added, self.summary_as), *tail], layout
 
     def shorten_head(self) -> None:
         """Make room for everything that must be shown: leave out the plan, then shorten the compaction."""
@@ -278,13 +292,13 @@ class _Frame:
         room = self.limit - must - self.tokens
         if room >= 0 or compaction is None or message is None:
             return
-        ref, whole = range_reference(1, compaction.last_round), count_message(message, self.count)
+        ref, whole = range_reference(1, compaction.last_round), self.count_added(message)
         # Half of what there is, so that something of the tail is shown, where that is enough for a summary at all.
         half = (whole + room - self.note_tokens) // 2
         for most in (half, whole + room):
-            shorter = _clip_compaction(message, compaction, most, ref, self.count)
+            shorter = _clip_compaction(self, message, compaction, most, ref)
             if shorter is not None:
-                self.reductions = (Reduced(ref, whole, count_message(shorter, self.count), "clipped"),)
+                self.reductions = (Reduced(ref, whole, self.count_added(shorter), "clipped"),)
                 self.put_head(shorter, None)
                 return
         self.omitted_rounds = tuple(range(1, compaction.last_round + 1))
@@ -308,10 +322,11 @@ def _least_unread(frame: _Frame, room: int) -> int:
 
 
 def _clip_compaction(
-    message: Message, compaction: CompactedMessage, limit: int, ref: str, count: TokenCounter
+    frame: _Frame, message: Message, compaction: CompactedMessage, limit: int, ref: str
 ) -> Message | None:
     """Return the compaction's *message* in at most *limit* tokens, with all its pinned texts and prohibitions. None if
     there is no room for these and some of the summary."""
+    count = frame.count
 
     def with_summary(summary: str) -> Message:
         return {**message, "content": copy_with(compaction, summary=summary).to_prompt()}
@@ -319,12 +334,12 @@ def _clip_compaction(
     from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 
     prohibitions = compaction.extra.get(PROHIBITIONS, ())
-    tokens = limit + MIN_CLIP - count_message(with_summary(""), count)
+    tokens = limit + MIN_CLIP - frame.count_added(with_summary(""))
     while tokens >= MIN_CLIP:
         text = clip_text(compaction.summary, tokens, ref, count)
         text, _ = restore_sentences(text, find_lost(prohibitions, (text, *compaction.pinned)), limit, count)
         shorter = with_summary(text)
-        over = count_message(shorter, count) - limit
+        over = frame.count_added(shorter) - limit
         if over <= 0:
             return shorter
         tokens -= max(over, 8)

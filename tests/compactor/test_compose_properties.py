@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from chats import Message, assert_legal, left_out_texts, note_of, words
@@ -330,6 +330,34 @@ def test_each_message_says_where_it_comes_from(
         elif source.kind == "shortened":
             is_overlaid = any(source.ref == reduced.ref for reduced in prompt.report.reductions)
             assert message != appended.get(source.ref) or is_overlaid
+
+
+@given(apply_overlays(), budgets, st.sampled_from([count_tokens, len]), st.sampled_from(["user", "header"]))
+@settings(suppress_health_check=SLOW)
+def test_wherever_the_summary_stands_the_prompt_fits_and_says_the_same(
+    memory: Memory, budget: int, counter: TokenCounter, summary_as: Literal["user", "header"]
+) -> None:
+    """Its tokens are exact, no system message is added to those of the host, and the tail is as it always is."""
+    try:
+        prompt = compose(memory, budget=budget, counter=counter, summary_as=summary_as)
+    except BudgetExceeded:
+        return
+    assert prompt.tokens == count_prompt(prompt.messages, counter) <= budget
+    assert len(prompt.sources) == len(prompt.messages)
+    roomy = compose(memory, budget=10**9, counter=counter, summary_as=summary_as)
+    usual = compose(memory, budget=10**9, counter=counter)
+    assert prompt.report.tokens_before == roomy.tokens == count_prompt(roomy.messages, counter)
+    pairs = zip(usual.messages, usual.sources, strict=True)
+    added = [message for message, source in pairs if source.kind == "ours" and message["role"] == "system"]
+    head = len(memory.header) or int(bool(added))
+    if summary_as == "user":
+        assert [{**one, "role": ""} for one in roomy.messages] == [{**one, "role": ""} for one in usual.messages]
+    else:
+        shown = len(roomy.messages) - head
+        assert roomy.messages[head:] == (usual.messages[-shown:] if shown else [])
+    for one_prompt in prompt, roomy:
+        said = [one for one in one_prompt.messages if one["role"] == "system"]
+        assert len(said) <= max(len(memory.header), int(summary_as == "header"))
 
 
 @st.composite

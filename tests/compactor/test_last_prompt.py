@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import weakref
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -85,23 +86,30 @@ def test_what_the_prompt_began_with_is_continued() -> None:
     assert "Question" not in repr(going_on)
 
 
-def test_the_next_is_continued_behind_the_summary() -> None:
-    """Once it is shown, the compaction is part of the beginning, and the instruction says where it stands."""
+@pytest.mark.parametrize("summary_as", ["system", "user", "header"])
+def test_the_next_is_continued_behind_the_summary(summary_as: str) -> None:
+    """Once it is shown, the compaction is part of the beginning, wherever it stands there, and the instruction says
+    how it is headed."""
     memory = Memory("s")
     talk(memory, 1, 4)
-    prompted(memory)
+    prompted(memory, summary_as=summary_as)
     summarizer = ScriptedSummarizer()
     compactor, executor, _ = on_command(memory, summarizer, CONFIG)
     compactor.start()
     executor.run_all()
     talk(memory, 5, 6)
-    prompt = asked(memory, 7)
+    prompt = asked(memory, 7, summary_as=summary_as)
+    sent = json.dumps(prompt.messages)
     executor.run_all()
     first, second = summarizer.requests
     assert (first.end_index, second.start_index, second.end_index) == (2, 3, 5)
     assert second.continued is not None
-    assert second.continued.messages[:-1] == prompt.messages[: 2 + 3 * 4]
-    assert "Summary of rounds 1-2" in second.continued.messages[1]["content"]
+    head = 1 if summary_as == "header" else 2
+    continued = second.continued.messages[:-1]
+    assert continued == prompt.messages[: head + 3 * 4]
+    assert sent.startswith(json.dumps(continued).removesuffix("]"))
+    assert [message["role"] for message in continued[:3]].count("system") == (2 if summary_as == "system" else 1)
+    assert "Summary of rounds 1-2" in continued[head - 1]["content"]
     assert "headed [Conversation History Summary]" in second.continued.messages[-1]["content"]
 
 
@@ -132,7 +140,8 @@ def test_what_a_summarizer_does_to_its_messages_changes_nothing() -> None:
             message["content"] = "changed"
 
 
-def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning() -> None:
+@pytest.mark.parametrize("summary_as", ["system", "user", "header"])
+def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning(summary_as: str) -> None:
     """Whatever compose puts between the head and the tail was sent as well."""
     memory = Memory("s")
     talk(memory, 1, 1)
@@ -143,12 +152,13 @@ def test_a_line_about_drops_and_an_older_question_stand_in_the_beginning() -> No
     publish(memory, 1)
     journal = memory.journal(ASSISTANT)
     journal.reduce(Reduction.over(dropped, dropped.post_list[:1], "dropped"), base=1)
-    prompt = prompted(memory)
-    assert "Left out" in prompt.messages[2]["content"]
-    assert prompt.messages[3] == user("Question 1")
+    prompt = prompted(memory, summary_as=summary_as)
+    head = 1 if summary_as == "header" else 3
+    assert "Left out" in prompt.messages[head - 1]["content"]
+    assert prompt.messages[head] == user("Question 1")
     going_on = request_of(memory, 2)
     assert going_on is not None
-    assert going_on.messages[:-1] == prompt.messages[:6]
+    assert going_on.messages[:-1] == prompt.messages[: head + 3]
 
 
 # -- what is not continued --------------------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""What stands in front of the tail, and where each message of a prompt comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from memory.messages import ASSISTANT, SPEAK_FOR_NO_AGENT, SYSTEM, from_post, query_message
+from memory.overlays import CompactedMessage
+from memory.references import post_reference, posts_reference, range_reference
+from memory.rounds import Post, Round, cached_property
+from memory.values import ValueObject
+
+from ..tokens import TokenCounter, count_message
+from .groups import LAST_NUMBER, OVERLAY, Message, is_summary
+from .shorten import PromptPart
+
+#: Where the summary stands, and the line about what is left out: as system messages behind those of the host, as user
+#: messages there, or at the end of the host's last system message.
+SummaryAs = Literal["system", "user", "header"]
+
+
+def place_in_front(system: Sequence[Message], added: Sequence[Message], summary_as: SummaryAs) -> list[Message]:
+    """Return *system*, the host's messages in front, with those *added*: the summary, the line about what is left out.
+    What changes stands last, so that a provider's cache keeps the beginning."""
+    if summary_as == "user":
+        return [*system, *[{**one, "role": "user"} for one in added]]
+    if summary_as == "system" or not added:
+        return [*system, *added]
+    texts, at = [one["content"] for one in added], find_header(system)
+    if at is None:
+        return [{"role": "system", "content": "\n\n".join(texts)}, *system]
+    content = system[at].get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = [*content, *[{"type": "text", "text": text} for text in texts]]
+    else:
+        content = "\n\n".join([*([content] if content else []), *texts])
+    return [*system[:at], {**system[at], "content": content}, *system[at + 1 :]]
+
+
+def find_header(system: Sequence[Message]) -> int | None:
+    """Return the place of the last system message in *system*; None if there is none."""
+    return next((at for at in reversed(range(len(system))) if system[at].get("role") in SYSTEM), None)
+
+
+def count_added(system: Sequence[Message], added: Sequence[Message], summary_as: SummaryAs, count: TokenCounter) -> int:
+    """Return how many tokens *added* adds to *system*."""
+    if summary_as != "header":
+        return sum([count_message(one, count) for one in added])
+    before, after = system, place_in_front(system, added, summary_as)
+    return sum([count_message(one, count) for one in after]) - sum([count_message(one, count) for one in before])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Source(ValueObject):
+    """Where one message of a prompt comes from."""
+
+    #: Reloads what the message stands for: ``r3.p2``, ``r3.p0`` for the user's query, ``r1-r7`` for a summary or the
+    #: line about what is left out, or both. None for the system messages in front and the plan: no round has them.
+    ref: str | None
+    #: ``original``: what was appended, less keys of the host's own. So are the host's system messages in front.
+    #: ``shortened``: it stands for one post, but reads otherwise: shorter, or as a user message that names the agent
+    #: who speaks, or says that a result came late.
+    #: ``ours``: nobody said it. A summary, the line about what is left out, or a system message with these at its end;
+    #: the plan; the note in the place of a result that is missing.
+    kind: Literal["original", "shortened", "ours"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout:
+    """What a prompt was made of."""
+
+    #: The host's messages in front.
+    system: Sequence[Message]
+    summary_as: SummaryAs
+    compaction: CompactedMessage | None
+    #: The parts of the tail, in order.
+    runs: Sequence[Sequence[PromptPart]]
+    #: The numbers of the first and the last round that the line about what is left out tells of; None: there is none.
+    omitted: tuple[int, int] | None = None
+    #: How many messages of the tail stand before the plan; None: there is no plan.
+    plan_at: int | None = None
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of each message."""
+        front, one = [Source(None, "original")] * len(self.system), self.compaction
+        added = [(one.start_index, one.last_round)] if one is not None else []
+        added += [self.omitted] if self.omitted is not None else []
+        if added and self.summary_as == "header":
+            at, both = find_header(self.system), range_reference(added[0][0], max(last for _, last in added))
+            front[slice(0) if at is None else slice(at, at + 1)] = [Source(both, "ours")]
+        else:
+            front += [Source(range_reference(*rounds), "ours") for rounds in added]
+        tail = [source for run in self.runs for part in run for source in _find_sources(part)]
+        if self.plan_at is not None:
+            tail.insert(self.plan_at, Source(None, "ours"))
+        return (*front, *tail)
+
+
+def _find_sources(part: PromptPart) -> Iterator[Source]:
+    """Yield the source of each message of *part*."""
+    posts = part.group.posts
+    for place, (post, message) in enumerate(zip(posts, part.messages, strict=True)):
+        if post is not None and is_summary(post):
+            yield Source(posts_reference(part.round_, post.number, post.extra[LAST_NUMBER]), "ours")
+        elif place and post is posts[0]:  # a call stands for each result that it lacks
+            yield Source(post_reference(part.round_, post), "ours")
+        else:
+            overlaid = OVERLAY in (part.round_ if post is None else post).extra
+            is_original = not overlaid and message == _restore_message(part.round_, post)
+            yield Source(post_reference(part.round_, post), "original" if is_original else "shortened")
+
+
+def _restore_message(round_: Round, post: Post | None) -> Message | None:
+    """Return the message that was appended as *post*, or as the round's query for None, without keys of the host's
+    own."""
+    if post is None:
+        return query_message(round_, only_known=True)
+    role = ASSISTANT if post.send_from in SPEAK_FOR_NO_AGENT else post.send_from
+    return from_post(post, role, only_known=True)
