@@ -19,6 +19,8 @@ from memory.messages import NATIVE
 from memory.patterns import compile_later
 from memory.references import floor_boundary
 
+from .media import DEFAULT_RULE, MediaRule, count_media, find_rule
+
 if TYPE_CHECKING:
     from splintr import Tokenizer
 
@@ -42,8 +44,6 @@ DEFAULT_ENCODING = "o200k_base"
 #: and 3 for its models.
 MESSAGE_TOKENS = 4
 PROMPT_TOKENS = 3
-#: Maximum tokens of an image at high detail, and at low detail. Images are not decoded.
-IMAGE_TOKENS, SMALL_IMAGE_TOKENS = 1_105, 85
 #: Keys of encrypted text. Its base64 has four characters for three bytes, and a token is about four bytes.
 _OPAQUE = frozenset(("signature", "data", "encrypted_content", "thought_signature", "thoughtSignature"))
 #: Maximum characters without white space that are counted exactly, in about 10 ms.
@@ -89,7 +89,8 @@ def replace_surrogates(text: str) -> str:
 def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
     """Return the tokens of one chat message: its texts, its calls and the format's overhead.
 
-    An upper estimate: providers do not say how they count ids, names and images.
+    An upper estimate: providers do not say how they count ids and names. Pictures, audio and documents count by the
+    rule of the model that ``counter_for`` was given.
     """
     content = message.get("content")
     if isinstance(content, str) and len(message) == 2 and "role" in message:  # the usual case
@@ -124,10 +125,9 @@ def _count_kept(value: object, count: TokenCounter, key: str = "") -> int:
 def _count_part(part: object, count: TokenCounter) -> int:
     if not isinstance(part, Mapping):
         return count(_to_json(part))
-    if part.get("type") in ("image_url", "input_image", "image"):
-        image = part.get("image_url")
-        is_small = isinstance(image, Mapping) and image.get("detail") == "low"
-        return SMALL_IMAGE_TOKENS if is_small else IMAGE_TOKENS
+    tokens = count_media(part, getattr(count, "media", DEFAULT_RULE))
+    if tokens is not None:
+        return tokens
     text = part.get("text")
     return count(text if isinstance(text, str) else _to_json(part))
 
@@ -235,11 +235,20 @@ _COUNTERS: dict[str, TokenCounter] = {
 
 @lru_cache(maxsize=64)
 def counter_for(model: str = "") -> TokenCounter:
-    """Return the counter for *model*; models with the same encoding share one object.
+    """Return the counter for *model*; models with the same encoding, and the same rule for pictures, share one object.
 
     The empty name and unknown models get ``o200k_base``.
     """
-    return _COUNTERS[(encoding_for(model) if model else None) or DEFAULT_ENCODING]
+    return _make_counter((encoding_for(model) if model else None) or DEFAULT_ENCODING, find_rule(model))
+
+
+@lru_cache(maxsize=64)
+def _make_counter(encoding: str, rule: MediaRule) -> TokenCounter:
+    if rule is DEFAULT_RULE:
+        return _COUNTERS[encoding]
+    counter = partial(count_tokens, encoding=encoding)
+    counter.media = rule  # type: ignore[attr-defined]  # count_message asks for it
+    return counter
 
 
 #: The window of a model that nobody knows, in tokens.

@@ -30,7 +30,7 @@ LAYERS = """
     compactor.summarize compactor.journal compactor.notes compactor.experience
     compactor.acceptance
     compactor.summarizers compactor.transcript
-    compactor.prompt compactor.host_rounds compactor.tokens compactor.models compactor.plan
+    compactor.prompt compactor.host_rounds compactor.tokens compactor.media compactor.models compactor.plan
     compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._later compactor._interrupt
 
     prompts

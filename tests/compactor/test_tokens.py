@@ -207,15 +207,16 @@ def test_a_model_maps_to_its_encoding(model: str, encoding: str) -> None:
     "model", ["", "no-such-model", "claude-sonnet", "qwen3", "gpt", "openai:", "anthropic:claude", "llama3:8b"]
 )
 def test_nobody_knows_an_unknown_model(model: str) -> None:
-    """It has no encoding, which the compactor tells of, and is counted in the default one."""
+    """It has no encoding, which the compactor tells of, and its texts are counted in the default one."""
     assert encoding_for(model) is None
-    assert counter_for(model) is count_tokens
+    assert counter_for(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字")
 
 
 def test_models_of_one_encoding_share_their_counter() -> None:
     """So that what was counted for one is counted for all."""
     assert counter_for("gpt-4") is counter_for("gpt-3.5-turbo")
     assert counter_for("gpt-4o") is counter_for("gpt-5") is counter_for()
+    assert counter_for("claude-opus-4-7") is counter_for("anthropic/claude-opus-5") is not counter_for("gemini-2.5-pro")
     assert isinstance(counter_for("gpt-4"), TokenCounter)
 
 

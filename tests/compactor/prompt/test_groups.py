@@ -8,7 +8,7 @@ import pytest
 from chats import Message, answer, calls, ids, result, user
 
 from compactor.prompt.groups import APPROVAL_REQUEST, APPROVAL_RESPONSE, NO_RESULT, MessageGroup, group_messages
-from compactor.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, SMALL_IMAGE_TOKENS, count_message, count_tokens
+from compactor.tokens import MESSAGE_TOKENS, count_message, count_tokens
 from memory import Attachment, Memory, Post, Round, ToolCall
 
 
@@ -313,13 +313,13 @@ def test_an_image_costs_what_it_may_cost_at_most_and_not_its_characters() -> Non
     small = {"type": "image_url", "image_url": {"url": "https://example.org/x.png", "detail": "low"}}
     text = {"type": "text", "text": "hello world"}
 
-    assert count_message({"content": [text, image]}, count_tokens) == MESSAGE_TOKENS + 2 + IMAGE_TOKENS
-    assert count_message({"content": [small]}, count_tokens) == MESSAGE_TOKENS + SMALL_IMAGE_TOKENS
-    assert count_message({"content": [{"type": "image_url", "image_url": "x"}]}, count_tokens) > IMAGE_TOKENS
+    assert count_message({"content": [text, image]}, count_tokens) == MESSAGE_TOKENS + 2 + 1_445
+    assert count_message({"content": [small]}, count_tokens) == MESSAGE_TOKENS + 85
+    assert count_message({"content": [{"type": "image_url", "image_url": "x"}]}, count_tokens) > 1_445
 
 
 def test_parts_that_are_neither_text_nor_image_cost_what_they_hold() -> None:
     """An unknown part is counted by its JSON; so is a part that is just text."""
-    part = {"type": "file", "file": {"file_id": "f-1"}}
+    part = {"type": "place", "place": {"city": "Oslo"}}
 
     assert count_message({"content": [part, "hello"]}, count_tokens) > MESSAGE_TOKENS + 5
