@@ -26,6 +26,7 @@ from memory import (
     Conversation,
     Event,
     EventHook,
+    HistoryDiverged,
     Hit,
     InMemoryStore,
     Memory,
@@ -50,6 +51,7 @@ from memory import (
     StoreFull,
     StoreReadOnly,
     StoreUnreachable,
+    Synced,
     ToolCall,
     UnknownReference,
     UnknownRound,
@@ -106,8 +108,8 @@ else:
 # Sessions, and what reads and keeps them.
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
 __all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
-__all__ += ["Reduction", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "ToolCall", "Usage"]
-__all__ += ["expire", "open_store"]
+__all__ += ["Reduction", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced", "ToolCall"]
+__all__ += ["Usage", "expire", "open_store"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]
@@ -130,7 +132,8 @@ __all__ += [
 ]
 # Errors.
 __all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
-__all__ += ["LimitReached", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed", "SessionPurged"]
+__all__ += ["HistoryDiverged", "LimitReached", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed"]
+__all__ += ["SessionPurged"]
 __all__ += ["ShadowedModule", "SpendExceeded", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull"]
 __all__ += ["StoreReadOnly", "StoreUnreachable", "SummarizerError", "SummaryRejected", "UnknownReference"]
 __all__ += ["UnknownRound"]

@@ -6,6 +6,7 @@ from .entries import Entry
 from .errors import (
     Conflict,
     ContextError,
+    HistoryDiverged,
     MessageError,
     NewerVersion,
     OlderVersion,
@@ -30,6 +31,7 @@ from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
 from .stores import InMemoryStore, Store, delete_files, expire, list_expired, open_store
+from .sync import Synced
 from .usage import Usage
 from .visibility import Rounds
 
@@ -48,6 +50,7 @@ __all__ = [
     "Entry",
     "Event",
     "EventHook",
+    "HistoryDiverged",
     "Hit",
     "HookFailed",
     "InMemoryStore",
@@ -79,6 +82,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreUnreachable",
+    "Synced",
     "ToolCall",
     "UnknownReference",
     "UnknownRound",

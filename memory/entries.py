@@ -116,6 +116,8 @@ def _parse_run(run: str) -> tuple[int, int, int]:
 BODY_VERSION = 2
 #: Prefix of the kind of a named header part; a newer part of that name replaces an older one.
 HEADER_PART = "header:"
+#: With a number behind it, the kind of a part that replaces that one of the header's messages that have no name.
+HEADER_MESSAGE = f"{HEADER_PART}message "
 
 
 class HeaderAdded(Record):

@@ -7,6 +7,7 @@ from typing import Literal, Self
 __all__ = [
     "Conflict",
     "ContextError",
+    "HistoryDiverged",
     "MessageError",
     "NewerVersion",
     "OlderVersion",
@@ -47,6 +48,20 @@ class UnknownReference(ContextError, KeyError):
 
 class MessageError(ContextError, ValueError):
     """A message for ``append`` or a record's value cannot be stored."""
+
+
+class HistoryDiverged(ContextError, ValueError):
+    """The history that a host gave to ``sync`` goes on otherwise than the log; nothing was written."""
+
+    def __init__(self, index: int, reference: str) -> None:
+        super().__init__(
+            f"message {index + 1} of this history is not {reference} of the log; give the whole history"
+            " of this session, or on_divergence='rewind' if it was changed on purpose"
+        )
+        #: Index in the host's list of the first message that the log does not have.
+        self.index = index
+        #: Reference of the first message of the log that the host does not have.
+        self.reference = reference
 
 
 StaleReason = Literal[

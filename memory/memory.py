@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from . import messages as chat
 from .arguments import kind_of, require, require_role, round_id_of, takes
 from .entries import (
+    HEADER_MESSAGE,
     HEADER_PART,
     HeaderAdded,
     PostAdded,
@@ -29,13 +30,14 @@ from .io_threads import Lane
 from .journal import SOLE, RoleJournal, withdraw_reductions
 from .log import redaction, rewind
 from .log.session_log import Log, News
-from .log.state import OpenRound, Snapshot, withdraw_covering
+from .log.state import OpenRound, Snapshot, preview, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, hides_words, is_over
 from .references import place_reference, range_reference, text_behind
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
+from .sync import Synced, SyncState, sync_messages
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
@@ -69,11 +71,10 @@ class RoundsGetter(ValueObject):
         return Rounds(self.memory.snapshot, self.role, include_failed=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Appended(ValueObject):
+class Appended(NamedTuple):
     """Where a message stands in the log, as ``append`` returns it. Reads from the log what it is asked for."""
 
-    _memory: Memory = field(repr=False)
+    memory: Memory
     #: Number of its round, from 1; 0: it is in the header.
     round_number: int
     #: Its number in the round, 0 for the query that opened it; in the header its place there, from 1.
@@ -87,14 +88,14 @@ class Appended(ValueObject):
     @property
     def round(self) -> Round | None:
         """Its round as it is now; None in the header. May raise ``StoreError``."""
-        return self._memory.snapshot.round_at(self.round_number) if self.round_number else None
+        return self.memory.snapshot.round_at(self.round_number) if self.round_number else None
 
     @property
     def post(self) -> Post | None:
         """The post as it is now; None if the message is the query of its round. May raise ``StoreError``."""
         round_ = self.round
         if round_ is None:
-            return self._memory.snapshot.header[self.post_number - 1]
+            return self.memory.snapshot.header[self.post_number - 1]
         return round_.post_list[self.post_number - 1] if self.post_number else None
 
 
@@ -133,6 +134,7 @@ class Memory(Log):
         self.conversation = Conversation(self)
         self._new_id = new_id
         self._providers: dict[str, CompactionProvider] = {}  # replaced under the lock, never changed
+        self._sync_state: SyncState | None = None  # replaced, never changed
         self._prompts: dict[str, tuple[int, object]] = {}  # by role: tokens and overlays of the newest prompt
         self._event_hooks: Hooks[[Event]] = Hooks(lambda _callback, _error: None)
         self._round_hooks: Hooks[[int]] = Hooks(
@@ -273,14 +275,19 @@ class Memory(Log):
         message of a kind of its own, such as a reminder, is no query: it opens no round of its own. Raises
         ``MessageError`` for anything but a chat message, and writes nothing.
         """
-        return self._append((chat.parse(message),), kind)[0]
+        post = chat.parse(message)
+        made_at = self._clock()
+        records, place = self._add_message(post if kind == chat.MESSAGE else copy_with(post, kind=kind), made_at)
+        self._write(records, made_at, emit=True)
+        return Appended(self, *place)
 
     def extend(self, messages: Iterable[Mapping[str, Any]], *, kind: str = chat.MESSAGE) -> list[Appended]:
         """Add *messages* as ``append`` does, all or none, in one write. Return the place of each.
 
         Raises ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
-        return self._append(chat.parse_all(messages), kind)
+        posts = chat.parse_all(messages)
+        return self._extend(posts if kind == chat.MESSAGE else [copy_with(post, kind=kind) for post in posts])
 
     async def aappend(self, message: Mapping[str, Any], *, kind: str = chat.MESSAGE) -> Appended:
         """Add one message and return its place, as ``append`` does, without holding up the event loop.
@@ -288,7 +295,8 @@ class Memory(Log):
         Calls that were begun in an order land in that order, even if the caller of one is cancelled: its message is in
         the log or it is not, and the next one follows.
         """
-        return (await self.to_thread(self._append, (chat.parse(message),), kind))[0]
+        post = chat.parse(message)
+        return (await self.to_thread(self._extend, [post if kind == chat.MESSAGE else copy_with(post, kind=kind)]))[0]
 
     async def to_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what *function*, a call that reads or writes this Memory, returns, without holding up the event loop.
@@ -317,6 +325,10 @@ class Memory(Log):
         is in a round that failed or was undone, or if it stands between a call and its results; the error names the
         nearest place that does not.
         """
+        return self._rewind(ref)
+
+    def _rewind(self, ref: str, *, only_at: int | None = None) -> tuple[str, ...]:
+        """Rewind to *ref*; do nothing if the log is not at entry number *only_at* any more."""
         require("ref", ref, str, "a text such as r5 or r5.p3")
         if self._behind:
             self.refresh()
@@ -329,6 +341,8 @@ class Memory(Log):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
+            if only_at not in (None, now.number):
+                return
             place = rewind.read_place(now, ref)
             part = rewind.part_to_copy(now, place)
             last = place.first if part is None else place.first - 1
@@ -356,81 +370,100 @@ class Memory(Log):
             self._announce(news=[(Rewound, references)])
         return references
 
-    def _append(self, posts: Sequence[Post], kind: str = chat.MESSAGE) -> list[Appended]:
+    def _extend(self, posts: Sequence[Post], *, only_at: int | None = None) -> list[Appended]:
+        """Add *posts* in one write and return their places; none, and nothing is written, if the log is not at entry
+        number *only_at* any more."""
         made_at = self._clock()
-        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
-        ids: list[tuple[str, str]] = []
-        is_usual = type(made_at) is datetime and made_at.tzinfo is UTC and type(kind) is str
-        for _ in posts:
-            post_id, round_id = self._new_id(), self._new_id()
-            ids.append((post_id, round_id))
-            if not is_usual or not type(post_id) is type(round_id) is str:
-                made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
-                Post(id=post_id, send_from="", send_to="", kind=kind)
-        if self._new_id is not new_id and len({round_id for _, round_id in ids}) < len(posts):
-            raise MessageError("new_id gave one id twice; give a function that makes a new one each time")
-        places: list[Appended] = []
+        added = [self._add_message(post, made_at) for post in posts]
 
         def records(now: Snapshot) -> Iterable[Record]:
-            places.clear()
-            said: list[Record] = []
-            number, headers, newest = now.total, len(now.header), now.live.get(now.total)
+            if only_at not in (None, now.number):
+                added.clear()
+            for add, _ in added:
+                said = add(now)
+                now = preview(now, said)
+                yield from said
+
+        self._write(records, made_at, emit=True)
+        return [Appended(self, *place) for _, place in added]
+
+    def _add_message(self, post: Post, made_at: datetime) -> tuple[Callable[[Snapshot], Sequence[Record]], list[int]]:
+        """Return a function that gives the records that add *post*, and a list for its place: the numbers of its round
+        and of the post, which the function puts there."""
+        # Drawn here, though few messages take both: the host's ids and clock are not called under the lock.
+        post_id, round_id = self._new_id(), self._new_id()
+        is_usual = type(made_at) is datetime and made_at.tzinfo is UTC
+        if not is_usual or not type(post_id) is type(round_id) is type(post.kind) is str:
+            made_at = RoundOpened(round_id=round_id, user_query="", created_at=made_at).created_at
+            Post(id=post_id, send_from="", send_to="", kind=post.kind)
+        is_query = post.send_from == USER and post.kind == chat.MESSAGE
+        place = [0, 0]
+
+        def records(now: Snapshot) -> Sequence[Record]:
+            fields = post.__dict__ | {"id": post_id, "created_at": made_at}
+            if post.send_from in chat.SYSTEM and (now.total == 0 or post.kind.startswith(HEADER_PART)):
+                place[:] = 0, len(now.header) + 1
+                return [HeaderAdded(post=create_unchecked(Post, fields))]
+            newest = now.live.get(now.total)
             if newest is not None and newest.state == "undone":
                 newest = next((one for one in reversed(now.live.values()) if one.state != "undone"), None)
             if newest is not None and newest.state != "created":
                 newest = None
-            taking, place, count, answered = ("", 0, 0, True)
-            if newest is not None:
-                taking, place, count, answered = newest.opened.round_id, newest.number, newest.count, newest.answered
-            for post, (post_id, round_id) in zip(posts, ids, strict=True):
-                fields = post.__dict__ | {"id": post_id, "created_at": made_at, "kind": kind}
-                if number == 0 and post.send_from in chat.SYSTEM:
-                    headers += 1
-                    places.append(Appended(self, 0, headers))
-                    said.append(HeaderAdded(post=create_unchecked(Post, fields)))
-                    continue
-                is_query = post.send_from == USER and kind == chat.MESSAGE
-                if not taking or (is_query and answered):
-                    query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
-                    opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
-                    after = taking if number > now.total else ""
-                    said += self._open(now, create_unchecked(RoundOpened, opened), newest, after=after)
-                    taking, number, count, answered = round_id, number + 1, 0, not is_query
-                    place = number
-                    if is_query:
-                        places.append(Appended(self, number, 0))
-                        continue
-                count, answered = count + 1, answered or post.send_from != USER
-                fields["number"] = count
-                places.append(Appended(self, place, count))
-                said.append(create_unchecked(PostAdded, {"round_id": taking, "post": create_unchecked(Post, fields)}))
-            return said
+            opening: Sequence[Record] = ()
+            if newest is None or (is_query and newest.answered):
+                query, extra = (post.message, post.extra) if is_query else ("", EMPTY)
+                opened = {"round_id": round_id, "user_query": query, "created_at": made_at, "extra": extra}
+                opening = self._open(now, create_unchecked(RoundOpened, opened), newest)
+                place[:] = now.total + 1, 1 - is_query
+                if is_query:
+                    return opening
+                taking, fields["number"] = round_id, 1
+            else:
+                taking, fields["number"] = newest.opened.round_id, newest.count + 1
+                place[:] = newest.number, newest.count + 1
+            added = {"round_id": taking, "post": create_unchecked(Post, fields)}
+            return [*opening, create_unchecked(PostAdded, added)]
 
-        self._write(records, made_at, emit=True)
-        return places
+        return records, place
 
     def _open(
-        self,
-        now: Snapshot,
-        opened: RoundOpened,
-        before: OpenRound | None = None,
-        *,
-        after: str = "",
-        given: bool = False,
+        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
     ) -> list[RoundFinished | RoundOpened]:
         """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
-        open; after the round of the id *after* alone, if the same write opened that. *given*: the host chose the id."""
+        open. *given*: the host chose the round's id."""
         # Random ids are not looked up: a database would be asked before every round.
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        if after:
-            return [create_unchecked(RoundFinished, {"round_id": after}), opened]
         ends = {} if before is None else {before.number: before.opened.round_id}
         for round_id in {self._own_round, *self._taken_over} - {"", *ends.values()} if now.live else ():
             if (own := now.open_round(round_id)) is not None:
                 ends[own.number] = round_id
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
         return [*finished, opened]
+
+    def sync(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        on_divergence: Literal["rewind", "raise"] = "rewind",
+        verify: bool = False,
+    ) -> Synced:
+        """Make the log the same as *messages*, the whole history that a host holds, and return what was done.
+
+        For hosts that keep their own history, as agent frameworks do: call it before each prompt. What the log has is
+        not written again, also after a restart or by another process. Messages are compared by what they say (role,
+        content, calls), not by ids; calls and results by how they are paired.
+
+        System messages in front are the header; one that changed replaces the old one. If the host has dropped its
+        oldest messages, they stay in the log. A message that was appended with a *kind* of its own stays too, though
+        the host does not have it. If the history goes on otherwise than the log (an edit, a fork, a regenerated
+        answer), the log is rewound to the last message that both have, as by ``rewind``, or with
+        ``on_divergence="raise"``, ``HistoryDiverged`` is raised and nothing is written.
+
+        Objects of the last call are not compared again, apart from the newest 50; with *verify*, all are. Raises
+        ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
+        """
+        return sync_messages(self, messages, on_divergence, verify=verify)
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
         """Set the part *name* of *role*'s header: a system message that stands before the first round.
@@ -460,7 +493,7 @@ class Memory(Log):
         """
         posts = chat.parse_all(conversation)
         memory = cls(session_id, **options)
-        memory._append(posts)
+        memory._extend(posts)
         return memory
 
     def pin(self, post: Post | str) -> None:
@@ -576,10 +609,17 @@ class Memory(Log):
 
     @property
     def header(self) -> tuple[Post, ...]:
-        """The system messages before the first user message, and the newest text of each named part."""
-        parts: dict[object, Post] = {}  # a part keeps the place where it was set first
-        for place, post in enumerate(self.snapshot.header):
-            parts[(post.kind, post.send_to) if post.kind.startswith(HEADER_PART) else place] = post
+        """The system messages before the first user message, and the newest text of each named part.
+
+        The messages without a name are the parts ``message 1``, ``message 2`` and so on.
+        """
+        parts: dict[tuple[str, str], Post] = {}  # a part keeps the place where it was set first
+        unnamed = 0
+        for post in self.snapshot.header:
+            kind = post.kind if post.kind.startswith(HEADER_PART) else f"{HEADER_MESSAGE}{unnamed + 1}"
+            if kind.startswith(HEADER_MESSAGE) and (kind, post.send_to) not in parts:
+                unnamed += 1
+            parts[kind, post.send_to] = post
         return tuple([post for post in parts.values() if post.message or not post.kind.startswith(HEADER_PART)])
 
     def get_role_rounds(

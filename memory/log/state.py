@@ -493,6 +493,20 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
     return now
 
 
+def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
+    """Return *now* as it will be after *records*, which add messages and are not written yet: for adding more behind
+    them. It knows the open rounds and the number of all."""
+    for record in records:
+        if type(record) is RoundOpened:
+            total = now.archive.numbers[record.round_id] = now.total + 1
+            now = now.copy_with(total=total, live=now.live | {total: start_round(record, total, 0)})
+        elif type(record) is HeaderAdded:
+            now = now.copy_with(header=(*now.header, record.post))
+        elif (open_round := now.open_round(getattr(record, "round_id", ""))) is not None:
+            now = now.copy_with(live=now.live | {open_round.number: open_round.after(record)})
+    return now
+
+
 def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:
     """Return the snapshot after a round was closed. Closed rounds before the first open one go to the archive."""
     state, hides = now.state_of(record.round_id), type(record) is not RoundFinished

@@ -37,7 +37,7 @@ LAYERS = """
 
     memory.stores.contract memory
     memory.recall memory.memory
-    memory.transfer memory.journal
+    memory.transfer memory.journal memory.sync
     memory.log.session_log memory.search
     memory.log memory.visibility memory.usage memory.references
     memory.stores
@@ -50,6 +50,7 @@ FOR_TYPES = {
     ("memory.transfer.fork", "memory.memory"),
     ("memory.transfer.state_dict", "memory.memory"),
     ("memory.journal", "memory.memory"),
+    ("memory.sync", "memory.memory"),
     ("memory.visibility", "memory.log.state"),
     ("memory.log.redaction", "memory.log.state"),
     ("memory.overlays", "memory.entries"),

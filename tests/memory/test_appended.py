@@ -152,7 +152,7 @@ def test_a_kind_that_is_no_text_is_refused(kind: Any) -> None:
 def test_ids_that_repeat_in_a_batch_are_refused() -> None:
     """Two rounds of one id could not be told apart."""
     memory = Memory("s", new_id=lambda: "the same")
-    with pytest.raises(MessageError, match="new_id"):
+    with pytest.raises(MessageError, match="already"):
         memory.extend(TURN)
     assert memory.messages() == []
 

@@ -1,0 +1,250 @@
+"""sync: the log is made the same as the history that a host holds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from compactor import HistoryDiverged, InMemoryStore, Memory, MessageError, Synced, UnknownReference, open_store
+
+Message = dict[str, Any]
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*calls: tuple[str, str, str]) -> Message:
+    asked = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": args}} for id_, name, args in calls
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": asked}
+
+
+def result(call_id: str, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+HISTORY: list[Message] = [
+    SYSTEM,
+    user("Where are orders 17 and 18?"),
+    calls(("a", "look", '{"order": 17, "deep": true}'), ("b", "look", '{"order": 18}')),
+    result("a", "On its way."),
+    result("b", "Delivered."),
+    says("17 is on its way, 18 is there."),
+    user("Thank you."),
+]
+
+
+def test_the_first_call_writes_the_history_and_the_next_ones_what_is_new() -> None:
+    """A host calls it before each prompt, with all that it has."""
+    memory = Memory()
+    assert memory.sync(HISTORY[:2]) == Synced(appended=2, kept=0)
+    assert memory.sync(HISTORY[:2]) == Synced(appended=0, kept=2)
+    assert memory.sync(HISTORY) == Synced(appended=5, kept=2)
+    assert memory.sync(copy.deepcopy(HISTORY)) == Synced(appended=0, kept=7)
+    assert memory.messages() == HISTORY
+    assert Memory().sync([]) == Synced(0, 0)
+
+
+def test_a_final_answer_that_was_appended_is_known_when_the_host_gives_it() -> None:
+    """An adapter hands it over as soon as it is there; the host's history has it with the next call."""
+    memory = Memory()
+    memory.sync(HISTORY[:5])
+    memory.append(HISTORY[5])
+    assert memory.sync(HISTORY) == Synced(appended=1, kept=6)
+    assert memory.messages() == HISTORY
+
+
+def test_ids_are_not_compared_but_pairs_are() -> None:
+    """Frameworks make new ids when they replay a history; a result that answers another call is another history."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    replayed = copy.deepcopy(HISTORY)
+    replayed[2]["tool_calls"][0]["id"] = replayed[3]["tool_call_id"] = "x"
+    replayed[2]["tool_calls"][1]["id"] = replayed[4]["tool_call_id"] = "y"
+    replayed[2]["tool_calls"][0]["function"]["arguments"] = '{"deep":true,"order":17}'
+    assert memory.sync(replayed).kept == 7
+    replayed[3]["tool_call_id"], replayed[4]["tool_call_id"] = "y", "x"
+    with pytest.raises(HistoryDiverged) as caught:
+        memory.sync(replayed, on_divergence="raise")
+    assert (caught.value.index, caught.value.reference) == (3, "r1.p2")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"role": "assistant", "content": [{"type": "text", "text": "17 is on its way, 18 is there."}]},
+        {"role": "assistant", "content": "17 is on its way, 18 is there.", "refusal": None, "tool_calls": None},
+        {"role": "assistant", "content": "17 is on its way, 18 is there.", "id": "msg_1", "annotations": []},
+        MappingProxyType(HISTORY[5]),
+    ],
+)
+def test_other_forms_of_the_same_words_are_the_same(same: Mapping[str, Any]) -> None:
+    """Empty fields, a text in a part, keys of the framework's own."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    assert memory.sync([*HISTORY[:5], same, *HISTORY[6:]]).kept == 7
+
+
+def test_a_history_that_goes_on_otherwise_is_refused_if_asked() -> None:
+    """The error says where, shows no words, and nothing is written."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    with pytest.raises(HistoryDiverged, match=r"message 6 .*r1.p4") as caught:
+        memory.sync([*HISTORY[:5], says("I do not know.")], on_divergence="raise")
+    assert (caught.value.index, caught.value.reference) == (5, "r1.p4")
+    assert "know" not in str(caught.value)
+    assert memory.messages() == HISTORY
+    with pytest.raises(ValueError, match="on_divergence"):
+        memory.sync(HISTORY, on_divergence="ignore")  # type: ignore[arg-type]
+
+
+def test_a_history_that_goes_on_otherwise_rewinds_the_log() -> None:
+    """An edit, a fork, a regenerated answer: what both have stays, and no prompt tells of the rest."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    edited = [*HISTORY[:5], says("I do not know."), user("Why?")]
+    assert memory.sync(edited) == Synced(appended=2, kept=5, undone=2)
+    assert memory.messages() == edited
+    assert memory.sync(HISTORY[:2]) == Synced(appended=0, kept=2, undone=5)
+    assert memory.messages() == HISTORY[:2]
+    other = [SYSTEM, user("Something else.")]
+    assert memory.sync(other) == Synced(appended=1, kept=1, undone=1)
+    assert Memory(memory.session_id, store=memory._store).sync(other) == Synced(0, 2)
+    assert memory.messages() == other
+
+
+def test_no_call_is_parted_from_its_results_by_a_rewind() -> None:
+    """Providers refuse a call without them: the call is written again, with the results that the host has now."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    edited = [*HISTORY[:4], result("b", "Lost."), *HISTORY[5:]]
+    synced = memory.sync(edited)
+    assert (synced.undone, synced.appended + synced.kept) == (5, 7)
+    assert memory.messages() == edited
+    assert [synced.find(ref) for ref in synced.references if ref] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("system", [[], [SYSTEM]])
+def test_the_oldest_messages_that_a_host_drops_stay_in_the_log(system: list[Message]) -> None:
+    """Many hosts hold a window of their history, with the system message in front or without."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    window = [*system, *HISTORY[4:], says("You are welcome.")]
+    synced = memory.sync(window)
+    assert synced == Synced(appended=1, kept=len(window) - 1, dropped=3)
+    assert memory.messages() == [*HISTORY, says("You are welcome.")]
+    assert synced.references[-1] == "r2.p1"
+    assert memory.sync(system) == Synced(0, len(system), dropped=7)
+
+
+def test_the_places_of_all_messages_are_known() -> None:
+    """From the host's list to the log and back, in a window too."""
+    memory = Memory()
+    whole = memory.sync(HISTORY)
+    assert whole.references == [None, "r1.p0", "r1.p1", "r1.p2", "r1.p3", "r1.p4", "r2.p0"]
+    assert [whole.find(ref) for ref in whole.references if ref] == [1, 2, 3, 4, 5, 6]
+    window = memory.sync(HISTORY[5:])
+    assert window.references == ["r1.p4", "r2.p0"]
+    assert (window.find("r2.p0"), window.find("r1.p0"), window.find("r9.p0")) == (1, None, None)
+    with pytest.raises(UnknownReference):
+        window.find("there")
+
+
+def test_a_system_message_that_changes_replaces_the_old_one() -> None:
+    """Frameworks make it anew for each call, with the date in it."""
+    memory = Memory()
+    memory.append(SYSTEM)
+    for text in ("It is Monday.", "It is Tuesday."):
+        history = [{"role": "system", "content": text}, *HISTORY[1:]]
+        memory.sync(history)
+        assert memory.messages() == history
+    two = [SYSTEM, {"role": "developer", "content": "Be kind."}, *HISTORY[1:]]
+    assert memory.sync(two) == Synced(appended=2, kept=6)
+    assert memory.messages() == two
+    memory.set_header("date", "It is Friday.")
+    memory.sync(HISTORY)
+    assert [post.message for post in memory.header] == ["Be brief.", "It is Friday."]
+    assert memory.sync(HISTORY[1:]).kept == 6  # the host passes it elsewhere
+    assert memory.messages()[0] == SYSTEM
+
+
+def test_a_restart_writes_nothing_again(tmp_path: Path) -> None:
+    """The framework's own persistence has the history, and so has the store."""
+    with closing(open_store(f"sqlite:///{tmp_path / 's.db'}")) as store:
+        Memory("s", store=store).sync(HISTORY)
+        again = Memory("s", store=store)
+        assert again.sync(copy.deepcopy(HISTORY)) == Synced(0, 7)
+        assert again.sync([*HISTORY, says("Bye.")]) == Synced(1, 7)
+
+
+def test_two_processes_write_a_message_once() -> None:
+    """Both are given the same history, and neither has read what the other wrote."""
+    store = InMemoryStore()
+    one, two = Memory("s", store=store), Memory("s", store=store)
+    one.sync(HISTORY)
+    assert two.sync(HISTORY) == Synced(0, 7)
+    assert two.sync([*HISTORY, says("Bye.")]) == Synced(1, 7)
+    assert one.sync([*HISTORY, says("Bye."), user("Bye.")]) == Synced(1, 8)
+    assert one.messages() == [*HISTORY, says("Bye."), user("Bye.")]
+
+
+def test_what_the_agent_appends_with_a_kind_is_not_missed_in_the_hosts_history() -> None:
+    """A note of its own stays in the log where it was; the host may have it or not."""
+    memory = Memory()
+    memory.sync(HISTORY[:6])
+    memory.append(says("They like to be thanked."), kind="note")
+    assert memory.sync(HISTORY) == Synced(1, 6)
+    assert memory.messages()[6] == says("They like to be thanked.")
+    assert memory.sync(HISTORY).references[-1] == "r2.p0"
+    assert memory.sync([*HISTORY[:6], says("They like to be thanked."), HISTORY[6]]).kept == 8
+
+
+def test_an_erased_message_is_not_written_again() -> None:
+    """The host still holds its words; the log matches whatever stands there."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    memory.redact("r1.p4")
+    memory.redact("r1.p0")
+    for again in (memory, Memory(memory.session_id, store=memory._store)):
+        assert again.sync(HISTORY) == Synced(0, 7)
+    assert "17" not in str(memory.messages()[-2])
+
+
+def test_an_edit_in_place_is_found_in_the_newest_messages_and_in_all_if_asked() -> None:
+    """The same objects are not read again each time, but the newest are."""
+    history = [user("q"), *[says(f"{number}") for number in range(100)]]
+    memory = Memory()
+    memory.sync(history)
+    history[-50]["content"] = "edited"
+    with pytest.raises(HistoryDiverged):
+        memory.sync(history, on_divergence="raise")
+    history[-50]["content"] = "50"
+    history[10]["content"] = "edited"
+    assert memory.sync(history, on_divergence="raise").kept == 101
+    with pytest.raises(HistoryDiverged) as caught:
+        memory.sync(history, on_divergence="raise", verify=True)
+    assert caught.value.index == 10
+
+
+@pytest.mark.parametrize("wrong", [5, {"role": "nobody"}, {"content": "q"}, {"role": "user", "content": 5}])
+def test_a_wrong_message_is_refused_by_its_place(wrong: Any) -> None:
+    """And nothing is written."""
+    memory = Memory()
+    with pytest.raises(MessageError, match="message 3: "):
+        memory.sync([SYSTEM, user("q"), wrong])
+    assert memory.messages() == []
+    with pytest.raises(TypeError, match="list of all chat messages"):
+        memory.sync(user("q"))  # type: ignore[arg-type]
