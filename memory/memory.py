@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -832,7 +833,7 @@ def _show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[R
     without the round *but*: it is another one than before, and perhaps was reduced."""
     for role in now.reductions:
         rounds = now.rounds(role)
-        places = range(rounds.end_at(last) - 1, -1, -1)
+        places = range(last - bisect_right(now.hidden, last) - 1, -1, -1)
         asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
         if asked is not None:
             live = now.reductions_on(role, asked.id)

@@ -143,7 +143,8 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
         # Another process may have indexed rounds that are still open in this snapshot, or newer than it.
         reach = min(store.texts_reach(session), snapshot.closed_prefix)
         texts, total, characters = store.find_texts(session, words, role)
-        hits.extend(Hit._make(text) for text in texts if text.round <= reach)
+        hidden = frozenset(snapshot.hidden)  # a store may not know why
+        hits.extend(Hit._make(text) for text in texts if text.round <= reach and text.round not in hidden)
     rounds = snapshot.rounds(include_failed=True)
     for first in range(reach, len(rounds), BATCH):
         for round_ in _readable(rounds, first, first + BATCH):

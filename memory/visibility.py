@@ -110,11 +110,7 @@ class Rounds(Sequence[Round]):
         None if this snapshot does not know the round.
         """
         number = self._snapshot.number_of(round_id)
-        return self.end_at(number) if number else None
-
-    def end_at(self, number: int) -> int:
-        """Return how many of these rounds are among the first *number* of the log."""
-        return number - bisect_right(self._hidden, number)
+        return number - bisect_right(self._hidden, number) if number else None
 
     @overload
     def anchor(self, compaction: CompactedMessage) -> CompactedMessage: ...
@@ -137,7 +133,7 @@ class Rounds(Sequence[Round]):
             else:
                 last = now.number_of(round_id)
         if last:
-            end = self.end_at(last)
+            end = last - bisect_right(self._hidden, last)
         else:
             end = min(compaction.end_index, self.total)
             last = self.number_at(end - 1) if end else 0

@@ -20,6 +20,7 @@ from memory.entries import (
     PostRedacted,
     ReductionPublished,
     ReductionWithdrawn,
+    RoundUndone,
 )
 from memory.overlays import Reduction
 from memory.references import place_reference, range_reference
@@ -29,7 +30,8 @@ from .sessions import format_time
 from .terminal import one_line
 
 _COMPACTIONS = (CompactionPrepared, CompactionPublished, CompactionReverted)
-_SHOWN_EVENTS = (*_COMPACTIONS, ReductionPublished, ReductionWithdrawn, PostPinned, PostRedacted, EventRecorded)
+_OF_POSTS = (ReductionPublished, ReductionWithdrawn, PostPinned, PostRedacted, RoundUndone)
+_SHOWN_EVENTS = (*_COMPACTIONS, *_OF_POSTS, EventRecorded)
 _KINDS = tuple(kind for kind, record in KINDS.items() if issubclass(record, _SHOWN_EVENTS))
 #: Facts of recorded events that are shown elsewhere, and the one that may contain words of a summary.
 _HIDDEN_FACTS = frozenset({"at", "session", "role", "generation", "strategy", "model", "usage", "unknown_identifiers"})
@@ -94,6 +96,8 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
                 "what": "pinned" if record.pinned else "unpinned",
                 "rounds": refer(record.round_id, record.number),
             }
+        case RoundUndone(round_id=one):
+            event["rounds"] = range_reference(number := entry.round or number_of(one), number)
         case PostRedacted():
             event["rounds"] = refer(record.round_id, *record.numbers)
         case EventRecorded(name=name, facts=facts):

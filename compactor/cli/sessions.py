@@ -114,8 +114,8 @@ def describe_session(
     return {
         **size,
         "open_rounds": [one.number for one in memory.open_rounds],
-        "failed_rounds": sorted({*now.hidden}.difference(now.undone)),
-        "undone_rounds": list(now.undone),
+        "failed_rounds": sorted(now.failed),
+        "undone_rounds": [one for one in now.hidden if one not in now.failed],
         "system_messages": len(memory.header),
         "pins": list(memory.pins()),
         "roles": [_describe_role(memory, one, model, summary=summary) for one in roles],

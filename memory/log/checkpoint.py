@@ -55,7 +55,7 @@ class _Body(Record):
     header: tuple[Count, ...]
     total: Count
     settled: Count
-    hidden: tuple[Count, ...] = Field(alias="failed")  # as it is stored
+    failed: tuple[Count, ...]
     #: Older versions do not know these fields: they ignore the checkpoint then, and read the log.
     undone: tuple[Count, ...] = ()
     continued: tuple[tuple[Count, Text, Count], ...] = ()
@@ -75,8 +75,8 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         header=now.header_entries,
         total=now.total,
         settled=now.closed_prefix,
-        failed=now.hidden,
-        undone=now.undone,
+        failed=tuple(sorted(now.failed)),
+        undone=tuple(one for one in now.hidden if one not in now.failed),
         continued=tuple((number, *copies) for number, copies in now.continued.items()),
         roles={name: _role_of(now, name) for name in names},
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
@@ -135,8 +135,8 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
         closed_prefix=body.settled,
         live=live,
         total=total,
-        hidden=body.hidden,
-        undone=body.undone,
+        hidden=tuple(sorted(body.failed + body.undone)),
+        failed=frozenset(body.failed),
         continued={number: (round_id, copied) for number, round_id, copied in body.continued},
         redactions=body.redactions,
         journals={name: JournalState(role.generation) for name, role in roles if role.generation is not None},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -264,9 +264,9 @@ class Snapshot(ValueObject):
     live: dict[int, OpenRound] = field(default_factory=dict)
     #: How many rounds there are in all.
     total: int = 0
-    #: Numbers of the rounds that failed or were undone, ascending; and of those that were undone.
+    #: Numbers of the rounds that failed or were undone, ascending; and of those that failed.
     hidden: tuple[int, ...] = ()
-    undone: tuple[int, ...] = ()
+    failed: frozenset[int] = frozenset()
     #: By the number of an undone round: the id of the round that begins with copies of its posts, and how many.
     continued: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     #: Grows whenever a closed round, or what is shown in its place, changed: then caches made from those are void.
@@ -319,13 +319,17 @@ class Snapshot(ValueObject):
         """Return the round of that number, hidden or not; there must be one. May raise ``StoreError``."""
         if number > self.closed_prefix:
             return self.live[number].round
-        found, state = self.archive.round(number, self.closed_prefix), self._closed_state(number)
+        found = self.archive.round(number, self.closed_prefix)
+        if not self.hidden and found.state == "finished":
+            return found
+        state = self._closed_state(number)
         return found if found.state == state else copy_with(found, state=state)
 
     def _closed_state(self, number: int) -> RoundState:
-        if not _has(self.hidden, number):
+        place = bisect_left(self.hidden, number)
+        if self.hidden[place : place + 1] != (number,):
             return "finished"
-        return "undone" if _has(self.undone, number) else "failed"
+        return "failed" if number in self.failed else "undone"
 
     def round(self, round_id: str) -> Round | None:
         """Return a round, hidden or not; None if there is none of that id."""
@@ -337,7 +341,9 @@ class Snapshot(ValueObject):
         number = self.number_of(round_id)
         if number in self.live:
             return self.live[number].state
-        return self._closed_state(number) if number else None
+        if not number:
+            return None
+        return self._closed_state(number) if self.hidden else "finished"
 
     def open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None if there is none of that id."""
@@ -353,9 +359,9 @@ class Snapshot(ValueObject):
         """Return *role*'s publications that do not cover the round of that *number*: entries and ends."""
         return tuple((entry, end) for entry, end in self.published.get(role, ()) if end < number)
 
-    def overlays_of(self, role: str) -> tuple[int, int]:
-        """Return two numbers that change whenever *role*'s overlays do."""
-        return self.journal(role).generation, self.reductions.get(role, _NO_REDUCTIONS).version
+    def overlays_of(self, role: str) -> tuple[int, int, int]:
+        """Return numbers that change whenever *role*'s overlays do, or rounds are hidden."""
+        return self.journal(role).generation, self.reductions.get(role, _NO_REDUCTIONS).version, len(self.hidden)
 
     def reductions_on(self, role: str, round_id: str) -> tuple[Reduction, ...]:
         """Return *role*'s live reductions of a round, covered or not. May raise ``StoreError``."""
@@ -443,17 +449,6 @@ class Snapshot(ValueObject):
         return self.with_pinned(one for one in self.pinned if (one.round_id, one.number) not in gone)
 
 
-def _has(numbers: Sequence[int], number: int) -> bool:
-    place = bisect_left(numbers, number) if numbers else 0
-    return place < len(numbers) and numbers[place] == number
-
-
-def _insert(numbers: Sequence[int], number: int) -> tuple[int, ...]:
-    left = list(numbers)
-    insort(left, number)
-    return tuple(left)
-
-
 def _span(one: Reduction) -> tuple[int, int]:
     return one.first_number, one.last_number  # no two live ones of a round overlap
 
@@ -516,7 +511,10 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> 
         return now
     number, closed_prefix = now.number_of(record.round_id), now.closed_prefix
     if hides:
-        now = withdraw_covering(now.copy_with(hidden=_insert(now.hidden, number)), number)
+        place = bisect_left(now.hidden, number)
+        failed = now.failed if type(record) is RoundUndone else now.failed | {number}
+        now = now.copy_with(hidden=(*now.hidden[:place], number, *now.hidden[place:]), failed=failed)
+        now = withdraw_covering(now, number)
         if type(record) is RoundUndone:
             now = _undo(now, record, number)
         if number <= closed_prefix:
@@ -543,13 +541,10 @@ def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
 
 def _undo(now: Snapshot, record: RoundUndone, number: int) -> Snapshot:
     """Return the snapshot without the pins of an undone round. The next prompts have other lengths."""
-    continued = now.continued
     if record.continued_in:
-        continued = {**continued, number: (record.continued_in, record.copied)}
-    usages = now.usages
-    for role in [role for role, usage in usages.items() if usage.input_tokens is not None]:
-        usages = forget_length(usages, role)
-    now = now.copy_with(undone=_insert(now.undone, number), continued=continued, usages=usages)
+        now = now.copy_with(continued={**now.continued, number: (record.continued_in, record.copied)})
+    for role in [role for role, usage in now.usages.items() if usage.input_tokens is not None]:
+        now = now.copy_with(usages=forget_length(now.usages, role))
     if any(one.round == number for one in now.pinned):
         now = now.with_pinned(one for one in now.pinned if one.round != number)
     return now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...entries import Entry, RoundFailed
+from ...entries import Entry, RoundFailed, RoundUndone
 from ..base import FoundText, StoredText
 from ._samples import a_round, a_text
 from .logs import StoreContract
@@ -102,13 +102,14 @@ class SearchableStoreContract(StoreContract):
             assert sorted(found.texts) == found_in(seen, "word")
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
 
-    def test_failed_rounds_are_neither_found_nor_counted(self) -> None:
-        """If they fail before their texts are indexed, or after."""
-        self.begin(3)
-        texts = [a_text(number, f"word {number}") for number in (1, 2, 3)]
-        self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=3)
-        self.store.keep_texts("s", 1, 3, texts)
-        self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=4)
+    def test_hidden_rounds_are_neither_found_nor_counted(self) -> None:
+        """If they fail or are undone before their texts are indexed, or after."""
+        self.begin(4)
+        texts = [a_text(number, f"word {number}") for number in (1, 2, 3, 4)]
+        self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=4)
+        self.store.keep_texts("s", 1, 4, texts)
+        self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=5)
+        self.another().append("s", [Entry.of(RoundUndone(round_id="r4"), round=4)], after=6)
         found = self.store.find_texts("s", ["word"], "")
         assert (list(found.texts), found.total, found.characters) == (found_in(texts[1:2], "word"), 1, 6)
 
