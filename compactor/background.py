@@ -31,10 +31,6 @@ from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .runner import Runner, State
-from .strategies import FACTORIES, compact_rounds
-from .strategies.compact_notes import compact_notes_in_view
-from .strategies.compress_tool_runs import compress_open_round
-from .strategies.offload_large import offload_large
 from .summarizers import as_summarizer
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
@@ -162,21 +158,13 @@ class ContextCompactor:
         condition = when(trigger).within(config) if trigger else default_trigger(config)
         publication = partial(publication_of, publish, prices, condition, config.max_tokens)
         deferral = Deferral(publication, clock.now, emit) if publish != "immediately" else None
-        usual: tuple[Strategy, ...] = (compact_rounds,)
-        if isinstance(trigger, Automatic):
-            offload = offload_large(kinds="tool_result", preview=400, ending=200)
-            usual = (offload, compact_notes_in_view, compress_open_round)
-        chain = usual if strategies is None else _check_strategies(strategies)
-        if rounds_now is not None:
-            # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
-            made = [(one, getattr(one, "for_memory", None)) for one in chain]
-            chain = tuple([one if make is None else make(rounds_now.memory) for one, make in made])
+        given = _check_strategies(strategies, rounds_now) if strategies is not None else None
         self._cycle = Cycle(
             config=config,
             rounds_getter=rounds_getter,
             journal=self._journal,
             trigger=condition,
-            strategies=chain,
+            choose_strategies=partial(_choose_strategies, given, isinstance(trigger, Automatic)),
             ledger=Ledger(role, self._count),
             emit=emit,
             monotonic=clock.monotonic,
@@ -406,15 +394,35 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
 }
 
 
-def _check_strategies(strategies: Iterable[Any]) -> tuple[Strategy, ...]:
-    """Return them in a tuple. Raises ``TypeError`` where one of them is none."""
+def _choose_strategies(given: tuple[Strategy, ...] | None, is_automatic: bool) -> tuple[Strategy, ...]:
+    """Return the *given* strategies, or else the usual ones, which are imported now."""
+    if given is not None:
+        return given
+    from .strategies import compact_rounds, offload_large
+    from .strategies.compact_notes import compact_notes_in_view
+    from .strategies.compress_tool_runs import compress_open_round
+
+    if not is_automatic:
+        return (compact_rounds,)
+    offload = offload_large(kinds="tool_result", preview=400, ending=200)
+    return offload, compact_notes_in_view, compress_open_round
+
+
+def _check_strategies(strategies: Iterable[Any], getter: RoundsGetter | None) -> tuple[Strategy, ...]:
+    """Return them in a tuple, for the *getter*'s memory. Raises ``TypeError`` where one of them is none."""
+    from .strategies import FACTORIES
+
     wanted = "a list of functions View -> overlays"
     require("strategies", strategies, Iterable, wanted)
     for one in (checked := tuple(strategies)):
         require("strategies", one, Callable, wanted)
         if one in FACTORIES:
             raise WrongType(("strategies", f"must have what {one.__name__}(...) gives, not {one.__name__} itself"))
-    return checked
+    if getter is None:
+        return checked
+    # A strategy that keeps something beside the log gives one that hears of redactions in this memory.
+    made = [(one, getattr(one, "for_memory", None)) for one in checked]
+    return tuple([one if make is None else make(getter.memory) for one, make in made])
 
 
 def _check_getter(rounds_getter: object, summarizer: object) -> Callable[[], Sequence[Any]]:

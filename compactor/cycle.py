@@ -16,10 +16,9 @@ from memory.events import Event
 from memory.memory import RoundsGetter
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
-from memory.rounds import copy_with
+from memory.rounds import cached_property, copy_with
 from memory.visibility import Rounds
 
-from .acceptance.checks import is_too_little
 from .config import CompactorConfig
 from .coroutines import Coroutines, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
@@ -42,7 +41,6 @@ from .journal import JournalWriter
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
-from .strategies.offline import STRATEGY, fold_in, unfold
 from .summarize import Run, Work
 from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
@@ -66,7 +64,8 @@ class Cycle:
     rounds_getter: Callable[[], Sequence[Any]]
     journal: JournalWriter
     trigger: Trigger
-    strategies: Sequence[Strategy]
+    #: Returns the strategies in their order. Called when a compaction is due: only then does a process load them.
+    choose_strategies: Callable[[], Sequence[Strategy]]
     ledger: Ledger
     emit: Callable[[Event], None]
     monotonic: Callable[[], float]
@@ -82,6 +81,10 @@ class Cycle:
     plan: Callable[[], object] | None = None
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
+
+    @cached_property
+    def strategies(self) -> Sequence[Strategy]:
+        return self.choose_strategies()
 
     # What happens in a pass. *Due*: a compaction is deferred, and its policy says that it is to be shown.
     #
@@ -181,6 +184,8 @@ class Cycle:
 
         Only if the trigger is due with what was folded in before. A deferred compaction is shown first.
         """
+        from .strategies.offline import STRATEGY, fold_in
+
         current = StrategyPass(self)
         if not self.config.enabled or current.view.total == 0 or current.is_reverted():
             return False
@@ -374,6 +379,8 @@ class StrategyPass:
             self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, run, error.seconds)
             raise error
         rejected = error if isinstance(error, SummaryRejected) else None
+        from .acceptance.checks import is_too_little
+
         if rejected is not None and is_too_little(rejected, deterministic=self.work.deterministic):
             self._has_too_little = True  # no failure: time does not change that, and the next round may
             return
@@ -553,6 +560,8 @@ class StrategyPass:
 
     def publish(self, overlay: CompactedMessage, origin: Origin) -> None:
         """Publish *overlay*, and go on from there."""
+        from .strategies.offline import unfold
+
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction, StaleReason
@@ -19,25 +18,17 @@ from memory.rounds import Round, copy_with
 from memory.visibility import Rounds
 from prompts import escape_tags
 
-from .acceptance.checks import CHECKS, MIN_SAVING, AnswerParser, CheckedSummary, Source, check_summary
-from .acceptance.prohibitions import (
-    UserWords,
-    collect_prohibitions,
-    find_dropped,
-    find_lost,
-    read_prohibitions,
-    restore_sentences,
-)
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
 from .experience import Experience
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
-from .notes import INSTRUCTIONS, add_instructions, carry_over, render_notes, span_of
 from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
-from .summarizers.content import Terms
 from .tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from .acceptance.checks import AnswerParser, CheckedSummary, Source
 
 #: What a trigger measures. Shorter texts mean fewer tokens but no fewer messages.
 Size = Literal["messages", "tokens"]
@@ -207,6 +198,9 @@ class Work:
 
         Raises the summarizer's errors, ``SummaryRejected``, ``LeasedElsewhere`` and ``LimitReached``.
         """
+        from .acceptance.checks import CHECKS  # here, as below: a cycle that asks for no summary loads no checks
+        from .acceptance.prohibitions import collect_prohibitions, find_lost
+
         began, sent, shown = self.monotonic(), self.sent_tokens, request.previous
         previous = added_to if shown is None else shown
         tokens_before = source.previous_tokens + source.tokens + source.frame
@@ -366,6 +360,11 @@ class Work:
         Every refusal of a summary is raised here, as ``SummaryRejected``: by a check, or because the restored sentences
         make it longer than the text that it replaces.
         """
+        from .acceptance.checks import MIN_SAVING, check_summary
+        from .acceptance.prohibitions import UserWords, find_dropped, find_lost, read_prohibitions, restore_sentences
+        from .notes import INSTRUCTIONS, add_instructions, carry_over, render_notes, span_of
+        from .summarizers.content import Terms
+
         checked = check_summary(
             answer,
             source,
@@ -414,6 +413,8 @@ class Work:
         self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], room: int
     ) -> str:
         """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
+        from .acceptance.prohibitions import find_lost, restore_sentences
+
         target, count, less = request.target_tokens or 0, self.count, 0
         all_of_them = count("\n".join(prohibitions)) + _HEADING_TOKENS + 2 * len(prohibitions)
         for attempt in range(_SHORTER):
@@ -468,6 +469,8 @@ def _pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> 
 
 def digest_of(request: SummaryRequest) -> str:
     """Return the SHA-256 of the request's messages in hexadecimal digits: equal for equal requests."""
+    import hashlib
+
     return hashlib.sha256(json.dumps(request.messages, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from memory.arguments import takes
@@ -17,7 +16,6 @@ from memory.patterns import compile_later
 
 from ..coroutines import wait_for
 from .base import ASSUMED, Summarizer, SummarizerError, Summary, SummaryRequest
-from .cues import load_pattern
 
 #: Maximum characters of a reply; a longer text that begins with "Hello" is something else.
 _MAX_REPLY = 400
@@ -32,8 +30,11 @@ _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)
 _REMARK = r"\W{0,10}(?:%s)"
 
 
-#: Return the pattern of one kind of reply.
-_pattern = partial(load_pattern, "replies.yaml")
+def _pattern(kind: str, form: str = "%s") -> re.Pattern[str]:
+    """Return the pattern of one kind of reply."""
+    from .cues import load_pattern  # here: a process without a summary needs none
+
+    return load_pattern("replies.yaml", kind, form)
 
 
 def is_greeting(text: str) -> bool:

@@ -48,6 +48,23 @@ package.ZZZ
     assert done.stderr.splitlines()[-1] == f"AttributeError: module '{package}' has no attribute 'ZZZ'"
 
 
+def test_a_compactor_without_work_loads_no_strategy() -> None:
+    """What makes and checks summaries is imported when the first compaction is due."""
+    code = """
+import sys
+from compactor import CompactorConfig, ContextCompactor, Memory
+memory = Memory()
+with ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=1, retain_recent=1)) as compactor:
+    for place in range(3):
+        memory.append({"role": "user", "content": "Where is order 48213-QX? " * 50})
+        memory.append({"role": "assistant", "content": "On its way. " * 50})
+        assert compactor.wait_idle(60)
+        print(place, *(name for name in ("strategies", "acceptance") if f"compactor.{name}" in sys.modules))
+    print("covers", compactor.status().end_index)
+"""
+    assert run(code) == ["0", "1", "strategies", "acceptance", "2", "strategies", "acceptance", "covers", "2"]
+
+
 @pytest.mark.parametrize("model", ["", "gpt-4o"])
 def test_after_warming_up_the_first_turn_loads_nothing(model: str) -> None:
     """Neither a module nor an encoding is left for the first user to wait for, in the turn or in the background."""

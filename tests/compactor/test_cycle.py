@@ -62,12 +62,12 @@ class Table:
             "rounds_getter": memory.rounds_getter(ROLE),
             "journal": JournalWriter(journal, ROLE, self.events.append),
             "trigger": after_rounds(config.threshold),
-            "strategies": (compact_rounds,),
             "ledger": Ledger(ROLE, count_tokens),
             "emit": self.events.append,
             "monotonic": lambda: self.time,
         }
-        self.cycle = Cycle(**options | more)
+        strategies = more.pop("strategies", (compact_rounds,))
+        self.cycle = Cycle(choose_strategies=lambda: strategies, **options | more)
 
     def run(
         self,
