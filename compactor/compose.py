@@ -6,9 +6,9 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, cast
 
 from memory import Memory
 from memory.arguments import require, require_role, whole_number
@@ -59,7 +59,7 @@ class OverBudget(UserWarning):
     """A prompt is longer than its budget, and was asked for all the same."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prompt(ValueObject):
     """Chat messages in OpenAI's format, and their tokens."""
 
@@ -69,7 +69,8 @@ class Prompt(ValueObject):
     #: Of the messages and of the tools that were given.
     tokens: int
     report: Report
-    _layout: Layout | None = field(default=None, repr=False, compare=False)
+    #: No field: what copies or stores the fields of a prompt has no use for it.
+    _layout: ClassVar[Layout | None] = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -166,7 +167,9 @@ def compose(
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
-    return Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report, layout)
+    prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
+    prompt.__dict__["_layout"] = layout
+    return prompt
 
 
 def _off_loop(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:

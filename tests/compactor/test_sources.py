@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,13 @@ def reduce(memory: Memory, first: int, last: int, kind: Any, text: str = "") -> 
     assert memory.journal("assistant").reduce(Reduction.over(round_, posts, kind, text), base=generation) is not None
 
 
+def cut_chat() -> Memory:
+    """A session whose prompts have a summary and leave rounds out, if they may take 4,000 tokens."""
+    memory = chat(40, tokens=200)
+    compacted(memory, 10)
+    return memory
+
+
 def test_without_pressure_each_message_is_the_original() -> None:
     """System messages in front have no reference, whoever gave them; a query and its posts are counted by round."""
     memory = memory_of({"role": "system", "content": "Pack."}, user(), calls("a", "b"), result("b"), result("a"))
@@ -44,8 +54,7 @@ def test_without_pressure_each_message_is_the_original() -> None:
 def test_what_we_say_is_ours() -> None:
     """The summary, the line about what is left out and the plan. Summary and line have a reference that an agent may
     reload."""
-    memory = chat(40, tokens=200)
-    compacted(memory, 10)
+    memory = cut_chat()
     prompt = compose(memory, budget=4_000, system="Be brief.", plan="Plan: pack.")
 
     omitted = prompt.report.omitted_rounds
@@ -183,6 +192,14 @@ def test_the_page_lists_the_keys_that_providers_get() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     table = page.partition("| keys that providers get |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == CHAT_KEYS
+
+
+def test_copies_of_a_prompt_know_its_sources() -> None:
+    """Also behind a process's border. They are no field: what stores a prompt's fields stores what is sent."""
+    prompt = compose(cut_chat(), budget=4_000, system="Be brief.")
+    for other in (copy.copy(prompt), copy.deepcopy(prompt), pickle.loads(pickle.dumps(prompt))):  # noqa: S301
+        assert other.sources == prompt.sources
+    assert list(asdict(prompt)) == ["messages", "tokens", "report"]
 
 
 def test_a_prompt_of_a_host_has_no_sources() -> None:
