@@ -210,14 +210,10 @@ class _Frame:
                 ahead += [part for part in self.get_parts(place) if part.pinned and not part.fixed]
         return sorted(ahead, key=lambda part: (part.round_.number, part.group.number))
 
-    def _list_omitted(self, draft: _Draft) -> list[int]:
-        """Return the numbers of the rounds that *draft* leaves out, or at least of the first and the last of them."""
-        numbers = self.sums.numbers
-        return [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
-
     def make_note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
-        rounds = self._list_omitted(draft)
+        numbers = self.sums.numbers
+        rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
         if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
             return None
         # As the log has them, and not those at the ends: a result that came late stands behind its call.
@@ -270,9 +266,10 @@ class _Frame:
             tail.insert(plan_at, self.plan)
         note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
         added = [message for message in (self.summary, note) if message is not None]
-        told = [*self._list_omitted(draft), *[part.round_.number for part in draft.omitted_parts]] if note else []
-        told += [self.dropped_from] if note and self.dropped_from else []
-        omitted = (min(told), max(told)) if told else None
+        omitted = [*self.omitted_rounds, *self.sums.numbers(draft.omitted)] if note is not None else []
+        if note is not None:
+            omitted += [part.round_.number for part in draft.omitted_parts]
+            omitted += [self.dropped_from] if self.dropped_from else []
         before_plan = plan_at if self.plan is not None else None
         layout = Layout(self.system, self.summary_as, compaction, runs, omitted, before_plan)
         return [*place_in_front(self.system, added, self.summary_as), *tail], layout

@@ -77,8 +77,8 @@ class Layout:
     compaction: CompactedMessage | None
     #: The parts of the tail, in order.
     runs: Sequence[Sequence[PromptPart]]
-    #: The numbers of the first and the last round that the line about what is left out tells of; None: there is none.
-    omitted: tuple[int, int] | None = None
+    #: The numbers of the rounds that the line about what is left out tells of; empty: there is none.
+    omitted: Sequence[int] = ()
     #: How many messages of the tail stand before the plan; None: there is no plan.
     plan_at: int | None = None
 
@@ -87,7 +87,7 @@ class Layout:
         """The source of each message."""
         front, one = [Source(None, "original")] * len(self.system), self.compaction
         added = [(one.start_index, one.last_round)] if one is not None else []
-        added += [self.omitted] if self.omitted is not None else []
+        added += [(min(self.omitted), max(self.omitted))] if self.omitted else []
         if added and self.summary_as == "header":
             at, both = find_header(self.system), range_reference(added[0][0], max(last for _, last in added))
             front[slice(0) if at is None else slice(at, at + 1)] = [Source(both, "ours")]

@@ -306,7 +306,32 @@ def _tail_of(view: View) -> list[Message]:
     return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
 
 
-@given(apply_overlays(), budgets, st.sampled_from([count_tokens, len]), st.sampled_from([None, "Plan: pack."]))
+@st.composite
+def long_rounds(draw: st.DrawFn) -> Memory:
+    """An open round of many calls, which is read in blocks, and reductions of posts in it as it grows."""
+    memory = Recorded("s", store=InMemoryStore())
+    memory.append({"role": "user", "content": "Look everything up."})
+    for number in range(draw(st.integers(20, 40))):
+        memory.append({"role": "assistant", "content": None, "tool_calls": [_call(f"c{number}", "{}")]})
+        memory.append({"role": "tool", "tool_call_id": f"c{number}", "content": draw(texts)})
+        if number % 8 == 7:
+            compose(memory, budget=10**9)
+            round_ = memory.conversation.rounds[0]
+            first = draw(st.integers(0, len(round_.post_list) - 8))
+            what = draw(st.sampled_from(["offloaded", "dropped", "summarised"]))
+            posts = round_.post_list[first : first + (1 if what == "offloaded" else draw(st.integers(1, 8)))]
+            made = Reduction.over(round_, posts, what, "" if what == "dropped" else "Short.")
+            with suppress(StaleCompaction):
+                memory.journal("assistant").reduce(made, base=0)
+    return memory
+
+
+@given(
+    st.one_of(apply_overlays(), long_rounds()),
+    budgets,
+    st.sampled_from([count_tokens, len]),
+    st.sampled_from([None, "Plan: pack."]),
+)
 @settings(suppress_health_check=SLOW)
 def test_each_message_says_where_it_comes_from(
     memory: Memory, budget: int, counter: TokenCounter, plan: str | None
