@@ -59,22 +59,22 @@ from memory import (
     expire,
     open_store,
 )
+from memory.arguments import ConfigError
 
 from ._later import import_later
 from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, acompose, budget_status, compose, warm_up
-from .config import CompactorConfig, ConfigError, Settings
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SpendExceeded, SummaryRejected
-from .plan import Plan
-from .summarizers.base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .tokens import TokenCounter, count_tokens
 from .view import View
 
 if TYPE_CHECKING:
     from .background import CompactorStatus, ContextCompactor
+    from .config import CompactorConfig, Settings
     from .cost import Prices, cost_optimal, deferred
     from .cost.limits import Limits, LimitsStatus
     from .cycle import Strategy
     from .events import Skip, log_events
+    from .plan import Plan
     from .runner import State
     from .sessions import Session, Sessions, SessionsStatus
     from .strategies import (
@@ -86,20 +86,29 @@ if TYPE_CHECKING:
         offload_large,
         pin_system,
     )
-    from .summarizers import ExtractiveSummarizer, OpenAISummarizer
+    from .summarizers import (
+        ExtractiveSummarizer,
+        OpenAISummarizer,
+        Summarizer,
+        SummarizerError,
+        Summary,
+        SummaryRequest,
+    )
     from .timers import DaemonExecutor
     from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
 else:
     _LATER = {
         "background": "CompactorStatus ContextCompactor",
+        "config": "CompactorConfig Settings",
         "cost": "Prices cost_optimal deferred",
         "cost.limits": "Limits LimitsStatus",
         "cycle": "Strategy",
         "events": "Skip log_events",
+        "plan": "Plan",
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
         "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
-        "summarizers": "ExtractiveSummarizer OpenAISummarizer",
+        "summarizers": "ExtractiveSummarizer OpenAISummarizer Summarizer SummarizerError Summary SummaryRequest",
         "timers": "DaemonExecutor",
         "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
     }

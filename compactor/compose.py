@@ -19,9 +19,7 @@ from memory.rounds import USER, Post, build_models, copy_with
 from memory.values import ValueObject
 from memory.visibility import sees
 
-from .config import CompactorConfig
 from .errors import BudgetExceeded
-from .plan import is_pending, plan_text
 from .prompt.accounting import Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
@@ -197,6 +195,7 @@ def warm_up(model: str = "") -> None:
     For servers that start before their first user comes. Several threads may call it; all but one wait.
     """
     from . import cost, cycle, runner, strategies  # noqa: F401  (what the first cycle loads)
+    from .config import CompactorConfig
     from .models import find_model
 
     find_model(model)
@@ -306,6 +305,8 @@ def _make_shorter(memory: Memory, role: str) -> bool:
 
 def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None if nothing in it is pending, or if it cannot be read."""
+    from .plan import is_pending, plan_text
+
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
     try:

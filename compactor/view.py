@@ -17,17 +17,17 @@ from memory.usage import Usage
 from memory.values import ValueObject
 from memory.visibility import Rounds
 
-from .config import CompactorConfig
 from .host_rounds import HostRounds
 from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
 from .prompt.open_rounds import OpenAccount
 from .prompt.shorten import is_result
-from .summarizers.base import Continued
 from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
 
 if TYPE_CHECKING:
+    from .config import CompactorConfig
     from .summarize import Work
+    from .summarizers.base import Continued
 
 _NO_PINS: frozenset[int] = frozenset()
 
@@ -348,6 +348,8 @@ class LastPrompt(ValueObject):
         messages.append({"role": "user", "content": instruction})
         if count_prompt(messages, count, self.tools) > limit:
             return None
+        from .summarizers.base import Continued
+
         return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
 
     def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:

@@ -75,6 +75,7 @@ HEAVY = (
     "difflib",
     # Parts of ours that a first prompt does not need.
     "compactor.acceptance",
+    "compactor.config",
     "compactor.cycle",
     "compactor.events",
     "compactor.strategies",
