@@ -1,7 +1,8 @@
 """Other providers' message formats, in and out: histories become chat messages, prompts become requests.
 
 Each format is a module with ``to_chat`` and ``from_chat``. What a chat message cannot say, such as signed thinking, is
-kept beside it, and comes back as it was. Import this package only where you need it; nothing else of ours does.
+kept beside it, and comes back as it was. Import this package only where you need it; of ours, summarizers on those
+providers' clients do, at their first request.
 """
 
 from __future__ import annotations
