@@ -71,7 +71,8 @@ def _name_format(item: Mapping[str, Any]) -> str | None:
         return None
     if role in ("tool", "function") or item.keys() & {"tool_calls", "function_call", "refusal", "audio"}:
         return chat.NAME
-    kinds = {part.get("type") for part in content if isinstance(part, Mapping)} if isinstance(content, list) else set()
+    given = content if isinstance(content, list) else ()
+    kinds = {str(part.get("type")) for part in given if isinstance(part, Mapping)}
     for names, name in (
         (_ANTHROPIC_BLOCKS, anthropic.NAME),
         (_RESPONSES_PARTS, responses.NAME),
