@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from memory.log.redaction import REDACTED
 from memory.messages import ASSISTANT, SPEAK_FOR_NO_AGENT, SYSTEM, from_post, query_message
 from memory.overlays import CompactedMessage
 from memory.references import post_reference, posts_reference, range_reference
@@ -60,8 +61,8 @@ class Source(ValueObject):
     #: line about what is left out, or both. None for the system messages in front and the plan: no round has them.
     ref: str | None
     #: ``original``: what was appended, less keys of the host's own. So are the host's system messages in front.
-    #: ``shortened``: it stands for one post, but reads otherwise: shorter, or as a user message that names the agent
-    #: who speaks, or says that a result came late.
+    #: ``shortened``: it stands for one post, but reads otherwise: shorter, erased, or as a user message that names the
+    #: agent who speaks, or says that a result came late.
     #: ``ours``: nobody said it. A summary, the line about what is left out, or a system message with these at its end;
     #: the plan; the note in the place of a result that is missing.
     kind: Literal["original", "shortened", "ours"]
@@ -108,14 +109,16 @@ def _find_sources(part: PromptPart) -> Iterator[Source]:
         elif place and post is posts[0]:  # a call stands for each result that it lacks
             yield Source(post_reference(part.round_, post), "ours")
         else:
-            overlaid = OVERLAY in (part.round_ if post is None else post).extra
-            is_original = not overlaid and message == _restore_message(part.round_, post)
+            is_original = message == _restore_message(part.round_, post)
             yield Source(post_reference(part.round_, post), "original" if is_original else "shortened")
 
 
 def _restore_message(round_: Round, post: Post | None) -> Message | None:
     """Return the message that was appended as *post*, or as the round's query for None, without keys of the host's
-    own."""
+    own. None if something stands for it, or if it was erased."""
+    text, extra = (round_.user_query, round_.extra) if post is None else (post.message, post.extra)
+    if OVERLAY in extra or text == REDACTED:
+        return None
     if post is None:
         return query_message(round_, only_known=True)
     role = ASSISTANT if post.send_from in SPEAK_FOR_NO_AGENT else post.send_from

@@ -136,10 +136,14 @@ def apply_overlays(draw: st.DrawFn) -> Memory:
         round_ = rounds[draw(st.integers(0, len(rounds) - 1))]
         numbers = st.integers(0, len(round_.post_list))
         first = draw(numbers)
-        what = draw(st.sampled_from(["offloaded", "dropped", "summarised", "pin", "ephemeral", "approval"]))
+        what = draw(st.sampled_from(["offloaded", "dropped", "summarised", "pin", "ephemeral", "approval", "erased"]))
         if what == "pin":
             with suppress(UnknownReference):  # a round that nobody asked for has no query
                 memory.pin(f"r{round_.number}.p{first}")
+        elif what == "erased":
+            with suppress(UnknownReference):
+                memory.redact(f"r{round_.number}.p{first}")
+            rounds = memory.conversation.rounds
         elif what in ("ephemeral", "approval"):
             _say(memory, draw(texts), what, draw(st.integers(0, 2)))
         else:

@@ -120,6 +120,19 @@ def test_a_long_open_round_has_a_source_for_each_message() -> None:
     assert shown[-1] == everything[-1]
 
 
+def test_what_is_erased_is_no_original() -> None:
+    """A host that gives its own objects back does not say again what was to be forgotten."""
+    memory = memory_of(user("My number is 7."), answer("7."), user("more"))
+    memory.redact("r1.p0")
+    memory.redact("r1.p1")
+
+    assert sources(compose(memory, budget=WIDE)) == [
+        ("r1.p0", "shortened"),
+        ("r1.p1", "shortened"),
+        ("r2.p0", "original"),
+    ]
+
+
 def test_the_note_in_the_place_of_a_missing_result_is_ours_and_a_late_result_reads_otherwise() -> None:
     """Providers refuse a call without its result, and a result without its call."""
     memory = memory_of(user(), calls("a", "b"), result("b"), user("more"), result("a"), answer())
