@@ -1,0 +1,142 @@
+"""What the adapters share: a framework's history goes into a session, and the model reads that session's prompt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Any, Generic, Self, TypeVar
+
+from memory import Store, Synced
+from memory.messages import SYSTEM
+
+from ..compose import Prompt
+from ..sessions import Session, Sessions
+
+Item = TypeVar("Item")
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[Item]):
+    """Objects of a framework, and the chat messages that say the same. Neither is split without the other."""
+
+    items: Sequence[Item]
+    messages: Sequence[Message]
+
+
+class Conversations(Generic[Item]):
+    """Fits what a framework is about to send into *budget* tokens. An adapter derives its ``Compaction`` from it.
+
+    *store* is a store or its URL; by default the sessions live as long as this object. *summarizer* is by default the
+    agent's own model, where the framework gives it, else the offline one. *options* are those of ``Sessions``; or
+    give *sessions* that are open already. ``close`` stops the compactors; exit waits for none.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        *,
+        store: Store | str | None = None,
+        summarizer: object | None = None,
+        sessions: Sessions | None = None,
+        **options: Any,
+    ) -> None:
+        self.budget = budget
+        self._store, self._summarizer, self._options = store, summarizer, options
+        self._sessions, self._lock = sessions, threading.Lock()
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        """Return what *items* say, in order."""
+        raise NotImplementedError
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        """Return new objects of the framework that say *messages*."""
+        raise NotImplementedError
+
+    def sessions(self, model: object | None = None) -> Sessions:
+        """Return the sessions. The first call makes them; *model* is the summarizer if none was given."""
+        with self._lock:
+            if self._sessions is None:
+                chosen = self._summarizer if self._summarizer is not None else model
+                self._sessions = Sessions(self._store, summarizer=chosen, **self._options)
+            return self._sessions
+
+    def fit(
+        self, session_id: str, items: Sequence[Item], *, model: object | None = None, **options: Any
+    ) -> tuple[str, list[Item]]:
+        """Return the system prompt and the objects that the model is to read. *options* are those of ``compose``.
+
+        Objects that are shown whole are the framework's own.
+        """
+        with self.sessions(model).open(session_id) as session:
+            return self._fit(session, items, options)
+
+    async def afit(
+        self, session_id: str, items: Sequence[Item], *, model: object | None = None, **options: Any
+    ) -> tuple[str, list[Item]]:
+        """``fit``, without holding up the event loop."""
+        async with self.sessions(model).open(session_id) as session:
+            return await session.memory.to_thread(self._fit, session, items, options)
+
+    def _fit(self, session: Session, items: Sequence[Item], options: Mapping[str, Any]) -> tuple[str, list[Item]]:
+        groups = list(self.read(items))
+        synced = session.memory.sync(_list_messages(groups))
+        prompt = session.compose(budget=self.budget, summary_as="header", **options)
+        return self._show(groups, synced, prompt)
+
+    def _show(self, groups: Sequence[Group[Item]], synced: Synced, prompt: Prompt) -> tuple[str, list[Item]]:
+        """Return *prompt* as the framework has it: whole groups as its own objects, all else as new ones."""
+        begins = list(accumulate([len(group.messages) for group in groups], initial=0))
+        owners = dict(zip(begins, groups, strict=False))
+        # For each message, which of the host's it is; None: none.
+        same = [synced.find(one.ref) if one.kind == "original" and one.ref else None for one in prompt.sources]
+        system, at = read_system(prompt)
+        shown: list[Item] = []
+        made: list[Message] = []
+        while at < len(same):
+            first = same[at]
+            group = owners.get(first) if first is not None else None
+            count = len(group.messages) if group is not None else 1
+            if group is None or first is None or same[at : at + count] != [*range(first, first + count)]:
+                made.append(prompt.messages[at])
+                at += 1
+                continue
+            shown += [*self.write(made), *group.items]
+            made = []
+            at += count
+        return system, [*shown, *self.write(made)]
+
+    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
+        """Return *made* with each object that equals one of *items* replaced by that one; both are in order."""
+        shown: list[Item] = []
+        place = 0
+        for one in made:
+            at = next((at for at in range(place, len(items)) if items[at] == one), None)
+            shown.append(one if at is None else items[at])
+            place = place if at is None else at + 1
+        return shown
+
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """Stop all compactors, and return whether no worker is left: ``Sessions.close``."""
+        return self._sessions.close(timeout) if self._sessions is not None else True
+
+    async def aclose(self, timeout: float | None = 5.0) -> bool:
+        return await self._sessions.aclose(timeout) if self._sessions is not None else True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
+    return [message for group in groups for message in group.messages]
+
+
+def read_system(prompt: Prompt) -> tuple[str, int]:
+    """Return the system prompt, and how many messages of *prompt* it takes."""
+    texts = [str(message["content"]) for message in takewhile(lambda one: one["role"] in SYSTEM, prompt.messages)]
+    return "\n\n".join(texts), len(texts)

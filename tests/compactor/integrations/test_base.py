@@ -1,0 +1,95 @@
+"""What all adapters promise, with a framework of a few lines: messages are objects, and one may say several things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compactor.integrations.base import Conversations, Group, Message
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One object of the framework; says all of *messages*."""
+
+    messages: tuple[Message, ...]
+
+
+class Compaction(Conversations[Turn]):
+    def read(self, items: Sequence[Turn]) -> Iterable[Group[Turn]]:
+        return [Group([item], item.messages) for item in items]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Turn]:
+        return [Turn((message,)) for message in messages]
+
+
+def ask(number: int) -> list[Turn]:
+    """A question; then an answer with a call, and its result, in one object."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    return [
+        Turn(({"role": "user", "content": f"question {number}"},)),
+        Turn(
+            (
+                {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": f"c{number}", "content": f"row {number} " + "word " * 60},
+            )
+        ),
+    ]
+
+
+def say(shown: list[Turn]) -> list[Any]:
+    return [message["content"] for turn in shown for message in turn.messages]
+
+
+def test_without_pressure_the_model_reads_the_hosts_own_objects() -> None:
+    history = [turn for number in range(3) for turn in ask(number)]
+    with Compaction(8_000) as compaction:
+        system, shown = compaction.fit("s", history, system="Be brief.")
+
+    assert system == "Be brief."
+    assert all(one is other for one, other in zip(shown, history, strict=True))
+
+
+def test_under_pressure_whole_objects_are_the_hosts_own_and_the_prompt_fits() -> None:
+    history = [turn for number in range(40) for turn in ask(number)]
+    with Compaction(1_500) as compaction:
+        system, shown = compaction.fit("s", history, system="Be brief.")
+
+    assert system.startswith("Be brief.")
+    assert len(shown) < len(history)
+    assert shown[-1] is history[-1]
+    said = {str(turn.messages): turn for turn in history}
+    whole = [turn for turn in shown if str(turn.messages) in said]
+    assert whole
+    assert all(turn is said[str(turn.messages)] for turn in whole)
+
+
+def test_the_same_history_is_not_written_twice_and_going_back_hides_what_was_undone() -> None:
+    history = [turn for number in range(5) for turn in ask(number)]
+    with Compaction(8_000) as compaction:
+        compaction.fit("s", history)
+        compaction.fit("s", [Turn(turn.messages) for turn in history])
+        with compaction.sessions().open("s") as session:
+            assert len(session.memory.messages()) == 15
+        _, shown = compaction.fit("s", [*history[:4], *ask(9)])
+
+    assert say(shown) == say([*history[:4], *ask(9)])
+
+
+def test_sessions_are_apart() -> None:
+    with Compaction(8_000) as compaction:
+        compaction.fit("a", ask(1))
+        _, shown = compaction.fit("b", ask(2))
+
+    assert say(shown) == say(ask(2))
+
+
+def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:
+    held = [["a"], ["b"], ["a"], ["c"]]
+
+    shown = Conversations[list[str]](1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
+
+    assert [any(one is other for other in held) for one in shown] == [True, False, True, True]
+    assert shown[0] is held[0]
+    assert shown[2] is held[2]
