@@ -87,7 +87,9 @@ if TYPE_CHECKING:
         pin_system,
     )
     from .summarizers import (
+        AnthropicSummarizer,
         ExtractiveSummarizer,
+        GeminiSummarizer,
         OpenAISummarizer,
         Summarizer,
         SummarizerError,
@@ -108,7 +110,8 @@ else:
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
         "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
-        "summarizers": "ExtractiveSummarizer OpenAISummarizer Summarizer SummarizerError Summary SummaryRequest",
+        "summarizers": "AnthropicSummarizer ExtractiveSummarizer GeminiSummarizer OpenAISummarizer Summarizer"
+        " SummarizerError Summary SummaryRequest",
         "timers": "DaemonExecutor",
         "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
     }
@@ -124,7 +127,16 @@ __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]
 __all__ += ["deferred", "log_events", "over_messages", "over_tokens", "over_usage", "when"]
 # What it makes, and of what.
-__all__ += ["ExtractiveSummarizer", "OpenAISummarizer", "Strategy", "Summarizer", "Summary", "SummaryRequest"]
+__all__ += [
+    "AnthropicSummarizer",
+    "ExtractiveSummarizer",
+    "GeminiSummarizer",
+    "OpenAISummarizer",
+    "Strategy",
+    "Summarizer",
+    "Summary",
+    "SummaryRequest",
+]
 __all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compress_tool_runs"]
 __all__ += ["count_tokens", "drop", "offload_large", "pin_system"]
 # Prompts.

@@ -167,11 +167,13 @@ class ContextCompactor:
             choose_strategies=partial(_choose_strategies, given, isinstance(trigger, Automatic)),
             ledger=Ledger(role, self._count),
             emit=emit,
+            emit_later=self._events.emit_later,
             monotonic=clock.monotonic,
             coroutines=self._coroutines,
             deferral=deferral,
             header_tokens=header_tokens,
             plan=plan,
+            counts_bytes=counter is None,
         )
         self._runner = Runner(self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits)
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction, StaleReason
 from memory.events import Event
+from memory.log.state import MESSAGE_BOUND, Snapshot
 from memory.memory import RoundsGetter
 from memory.messages import replace_text
 from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
@@ -46,14 +47,28 @@ from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, encoding_for, window_of
-from .triggers import Trigger, Verdict
+from .triggers import Bounds, Trigger, Verdict
 from .view import View, last_prompt_of
 
 #: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
+#: Bytes, about, that may be said before a worker looks and counts their tokens, so that no prompt need do so.
+MAX_UNCOUNTED = 16_000
 #: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
 #: takes, as it reads now, by the number of their post; 0 is the query.
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
+
+
+class Glance(NamedTuple):
+    """What a look found, and what must not have changed since for its numbers to hold, but for what was said."""
+
+    same: tuple[object, ...]
+    bounds: Bounds
+    #: ``said`` and rounds at the time.
+    said: int
+    total: int
+    #: By what the provider counts more than we do.
+    correction: float
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -68,6 +83,8 @@ class Cycle:
     choose_strategies: Callable[[], Sequence[Strategy]]
     ledger: Ledger
     emit: Callable[[Event], None]
+    #: Emits an event of that class and these fields, made when somebody asks for it.
+    emit_later: Callable[[type[Event], dict[str, object]], None] = lambda _kind, _fields: None
     monotonic: Callable[[], float]
     #: Where coroutines of the host run.
     coroutines: Coroutines = field(default_factory=Coroutines)
@@ -79,8 +96,13 @@ class Cycle:
     header_tokens: Callable[[], int] | None = None
     #: Returns the agent's plan as it stands; None: there is none.
     plan: Callable[[], object] | None = None
+    #: Whether no text has more tokens than bytes, as with every tokenizer of ours.
+    counts_bytes: bool = True
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
+    #: The last look, if it found nothing due; and the number of rounds that an event told last.
+    _glance: Glance | None = field(default=None, init=False)
+    _told_rounds: int = field(default=-1, init=False)
 
     @cached_property
     def strategies(self) -> Sequence[Strategy]:
@@ -140,6 +162,7 @@ class Cycle:
     ) -> tuple[StrategyPass, Decision | None, Verdict | None, bool]:
         """Return the pass, why the deferred compaction is due and why strategies are (None: they are not), and whether
         the deferred compaction is shown first."""
+        self._glance = None
         current = StrategyPass(self, run, ask, forbidden)
         if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
             _ = current.view.prefix_sums
@@ -149,6 +172,73 @@ class Cycle:
         if due is not None and due.over is None and not run.forced:
             return current, due, None, True
         return current, due, current.decide(due, run), False
+
+    def stays_undue(self) -> bool:
+        """Return whether nothing that was said since the last look can have made the trigger due.
+
+        For the thread that appends: takes no time that grows with anything, reads no store, and locks nothing. A look
+        on a worker comes when there is much to be counted, so that ``compose`` need not.
+        """
+        glance, getter = self._glance, self.rounds_getter
+        if glance is None or not isinstance(getter, RoundsGetter):
+            return False
+        now, bounds = getter.memory.snapshot, glance.bounds
+        said = now.said - glance.said
+        if said > MAX_UNCOUNTED or self._what_holds(now) != glance.same:
+            return False
+        new = now.total - glance.total
+        more = Bounds(
+            bounds.tail_length + new,
+            bounds.messages + said // MESSAGE_BOUND,
+            bounds.tail_tokens + said,
+            bounds.tokens + said * glance.correction,
+            bounds.model,
+        )
+        if self.trigger.may_be_due(more):
+            return False
+        if now.total != self._told_rounds:
+            self._told_rounds = now.total
+            self._tell_undue(now, more.tail_length)
+        return True
+
+    def _tell_undue(self, now: Snapshot, tail: int) -> None:
+        rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
+        about = {"role": self.ledger.role, "generation": now.journal(self.ledger.role).generation, "rounds": rounds}
+        self.emit_later(Evaluated, {**about, "is_due": False, "forced": False, "tail": tail})
+        why = {"reason": Skip.BELOW_TRIGGER, "tail": tail, "closed": closed, "retry_in": None}
+        self.emit_later(Skipped, {**about, **why})
+
+    def remember_look(self, view: View) -> None:
+        """Remember that nothing was due in *view*."""
+        rounds = view.rounds
+        if not isinstance(rounds, Rounds) or not self.journal.is_in_log:
+            return
+        now, correction = rounds._snapshot, view.usage.correction
+        tokens = view.tokens if self.counts_bytes else math.inf
+        tail = view.tokens_behind(view.end) if self.counts_bytes else math.inf
+        bounds = Bounds(view.tail_length, view.messages, tail, tokens * correction, self.config.model)
+        self._told_rounds = now.total
+        self._glance = Glance(self._what_holds(now), bounds, now.said, now.total, correction)
+
+    def _what_holds(self, now: Snapshot) -> tuple[object, ...]:
+        """Return what the tokens of a prompt depend on beside what is said."""
+        role, ledger = self.ledger.role, self.ledger
+        asked = ledger.asked
+        return (
+            now.journals.get(role),
+            now.prepared.get(role),
+            now.reductions.get(role),
+            now.usages.get(role),
+            now.hidden,
+            now.epoch,
+            now.redactions,
+            now.pins,
+            now.header,
+            ledger.header_tokens,
+            ledger.tool_tokens,
+            asked.budgets,
+            asked.model,
+        )
 
     def _check_model(self, model: str) -> None:
         """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""
@@ -328,6 +418,8 @@ class StrategyPass:
                 run.recheck_in = min(verdict.recheck_in, run.recheck_in or math.inf)
             skip = Skip.BELOW_TRIGGER
         self._skip(skip, run)
+        if skip in (Skip.EMPTY, Skip.BELOW_TRIGGER) and self.deferred is None:
+            cycle.remember_look(view)
         return None
 
     def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:

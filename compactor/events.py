@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TextIO
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
 from memory.patterns import compile_later
-from memory.rounds import copy_with
+from memory.rounds import copy_with, create_unchecked
 
 from .timers import SYSTEM_CLOCK, Clock
 
@@ -57,7 +57,9 @@ class EventLog:
         self._size = size
         #: Each hook with the kinds of events that it gets. Replaced, never changed: calling them needs no lock.
         self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
-        self._events: list[Event] = []  # not a deque: its first block is larger than most compactors' events
+        #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
+        #: compactors' events.
+        self._events: list[Event | tuple[type[Event], dict[str, object]]] = []
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
         #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
@@ -71,7 +73,8 @@ class EventLog:
     def events(self) -> tuple[Event, ...]:
         """The newest events, oldest first."""
         with self._lock:
-            return tuple(self._events[max(len(self._events) - self._size, 0) :])
+            newest = self._events[max(len(self._events) - self._size, 0) :]
+        return tuple([create_unchecked(*one) if isinstance(one, tuple) else one for one in newest])
 
     def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
@@ -85,6 +88,21 @@ class EventLog:
 
         return remove
 
+    def emit_later(self, kind: type[Event], fields: dict[str, object]) -> None:
+        """Emit an event of these *fields*, which are not checked. Unless a hook hears of it, it is made when somebody
+        asks for it: the thread that appends has no time for that."""
+        fields["at"] = self._clock.now()
+        if any(Event in kinds for _, kinds in self._hooks):
+            self.emit(create_unchecked(kind, fields))
+        else:
+            self._keep((kind, fields))
+
+    def _keep(self, event: Event | tuple[type[Event], dict[str, object]]) -> None:
+        with self._lock:
+            self._events.append(event)
+            if len(self._events) >= 2 * self._size:
+                del self._events[: len(self._events) - self._size]
+
     def emit(self, event: Event) -> None:
         """Keep *event*, with the clock's time, and call the hooks with it, on this thread."""
         if self._clock is not SYSTEM_CLOCK:  # whose time the event has from when it was made
@@ -93,10 +111,7 @@ class EventLog:
         inside, thread = self.threads_inside, threading.get_ident()
         inside.append(thread)
         try:
-            with self._lock:
-                self._events.append(event)
-                if len(self._events) >= 2 * self._size:
-                    del self._events[: len(self._events) - self._size]
+            self._keep(event)
             for hook, kinds in self._hooks:
                 if not isinstance(event, kinds):
                     continue
@@ -105,8 +120,7 @@ class EventLog:
                 except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
                     # Kept only: a hook that is called with its own failure would fail at that, too.
                     failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
-                    with self._lock:
-                        self._events.append(failed)
+                    self._keep(failed)
         finally:
             inside.remove(thread)
 

@@ -186,6 +186,8 @@ class JournalWriter:
             journal = _HostJournal(journal)
         self._journal = journal
         self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
+        #: Whether what is published is in the snapshots of a Memory.
+        self.is_in_log = isinstance(journal, RoleJournal)
         self.has_index = not isinstance(journal, RoleJournal) or journal.has_index
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert

@@ -165,6 +165,10 @@ class Runner:
         return self.is_running or self._indexing or (self._ticket is not None and self._ticket.waiting)
 
     @property
+    def _must_index(self) -> bool:
+        return self._index_due and self._cycle.journal.has_index
+
+    @property
     def circuit_open(self) -> bool:
         """Whether attempts are rare now; each one is a half-open circuit's trial."""
         return self.failures >= self._config.circuit_breaker_failures
@@ -230,6 +234,12 @@ class Runner:
 
     def notify(self, *, published: bool = False) -> None:
         """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
+        due = published or self._pending or self._must_index or self._run is not None
+        if (
+            not due and self._state is State.IDLE and self._cycle.stays_undue()
+        ):  # in this thread: most of the time, no other is asked
+            self._skip_reason = Skip.BELOW_TRIGGER
+            return
         with self._lock:
             self._index_due |= published
             self._pending = self._config.enabled  # else no worker is needed to find that out
@@ -301,7 +311,7 @@ class Runner:
                 return
             job, submitted = partial(self._work, partial(self._run_cycle, run)), None
             # Whoever is not due needs no thread of its own; texts are indexed for too long on a shared one.
-            run.only_looks = self._shares_looks and not (run.forced or run.look or self._index_due)
+            run.only_looks = self._shares_looks and not (run.forced or run.look or self._must_index)
             thread = LOOKS if run.only_looks else self._own_thread()
         try:
             if thread is not None:
@@ -357,7 +367,7 @@ class Runner:
             self._end(run, result, error)
         else:
             self._emit(Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late"))
-        if self._index_due and self._cycle.journal.has_index:
+        if self._must_index:
             self._index_texts()
 
     def _forbid(self, run: Run) -> StaleReason | None:

@@ -106,8 +106,9 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
         elif key == "tool_calls" and isinstance(value, list):
             tokens += sum([_count_call(call, count) for call in value])
         elif key == NATIVE and isinstance(value, Mapping):
-            kept = [one["as_is"] for one in value.get("blocks", ()) if "as_is" in one]
-            tokens += sum([_count_kept(one, count) for one in kept])
+            blocks = value.get("blocks")
+            kept = [one for one in blocks if isinstance(one, Mapping)] if isinstance(blocks, list) else ()
+            tokens += sum([_count_kept(one["as_is"], count) for one in kept if "as_is" in one])
         else:
             tokens += count(_to_json(value))
     return tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from memory.arguments import require, whole_number
 from memory.values import ValueObject
@@ -51,6 +52,19 @@ class Verdict(ValueObject):
         return self.is_due
 
 
+class Bounds(NamedTuple):
+    """What is known of a view without making it: its rounds, and numbers that the rest cannot exceed."""
+
+    #: Visible rounds after the compaction's end.
+    tail_length: int
+    #: Messages of the tail, tokens of the tail and of the whole prompt as its provider would count them.
+    messages: float
+    tail_tokens: float
+    tokens: float
+    #: The compactor's model.
+    model: str
+
+
 Condition = Callable[[View], "bool | Verdict | Awaitable[bool]"]
 
 
@@ -63,6 +77,8 @@ class Trigger:
     #: The triggers that it combines, and how.
     parts: tuple[Trigger, ...] = ()
     combine: Callable[[Trigger, Trigger], Trigger] | None = None
+    #: Returns whether it may be due within these bounds, at once: if not, no view is made. By default it always may.
+    may_be_due: Callable[[Bounds], bool] = lambda _bounds: True
     #: The ``Prices`` that it goes by, and the prompt's limit in tokens, if it has any: publication goes by them too.
     prices: object = field(default=None, init=False)
     budget: int | None = field(default=None, init=False)
@@ -99,13 +115,19 @@ class Trigger:
 def after_rounds(n: int) -> Trigger:
     """Be due when more than *n* visible rounds follow the compaction's end."""
     whole_number("rounds", n)
-    return Trigger(lambda view: Verdict(view.tail_length > n), f"after_rounds({n})")
+    return Trigger(
+        lambda view: Verdict(view.tail_length > n), f"after_rounds({n})", may_be_due=lambda most: most.tail_length > n
+    )
 
 
 def over_messages(n: int) -> Trigger:
     """Be due when the tail has more than *n* chat messages."""
     whole_number("messages", n)
-    return Trigger(lambda view: Verdict(view.messages > n, exceeds=_MESSAGES), f"over_messages({n})")
+    return Trigger(
+        lambda view: Verdict(view.messages > n, exceeds=_MESSAGES),
+        f"over_messages({n})",
+        may_be_due=lambda most: most.messages > n,
+    )
 
 
 def over_tokens(n: float) -> Trigger:
@@ -117,11 +139,14 @@ def over_tokens(n: float) -> Trigger:
     if not share:
         whole_number("tokens", n, 1)
 
+    marks: dict[str, int] = {}  # by model: to look up a window may take a moment
+    unknown = 0 if share else int(n)
+
     def judge(view: View) -> Verdict:
-        mark = int(n * view.window) if share else int(n)
+        mark = marks[view.model] = int(n * view.window) if share else int(n)
         return Verdict(True, mark, exceeds=_TOKENS) if view.corrected_tokens > mark else Verdict(False)
 
-    return Trigger(judge, f"over_tokens({n})")
+    return Trigger(judge, f"over_tokens({n})", may_be_due=lambda most: most.tokens > marks.get(most.model, unknown))
 
 
 def over_usage(n: int, until: int | None = None) -> Trigger:
@@ -139,7 +164,7 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
         is_due = (view.corrected_tokens if counted is None else counted) >= bound
         return Verdict(is_due, n if is_due else None, exceeds=_TOKENS)
 
-    return Trigger(judge, f"over_usage({n})")
+    return Trigger(judge, f"over_usage({n})", may_be_due=lambda most: most.tokens >= least)
 
 
 #: Functions that return a trigger. Passed themselves as a trigger, they would take the view for their number.
@@ -177,7 +202,10 @@ def _either(first: Trigger, second: Trigger) -> Trigger:
         due = [verdict for verdict in verdicts if verdict.is_due]
         return _combine(verdicts, due, is_due=bool(due))
 
-    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either)
+    def may_be_due(most: Bounds) -> bool:
+        return first.may_be_due(most) or second.may_be_due(most)
+
+    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either, may_be_due)
 
 
 def _both(first: Trigger, second: Trigger) -> Trigger:
@@ -187,7 +215,10 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
             verdicts.append(second.verdict(view))
         return _combine(verdicts, verdicts, is_due=verdicts[-1].is_due)
 
-    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both)
+    def may_be_due(most: Bounds) -> bool:
+        return first.may_be_due(most) and second.may_be_due(most)
+
+    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both, may_be_due)
 
 
 def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:

@@ -71,7 +71,7 @@ CALLS_ABOVE = (
     " since the user's newest question, with their results and what was said between them, are the record in tags that"
     " this speaks of; a summary of earlier calls among them is its <previous_summary>. Call no tool.]"
 )
-_PREVIOUS_ABOVE = "(the message above that is headed [Conversation History Summary])"
+_PREVIOUS_ABOVE = "(what stands above, headed [Conversation History Summary])"
 
 # Stands before "tokens" and "characters" if there is no target.
 _NO_TARGET = "a reasonable number of"

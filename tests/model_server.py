@@ -155,9 +155,10 @@ def flood(code: int = 200) -> Answer:
 
 
 class ModelServer:
-    """Serves ``POST /v1/chat/completions`` on a free port while in its ``with`` block."""
+    """Serves ``POST`` of *path* on a free port while in its ``with`` block; the path of a provider may be any."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "/v1/chat/completions") -> None:
+        self.path = path
         self.closing = threading.Event()
         #: What went wrong in answers themselves: raised on leaving, so that no test passes by a mistake in its server.
         self.failures: list[BaseException] = []
@@ -277,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = Received(self.path, headers, json.loads(body))
         answer, number = self.server.model.take(request)
         exchange = Exchange(self.server.model, self, request, number)
-        if self.path == "/v1/chat/completions":
+        if self.path == self.server.model.path or not self.server.model.path:
             answer(exchange)
         else:
             exchange.send(404, "{}")

@@ -9,7 +9,7 @@ from memory.arguments import ConfigError
 
 from ..config import CompactorConfig
 from ..tokens import DEFAULT_WINDOW, window_of
-from ..triggers import Verdict, default_trigger
+from ..triggers import Bounds, Verdict, default_trigger
 from ..view import View
 from .cost_optimal import USABLE, CostOptimal
 from .prices import Prices
@@ -73,6 +73,10 @@ class Automatic(CostOptimal):
             self.budget, self._sizes = max(int(budget - (1 - USED) * left), 1), (budget, left)
             self.config = self._config = complete(self._given, left, self._model)
         return super()._weigh(view)
+
+    def _may_be_due(self, most: Bounds) -> bool:
+        asks_rule = self._is_resumed is False and self._sizes is None  # a budget that becomes known is looked at anyway
+        return self._rule.may_be_due(most) if asks_rule else super()._may_be_due(most)
 
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:

@@ -20,7 +20,7 @@ from ..events import CostEvaluated, Why
 from ..prompt.groups import OVERLAY, is_summary
 from ..summarizers.base import Style
 from ..tokens import PROMPT_TOKENS
-from ..triggers import Trigger, Verdict, after_rounds, over_tokens
+from ..triggers import Bounds, Trigger, Verdict, after_rounds, over_tokens
 from ..view import View
 from .pauses import Pauses
 from .prices import Prices
@@ -205,7 +205,7 @@ class CostOptimal(Trigger):
         latency_calls: float | None = None,
         calls_left: CallsLeft = None,
     ) -> None:
-        super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})")
+        super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})", may_be_due=self._may_be_due)
         self.prices: Prices = prices
         #: Maximum prompt tokens, if given.
         self.budget = budget
@@ -225,13 +225,13 @@ class CostOptimal(Trigger):
 
     def within(self, config: CompactorConfig) -> Self:
         trigger = copy.copy(self)
-        trigger.verdict = trigger._weigh
+        trigger.verdict, trigger.may_be_due = trigger._weigh, trigger._may_be_due
         trigger._config = config
         chosen = [after_rounds(config.threshold)] if "threshold" in config.model_fields_set else []
         if config.max_tokens is not None:
             chosen.append(over_tokens(max(1, int(config.max_tokens * config.token_ratio))))
         trigger._chosen = functools.reduce(operator.or_, chosen) if chosen else None
-        trigger._latency = trigger._asked = None
+        trigger._latency = trigger._asked = trigger.evaluation = None
         trigger._pauses = Pauses()
         return trigger
 
@@ -359,6 +359,14 @@ class CostOptimal(Trigger):
         )
         self.evaluation = cost_evaluation
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation, recheck_in=recheck_in)
+
+    def _may_be_due(self, most: Bounds) -> bool:
+        """Return whether it may be due: not before the tail has the least number of tokens, or the prompt half of its
+        budget, which no ceiling lies below."""
+        if self.evaluation is None or (self._chosen is not None and self._chosen.may_be_due(most)):
+            return True
+        budget = self.budget or self._config.max_tokens or self.evaluation.ceiling
+        return most.tail_tokens >= self._least or most.tokens >= budget // 2
 
     def _decide(
         self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool

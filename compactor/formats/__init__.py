@@ -1,7 +1,8 @@
 """Other providers' message formats, in and out: histories become chat messages, prompts become requests.
 
 Each format is a module with ``to_chat`` and ``from_chat``. What a chat message cannot say, such as signed thinking, is
-kept beside it, and comes back as it was. Import this package only where you need it; nothing else of ours does.
+kept beside it, and comes back as it was. Import this package only where you need it; of ours, summarizers on those
+providers' clients do, at their first request.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _name_format(item: Mapping[str, Any]) -> str | None:
         return None
     if role in ("tool", "function") or item.keys() & {"tool_calls", "function_call", "refusal", "audio"}:
         return chat.NAME
-    kinds = {part.get("type") for part in content if isinstance(part, Mapping)} if isinstance(content, list) else set()
+    given = content if isinstance(content, list) else ()
+    kinds = {str(part.get("type")) for part in given if isinstance(part, Mapping)}
     for names, name in (
         (_ANTHROPIC_BLOCKS, anthropic.NAME),
         (_RESPONSES_PARTS, responses.NAME),

@@ -15,13 +15,16 @@ from .native import (
     Message,
     UnknownFormat,
     add_native,
+    calls_of,
     describe,
     find_difference,
     make_data_url,
     native_of,
     read_arguments,
     read_blocks,
+    read_call,
     read_items,
+    read_messages,
     restore_difference,
     split_data_url,
     text_of_part,
@@ -70,7 +73,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
-    for message in messages:
+    for message in read_messages(messages):
         native = native_of(message, NAME)
         if message["role"] in SYSTEM and not made:
             system.append((message, native))
@@ -133,7 +136,7 @@ def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, 
         if not isinstance(content, str) or native.get("blocks") is not None:
             result["content"] = write_blocks(DIALECT, message, native)
         content = [restore_difference(result, native.get("result"))]
-    elif not isinstance(content, str) or message.get("tool_calls") or "blocks" in native:
+    elif not isinstance(content, str) or calls_of(message) or "blocks" in native:
         content = write_blocks(DIALECT, message, native)
     if not content:
         return
@@ -200,8 +203,8 @@ def _write_parts(parts: Sequence[Block], _: str) -> Block | None:
 
 
 def _write_call(call: Block, _: str) -> Block:
-    asked = call.get("function") or call.get("custom") or {}
-    return {"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": read_arguments(asked)}
+    name, given = read_call(call)
+    return {"type": "tool_use", "id": call.get("id"), "name": name, "input": read_arguments(given)}
 
 
 DIALECT = Dialect(NAME, _read, _write_parts, _write_call, writes_texts=True)

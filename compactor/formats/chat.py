@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memory.messages import FUNCTION, NATIVE, SYSTEM, TOOL
+from memory.messages import FUNCTION, NATIVE, TOOL
 
-from .native import Message, UnknownFormat, add_native, describe, native_of, read_items
+from .native import (
+    CHAT_ROLES,
+    Message,
+    UnknownFormat,
+    add_native,
+    calls_of,
+    describe,
+    native_of,
+    read_items,
+    read_messages,
+)
 
 __all__ = ["NAME", "from_chat", "to_chat"]
 
@@ -22,7 +32,7 @@ def to_chat(messages: Iterable[Any]) -> list[Message]:
     chat: list[Message] = []
     for place, item in enumerate(read_items(messages, NAME), 1):
         role, called, message = item.get("role"), item.get("function_call"), item
-        if role not in ("user", "assistant", TOOL, FUNCTION, *SYSTEM):
+        if role not in CHAT_ROLES:
             raise UnknownFormat(f"message {place} is no chat message: {describe(item)}")
         if role == "assistant" and isinstance(called, dict) and "tool_calls" not in item:
             call = {"id": str(called.get("name")), "type": "function", "function": called}
@@ -45,14 +55,14 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     made: list[Message] = []
     legacy: set[str] = set()
-    for message in messages:
+    for message in read_messages(messages):
         plain = {key: one for key, one in message.items() if key != NATIVE}
-        calls = plain.get("tool_calls")
+        calls = calls_of(plain)
         if native_of(message, NAME).get("legacy") and calls:
             legacy = {call["id"] for call in calls}
             plain = {("function_call" if key == "tool_calls" else key): one for key, one in plain.items()}
             plain["function_call"] = calls[0]["function"]
-        elif plain.get("tool_call_id") in legacy:
+        elif any(plain.get("tool_call_id") == one for one in legacy):
             plain = {("name" if key == "tool_call_id" else key): one for key, one in plain.items()}
             plain["role"] = FUNCTION
         made.append(plain)

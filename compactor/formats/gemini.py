@@ -15,6 +15,7 @@ from .native import (
     Message,
     UnknownFormat,
     add_native,
+    calls_of,
     describe,
     find_difference,
     is_same,
@@ -22,7 +23,9 @@ from .native import (
     native_of,
     read_arguments,
     read_blocks,
+    read_call,
     read_items,
+    read_messages,
     restore_difference,
     split_data_url,
     text_of_part,
@@ -84,13 +87,13 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     contents: list[Block] = []
     names: dict[str, str] = {}
-    for message in messages:
+    for message in read_messages(messages):
         native = native_of(message, NAME)
         if message["role"] in SYSTEM and not contents:
             system.append((message, native))
             continue
-        for call in message.get("tool_calls") or ():
-            names[call["id"]] = (call.get("function") or call.get("custom") or {}).get("name", "")
+        for call in calls_of(message):
+            names[call["id"]] = read_call(call)[0]
         _append(contents, message, native, names)
     if contents and contents[0].get("role") == "model":
         contents.insert(0, {"role": "user", "parts": [{"text": CONTINUES}]})
@@ -273,8 +276,8 @@ def _write_parts(parts: Sequence[Block], form: str) -> Block | None:
 
 
 def _write_call(call: Block, form: str) -> Block:
-    asked = call.get("function") or call.get("custom") or {}
-    return _spell({"function_call": {"name": asked.get("name"), "args": read_arguments(asked)}}, form)
+    name, given = read_call(call)
+    return _spell({"function_call": {"name": name, "args": read_arguments(given)}}, form)
 
 
 DIALECT = Dialect(NAME, _read, _write_parts, _write_call, _form_of)

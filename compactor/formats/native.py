@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory.errors import MessageError
-from memory.messages import NATIVE
+from memory.messages import FUNCTION, NATIVE, SYSTEM, TOOL
 
 #: Stands first where the prompt begins with a message of the model: providers want the user to begin.
 CONTINUES = "[The conversation goes on from here.]"
+CHAT_ROLES = ("user", "assistant", TOOL, FUNCTION, *SYSTEM)
 
 Message = dict[str, Any]
 Block = dict[str, Any]
@@ -57,7 +58,10 @@ def read_items(items: Iterable[Any], name: str) -> Iterator[Block]:
     if isinstance(items, (str, bytes, Mapping)):
         raise UnknownFormat(f"give a list of {name} items, not {describe(items)}; put a single one into a list")
     for place, item in enumerate(items, 1):
-        plain = to_plain(item)
+        try:
+            plain = to_plain(item)
+        except RecursionError:
+            raise UnknownFormat(f"item {place} holds itself, or is nested too deep") from None
         if not isinstance(plain, dict):
             raise UnknownFormat(f"item {place} is {describe(plain)}, and no {name} item")
         yield plain
@@ -75,7 +79,17 @@ def to_plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json", exclude_none=True)
-    return value
+    raise UnknownFormat(f"{describe(value)} there is something that is no JSON; convert it to text first")
+
+
+def read_messages(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield *messages* of a prompt. Raises ``UnknownFormat`` with the place of one that is no chat message."""
+    if not isinstance(messages, Iterable):
+        raise UnknownFormat(f"give the messages of a prompt, prompt.messages, and not what is {describe(messages)}")
+    for place, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping) or message.get("role") not in CHAT_ROLES:
+            raise UnknownFormat(f"message {place} is {describe(message)}; give chat messages, such as prompt.messages")
+        yield message
 
 
 def describe(value: object) -> str:
@@ -115,18 +129,15 @@ _MISSING = object()
 
 def restore_difference(plain: Any, difference: Any) -> Any:
     """Return what ``find_difference`` was given, or the same of a *plain* value that was shortened since."""
-    if difference is None:
-        return plain
-    if isinstance(difference, list):
-        return to_plain(difference[0])
-    if "each" in difference:
-        if not isinstance(plain, list) or len(plain) != len(difference["each"]):
-            return plain
-        return list(map(restore_difference, plain, difference["each"]))
-    if not isinstance(plain, dict):
-        return plain
-    keys = difference["keys"].items()
-    return {key: restore_difference(plain.get(key), kept) for key, kept in keys if kept is not None or key in plain}
+    match difference:
+        case [value]:
+            return to_plain(value)
+        case {"each": [*each]} if isinstance(plain, list) and len(plain) == len(each):
+            return list(map(restore_difference, plain, each))
+        case {"keys": dict(keys)} if isinstance(plain, dict):
+            left = {key: kept for key, kept in keys.items() if kept is not None or key in plain}
+            return {key: restore_difference(plain.get(key), kept) for key, kept in left.items()}
+    return plain
 
 
 def native_of(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -149,7 +160,7 @@ def read_blocks(dialect: Dialect, blocks: Sequence[Block]) -> tuple[Any, list[Bl
     calls: list[Block] = []
     made: list[Block] = []
     for block in blocks:
-        said = dialect.read(block)
+        said = dialect.read(block) if isinstance(block, dict) else None
         if said is None:
             made.append({"as_is": block})
             continue
@@ -177,15 +188,16 @@ def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[str, Any]) -> list[Block]:
     """Return the blocks that *message* says, with everything that *native* keeps of them."""
     content = message.get("content")
-    given = [content] if isinstance(content, str) else content or ()
-    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in given]
-    calls = list(message.get("tool_calls") or ()) if message.get("role") == "assistant" else []
+    given = [content] if isinstance(content, (str, Mapping)) else content or ()
+    parts = [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": str(part)} for part in given]
+    calls = calls_of(message)
     is_whole = native.get("parts") == (None if isinstance(content, str) else len(parts))
     made = native.get("blocks")
-    if made is None:
+    if not isinstance(made, list):
         made = [{"parts": [number, 1]} for number in range(len(parts))]
         made += [{"call": number} for number in range(len(calls))]
     elif not is_whole:  # one text stands for all parts now
+        made = [one for one in made if isinstance(one, dict)]
         texts = [place for place, one in enumerate(made) if "parts" in one]
         first_call = next((place for place, one in enumerate(made) if "call" in one), len(made))
         at = texts[0] if texts else first_call
@@ -193,16 +205,16 @@ def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[s
         made = [*made[:at], *text, *[one for one in made[at:] if "parts" not in one]]
     blocks: list[Block] = []
     for one in made:
-        if "as_is" in one:
-            blocks.append(to_plain(one["as_is"]))
-        elif "parts" in one:
-            first, count = one["parts"]
-            block = dialect.write_parts(parts[first : first + count], one.get("form", ""))
-            if block is not None:
-                blocks.append(restore_difference(block, one.get("but") if is_whole else None))
-        elif one["call"] < len(calls):
-            call = dialect.write_call(calls[one["call"]], one.get("form", ""))
-            blocks.append(restore_difference(call, one.get("but")))
+        match one:
+            case {"as_is": block}:
+                blocks.append(to_plain(block))
+            case {"parts": [int(first), int(count)], **rest} if parts[first : first + count]:
+                written = dialect.write_parts(parts[first : first + count], str(rest.get("form", "")))
+                if written is not None:
+                    blocks.append(restore_difference(written, rest.get("but") if is_whole else None))
+            case {"call": int(number), **rest} if number < len(calls):
+                written = dialect.write_call(calls[number], str(rest.get("form", "")))
+                blocks.append(restore_difference(written, rest.get("but")))
     return blocks
 
 
@@ -230,11 +242,23 @@ def make_data_url(media_type: str, data: str) -> str:
     return f"data:{media_type};base64,{data}"
 
 
-def read_arguments(asked: Mapping[str, Any]) -> Any:
-    """Return the arguments of a chat call as an object, as providers that do not send text want them."""
-    text = asked.get("arguments", asked.get("input"))
+def calls_of(message: Mapping[str, Any]) -> list[Block]:
+    """Return the calls of a chat message; in another role's than the model's, the key says nothing."""
+    calls = message.get("tool_calls") if message.get("role") == "assistant" else None
+    return [call for call in calls if isinstance(call, dict) and "id" in call] if isinstance(calls, list) else []
+
+
+def read_call(call: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the name of a chat call, and its arguments or its input as they are."""
+    asked = call.get("function") or call.get("custom") or call
+    given = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
+    return str(asked.get("name") or ""), given
+
+
+def read_arguments(given: Any) -> dict[str, Any]:
+    """Return the arguments of a call as an object, as providers that do not send text want them."""
     try:
-        arguments = json.loads(text) if text else {}
-    except (TypeError, ValueError):
+        arguments = json.loads(given or "{}") if isinstance(given, str) else to_plain(given)
+    except ValueError:
         arguments = None
-    return arguments if isinstance(arguments, dict) else {"arguments": text}
+    return arguments if isinstance(arguments, dict) else {"arguments": given}

@@ -16,7 +16,9 @@ from .native import (
     find_difference,
     native_of,
     read_blocks,
+    read_call,
     read_items,
+    read_messages,
     restore_difference,
     text_of_part,
     to_plain,
@@ -66,7 +68,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     request: dict[str, Any] = {}
     items: list[Block] = []
-    for message in messages:
+    for message in read_messages(messages):
         native = native_of(message, NAME)
         if native.get("instructions") and isinstance(message.get("content"), str):
             request["instructions"] = message["content"]
@@ -199,9 +201,9 @@ def _write_items(parts: Sequence[Block], form: str) -> Block | None:
 
 
 def _write_call(call: Block, form: str) -> Block:
-    asked = call.get("function") or call.get("custom") or {}
-    text = asked.get("arguments", asked.get("input"))
-    own = {"call_id": call.get("id"), "name": asked.get("name")}
+    name, given = read_call(call)
+    text = given if isinstance(given, str) else json.dumps(to_plain(given), ensure_ascii=False)
+    own = {"call_id": call.get("id"), "name": name}
     if form == _CUSTOM or call.get("type") == "custom":
         return {"type": "custom_tool_call", **own, "input": text}
     return {"type": "function_call", **own, "arguments": text}

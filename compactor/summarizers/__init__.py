@@ -9,15 +9,25 @@ from .base import Continued, Summarizer, SummarizerError, Summary, SummaryReques
 
 if TYPE_CHECKING:
     from .answers import as_summarizer
+    from .anthropic import AnthropicSummarizer
     from .extractive import ExtractiveSummarizer
+    from .gemini import GeminiSummarizer
     from .openai import OpenAISummarizer
 else:
-    _LATER = {"answers": "as_summarizer", "extractive": "ExtractiveSummarizer", "openai": "OpenAISummarizer"}
+    _LATER = {
+        "answers": "as_summarizer",
+        "anthropic": "AnthropicSummarizer",
+        "extractive": "ExtractiveSummarizer",
+        "gemini": "GeminiSummarizer",
+        "openai": "OpenAISummarizer",
+    }
     __getattr__, __dir__ = import_later(__name__, _LATER)
 
 __all__ = [
+    "AnthropicSummarizer",
     "Continued",
     "ExtractiveSummarizer",
+    "GeminiSummarizer",
     "OpenAISummarizer",
     "Summarizer",
     "SummarizerError",

@@ -308,32 +308,57 @@ class NoSummary(SummarizerError):
 
 
 def read_answer(answer: Any, model: str | None) -> Summary:
-    """Return the summary in a chat completion, given as an object or as JSON.
+    """Return the summary in a chat completion, given as an object or as JSON. Raises as ``make_summary``."""
+    choices, usage = field(answer, "choices"), field(answer, "usage")
+    counts = read_counts(
+        input_tokens=field(usage, "prompt_tokens"),
+        output_tokens=field(usage, "completion_tokens"),
+        cached_tokens=field(field(usage, "prompt_tokens_details"), "cached_tokens"),
+    )
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        inside = "an error" if field(answer, "error") is not None else "no choices"
+        raise NoSummary(f"the answer holds {inside}: check model= and base_url=", counts)
+    finish, message = field(choices[0], "finish_reason"), field(choices[0], "message")
+    called = finish in ("tool_calls", "function_call") or field(message, "tool_calls")
+    return make_summary(
+        None if message is None else _text(field(message, "content")),
+        counts,
+        (field(answer, "model"), model),
+        has_called=bool(called or field(message, "function_call")),
+        is_cut=finish == "length",
+        is_refused=finish == "content_filter" or bool(field(message, "refusal")),
+    )
+
+
+def make_summary(
+    said: str | None,
+    usage: Mapping[str, int] | None,
+    models: Sequence[object],
+    *,
+    has_called: bool = False,
+    is_cut: bool = False,
+    is_refused: bool = False,
+) -> Summary:
+    """Return the summary of an answer that *said* so, without thoughts and tags; None: it holds no message. The first
+    of *models* that is a name wrote it.
 
     Raises ``NoSummary`` if it contains none, and ``SummarizerError`` if the answer was cut off.
     """
-    choices, usage = _field(answer, "choices"), _usage(_field(answer, "usage"))
-    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
-        inside = "an error" if _field(answer, "error") is not None else "no choices"
-        raise NoSummary(f"the answer holds {inside}: check model= and base_url=", usage)
-    finish, message = _field(choices[0], "finish_reason"), _field(choices[0], "message")
-    if message is None:
-        raise NoSummary("the answer's first choice holds no message: base_url= must be a chat endpoint", usage)
-    text = strip_tags(_text(_field(message, "content")))
-    called = finish in ("tool_calls", "function_call") or _field(message, "tool_calls")
-    if called or _field(message, "function_call") or _is_call(text):  # before its length: a call may be cut off
+    if said is None:
+        raise NoSummary("the answer holds no message: check model= and base_url=, a chat endpoint's", usage)
+    text = strip_tags(said)
+    if has_called or _is_call(text):  # before its length: a call may be cut off
         raise NoSummary("the model called a tool instead of answering: do not offer tools in extra=", usage)
-    if finish == "length":
+    if is_cut:
         raise SummarizerError(
             "the answer was cut off at its token limit: raise max_output_tokens= (it includes a reasoning model's"
             " thoughts), or ask for a shorter summary"
         )
-    if finish == "content_filter" or _field(message, "refusal"):
+    if is_refused:
         raise NoSummary("the model refused, or a filter stopped it: choose another model= or prompt", usage)
     if not text:
         raise NoSummary("empty answer: check that model= is a chat model, and raise max_output_tokens= if set", usage)
-    named = _field(answer, "model")
-    return Summary(text, usage, named if isinstance(named, str) and named else model)
+    return Summary(text, usage, next((name for name in models if isinstance(name, str) and name), None))
 
 
 def _is_call(text: str) -> bool:
@@ -349,7 +374,8 @@ def _is_call(text: str) -> bool:
     return bool(calls) and all(isinstance(call, dict) and call and call.keys() <= _CALL_KEYS for call in calls)
 
 
-def _field(value: Any, name: str) -> Any:
+def field(value: Any, name: str) -> Any:
+    """Return a field of an answer, which is JSON or an object of a client; None if it has none."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
@@ -359,17 +385,12 @@ def _text(content: Any) -> str:
         return content
     if not isinstance(content, Sequence):
         return ""
-    parts = (_field(part, "text") for part in content if _field(part, "type") in ("text", "output_text"))
+    parts = (field(part, "text") for part in content if field(part, "type") in ("text", "output_text"))
     return "".join(part for part in parts if isinstance(part, str))
 
 
-def _usage(usage: Any) -> dict[str, int] | None:
-    """Return the valid token counts in *usage*; None if there are none."""
-    counts = {
-        "input_tokens": _field(usage, "prompt_tokens"),
-        "output_tokens": _field(usage, "completion_tokens"),
-        "cached_tokens": _field(_field(usage, "prompt_tokens_details"), "cached_tokens"),
-    }
+def read_counts(**counts: Any) -> dict[str, int] | None:
+    """Return the valid ones of token *counts*; None if there are none."""
     return {name: n for name, n in counts.items() if type(n) is int and n >= 0} or None
 
 
@@ -442,9 +463,9 @@ class _ChatSummarizer:
             answer = self._chat(copy.deepcopy(request.messages))
             if inspect.isawaitable(answer):
                 answer = wait_for(answer)
-            if isinstance(_field(answer, "choices"), Sequence):
+            if isinstance(field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
-            in_pieces = isinstance(answer, Iterator) and _field(answer, "content") is None
+            in_pieces = isinstance(answer, Iterator) and field(answer, "content") is None
             text = "".join(map(_content, answer)) if in_pieces else _content(answer)
         except ContextError:
             raise
@@ -462,9 +483,9 @@ def _content(message: Any) -> str:
     """Return the text of a message or of a piece. Raises ``SummarizerError`` for a tool call or other content."""
     if isinstance(message, str):
         return message
-    if _field(message, "role") == "function":  # TaskWeaver's mark of a tool call; the content is its JSON
+    if field(message, "role") == "function":  # TaskWeaver's mark of a tool call; the content is its JSON
         raise SummarizerError("chat_completion answered with a tool call: configure it without tools")
-    content = _field(message, "content")
+    content = field(message, "content")
     if content is None:
         return ""
     if not isinstance(content, str):

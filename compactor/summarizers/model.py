@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
@@ -64,6 +65,8 @@ class ModelSummarizer(ABC):
     _EXAMPLE: ClassVar[str]
     #: Arguments that *extra* may not contain, each with the remedy.
     _NOT_EXTRA: ClassVar[Mapping[str, str]]
+    #: The client's module, and the extra that installs it.
+    _PACKAGE: ClassVar[tuple[str, str]]
     #: Words of an error about the schema of an answer.
     _SCHEMA_WORDS: ClassVar[Sequence[str]]
 
@@ -108,6 +111,7 @@ class ModelSummarizer(ABC):
         #: Clients made here, by process: after a fork, both processes must not share the parent's connections.
         self._own: dict[int, Any] = {}
         if client is None:
+            self._require_package()
             # Resolved once, so that the key only goes to the address that it was checked against.
             self._base_url = (base_url or _first_set(self._BASE_URLS)).strip() or self._DEFAULT_URL
             self._endpoint = _endpoint(self._base_url)
@@ -259,6 +263,16 @@ class ModelSummarizer(ABC):
                 client.close()
         return self._own[process]
 
+    def _require_package(self) -> None:
+        module, extra = self._PACKAGE
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:  # the package around it
+            found = None
+        if found is None:
+            remedy = f"install it: pip install 'context-compactor[{extra}]'"
+            raise SummarizerError(f"{type(self).__name__} needs the package {module}; {remedy}")
+
     def _find_key(self, api_key: str | None) -> str:
         key = (api_key or _first_set(self._KEYS)).strip()
         if not key:
@@ -296,8 +310,6 @@ class ModelSummarizer(ABC):
             return (NoSummary if dislikes else SummarizerError)(
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._retry_after(exc)
             )
-        if isinstance(exc, ImportError):
-            return SummarizerError(f"{exc}; install it, or use another summarizer")
         if isinstance(exc, TimeoutError) or "Timeout" in name:
             return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":

@@ -60,6 +60,7 @@ class OpenAISummarizer(ModelSummarizer):
         "timeout": "use timeout=",
     }
     _SCHEMA_WORDS = ("response_format", "json_schema")
+    _PACKAGE = ("openai", "openai")
 
     def __init__(
         self,

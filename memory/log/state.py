@@ -29,10 +29,10 @@ from ..entries import (
     UsageRecorded,
 )
 from ..errors import NewerVersion, SessionPurged, StoreDamaged, StoreError
-from ..messages import came_as_message
+from ..messages import NO_FIELDS, came_as_message
 from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, merge_reductions, without_span
 from ..packed import pack_round, unpack_round
-from ..rounds import USER, Post, Record, Round, RoundState, copy_with, create_unchecked
+from ..rounds import EMPTY, USER, Post, Record, Round, RoundState, copy_with, create_unchecked
 from ..stores.base import Store
 from ..usage import Pinned, Usage, read_pinned, unreadable_pin
 from ..values import ValueObject
@@ -53,6 +53,9 @@ MAX_SPANS = 8
 MAX_UNPACKED, MAX_NEWEST = 1, 4
 #: Records that are kept after they were read.
 MAX_RECORDS = 4_096
+
+#: Counted in ``Snapshot.said`` for each message beside its texts, and for what is no text, such as an image.
+MESSAGE_BOUND, MEDIA_BOUND = 64, 50_000
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
 
@@ -291,6 +294,9 @@ class Snapshot(ValueObject):
     redactions: int = 0
     #: Which posts of each round were erased since this Memory was opened, by round id, in the order of erasing.
     erased: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: More tokens than prompts can need for what was said since this Memory was opened: a look at it tells in no time
+    #: what cannot have happened since the last one.
+    said: int = field(default=0, compare=False)
     #: Where the header stands in the log.
     header_entries: tuple[int, ...] = ()
 
@@ -469,12 +475,14 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
             taking = now.open_round(record.round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            now = now.copy_with(number=number, last=entry.id, live=now.live | {taking.number: taking.after(record)})
+            live, said = now.live | {taking.number: taking.after(record)}, now.said + bound_tokens(record.post)
+            now = now.copy_with(number=number, last=entry.id, live=live, said=said)
         elif type(record) is RoundOpened:
             total = now.total + 1
             now.archive.numbers[record.round_id] = total
             live = now.live | {total: start_round(record, total, number)}
-            now = now.copy_with(number=number, last=entry.id, live=live, total=total)
+            said = now.said + MESSAGE_BOUND + _bound(record.user_query, record.extra)
+            now = now.copy_with(number=number, last=entry.id, live=live, total=total, said=said)
         else:
             now = now.copy_with(number=number, last=entry.id)
             if type(record) is RoundFinished or type(record) is RoundFailed or type(record) is RoundUndone:
@@ -500,6 +508,29 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
         elif (open_round := now.open_round(getattr(record, "round_id", ""))) is not None:
             now = now.copy_with(live=now.live | {open_round.number: open_round.after(record)})
     return now
+
+
+def bound_tokens(post: Post) -> int:
+    """Return more tokens than prompts can need for *post*: for the bytes of its texts, and for each message."""
+    tokens = MESSAGE_BOUND + _bound(post.message, post.extra) + 4 * (len(post.send_from) + len(post.send_to))
+    for call in post.tool_calls:
+        tokens += 2 * MESSAGE_BOUND + _bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
+    for one in post.attachment_list:
+        tokens += MESSAGE_BOUND + _bound(one.content, one.extra)
+    return tokens
+
+
+def _bound(text: str, extra: object) -> int:
+    """Return the bytes of *text*, or more, and of *extra* as JSON: each is a token at most."""
+    tokens = len(text) if text.isascii() else 4 * len(text)
+    if extra is EMPTY or extra is NO_FIELDS:
+        return tokens
+    if isinstance(extra, str):
+        return tokens + 6 * len(extra)
+    if isinstance(extra, Mapping):
+        tokens += 0 if extra.get("type", "text") == "text" else MEDIA_BOUND
+        return tokens + sum([8 + _bound("", part) for pair in extra.items() for part in pair])
+    return tokens + (sum([2 + _bound("", part) for part in extra]) if isinstance(extra, (list, tuple)) else 32)
 
 
 def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:

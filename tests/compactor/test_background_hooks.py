@@ -270,11 +270,12 @@ def test_what_does_something_is_not_idle_for_a_reason() -> None:
 
 def test_the_history_keeps_the_newest_events() -> None:
     """A bounded number of them."""
-    compactor, executor, _ = on_command(memory_of(3), ScriptedSummarizer(), history=3)
+    memory = memory_of(3)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer(), history=3)
     compactor.start()
-    for _ in range(5):
+    for _ in range(4):
         executor.run_all()
-        compactor.notify_rounds_changed()
+        add_round(memory)
     executor.run_all()
     assert kinds(compactor.events) == ["skipped", "evaluated", "skipped"]
 

@@ -286,6 +286,18 @@ def test_roles_are_those_that_were_compacted_and_those_that_speak(url: str) -> N
     assert [role["role"] for role in only["roles"]] == ["Planner"]
 
 
+def test_undone_rounds_are_told_apart(url: str, shop: Memory) -> None:
+    """Where the session is described, where its texts are shown, and among its events."""
+    assert shop.rewind("r4.p0") == ("r4", "r5", "r6")
+    shown = run("show", "shop", "--store", url, "--json").document
+    assert (shown["failed_rounds"], shown["undone_rounds"], shown["open_rounds"]) == ([2], [4, 5, 6], [7])
+    said = run("show", "shop", "--store", url, "--rounds", "4-7").out
+    assert " ".join(said.splitlines()[1].split()) == "rounds 7 (1 open, 1 failed, 3 undone)"
+    assert said.count(" (undone)") == 3
+    told = run("events", "shop", "--store", url, "--json").document["events"]
+    assert [(one["what"], one["rounds"]) for one in told][-3:] == [("round undone", f"r{one}") for one in (4, 5, 6)]
+
+
 def test_a_tail_that_is_too_long_is_not_counted(url: str, shop: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it does not know rather than read for minutes."""
     monkeypatch.setattr(sessions_module, "MAX_COUNTED_ROUNDS", 2)

@@ -349,7 +349,9 @@ def test_each_message_says_where_it_comes_from(
     appended = memory.__dict__.get("appended", {})
     for number, (message, source) in enumerate(zip(prompt.messages, prompt.sources, strict=True)):
         if source.ref is None:
-            assert source.kind == ("original" if number < len(memory.header) else "ours")
+            is_plan = plan is not None and str(message["content"]).endswith(plan)
+            assert source.kind == ("ours" if is_plan else "original")
+            assert is_plan == (number >= len(memory.header))
             continue
         memory.reload(source.ref, role="assistant")  # raises nothing
         if source.kind == "original" and source.ref in appended:

@@ -141,11 +141,13 @@ def test_a_hanging_call_of_one_does_not_hold_up_the_deadlines_of_others() -> Non
 
 def test_an_executor_that_is_shut_down_stops_the_compactor_with_an_event() -> None:
     """The chat goes on; nothing is raised into it."""
-    memory, executor = memory_of(3), ThreadPoolExecutor(1)
+    memory, executor = memory_of(6), ThreadPoolExecutor(1)
     compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), executor=executor)
     compactor.start()
     assert compactor.wait_idle(SOON)
     executor.shutdown()
+    add_round(memory)
+    assert compactor.status().state is State.IDLE, "nothing is due"
     add_round(memory)
     assert compactor.status().state is State.STOPPED
     assert of_kind(compactor.events, Stopped)[0].facts() == {

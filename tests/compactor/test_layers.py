@@ -19,7 +19,7 @@ PACKAGES = ("memory", "prompts", "compactor")
 #: The pictures of docs/architecture.md, from top to bottom and from left to right: each module imports what stands behind
 #: it. A package stands for those of its modules that are not named.
 LAYERS = """
-    compactor.__main__ compactor.cli compactor.presets compactor.integrations compactor.formats compactor.testing compactor
+    compactor.__main__ compactor.cli compactor.presets compactor.testing compactor
 
     compactor.sessions
     compactor.background compactor.compose compactor.difference
@@ -30,7 +30,7 @@ LAYERS = """
     compactor.summarize compactor.journal compactor.notes compactor.experience
     compactor.acceptance
     compactor.summarizers compactor.transcript
-    compactor.prompt compactor.host_rounds compactor.tokens compactor.media compactor.models compactor.plan
+    compactor.formats compactor.prompt compactor.host_rounds compactor.tokens compactor.media compactor.models compactor.plan
     compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._later compactor._interrupt
 
     prompts

@@ -205,6 +205,26 @@ class Rewinding(RuleBasedStateMachine):
             assert word not in recall.call("context_reload", {"ref": "r1", "pattern": word}).partition("\n")[2]
 
 
+def test_a_compactor_without_a_journal_forgets_too() -> None:
+    """One that has a getter alone withdraws what covers an undone round, and makes the next without it."""
+    memory, config = Memory(), CompactorConfig(threshold=2, retain_recent=1)
+
+    def repeat(request: SummaryRequest) -> str:
+        return f"The user asked for {', '.join(dict.fromkeys(words_in([request.messages, request.previous])))}."
+
+    compactor = ContextCompactor(config, repeat, memory.rounds_getter(ROLE), role=ROLE)
+    for number in range(1, 5):
+        memory.append({"role": "user", "content": f"What of word{number}x{FILLING}?"})
+        memory.append({"role": "assistant", "content": f"It is here{FILLING}."})
+    assert words_in(compactor.compact_now()) == ["word1x", "word2x", "word3x"]
+    memory.rewind("r1")
+    assert compactor.get_compaction() is None
+    for number in (5, 6):
+        memory.append({"role": "user", "content": f"What of word{number}x{FILLING}?"})
+        memory.append({"role": "assistant", "content": f"It is here{FILLING}."})
+    assert words_in(compactor.compact_now()) == ["word1x", "word5x"]
+
+
 def test_no_word_of_what_was_undone_is_told() -> None:
     """In no prompt, recall, search or later request to a summarizer, whatever came before, between and meanwhile."""
     Rewinding.published = Rewinding.discarded = 0

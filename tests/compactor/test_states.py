@@ -341,7 +341,8 @@ def test_a_compactor_whose_session_was_purged_stops_and_says_so(own: bool) -> No
 
 def test_wait_idle_is_true_once_everything_was_looked_at() -> None:
     """And false before: not started, pending, running, backing off."""
-    compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError()]))
+    memory = memory_of(10)
+    compactor, executor, clock = on_command(memory, ScriptedSummarizer([OSError()]))
     assert compactor.wait_idle(0) is False, "nobody has looked at the rounds that are there"
     compactor.start()
     assert compactor.wait_idle(0) is False
@@ -353,7 +354,10 @@ def test_wait_idle_is_true_once_everything_was_looked_at() -> None:
     assert compactor.wait_idle(0) is False, "a publication may make another due"
     executor.run_next()
     assert compactor.wait_idle(0) is True
-    compactor.notify_rounds_changed()
+    for _ in range(4):
+        add_round(memory)
+        assert compactor.wait_idle(0) is True, "what cannot be due is looked at where it is appended"
+    add_round(memory)
     assert compactor.wait_idle(0) is False
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from memory import (
     open_store,
 )
 from memory.recall import Recall
+from memory.transfer.jsonl import export_session, import_session
 
 ROLE = "assistant"
 
@@ -260,7 +263,15 @@ def test_copies_of_a_session_say_the_same(store: Store) -> None:
     publish(memory, 2, "of birch")
     memory.rewind("r2.p0")
     say(memory, "dogwood")
-    copies = [Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))), memory.fork(4)]
+    file = io.StringIO()
+    export_session(store, "s", file)
+    read = InMemoryStore()
+    import_session(read, io.StringIO(file.getvalue()))
+    copies = [
+        Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))),
+        Memory("s", store=read),
+        memory.fork(4),
+    ]
     for one in copies:
         assert one.messages() == memory.messages()
         assert [(a.id, a.state) for a in one.conversation.rounds] == [
@@ -269,6 +280,33 @@ def test_copies_of_a_session_say_the_same(store: Store) -> None:
         assert one.get_role_rounds(ROLE)[1] is None
         assert "of birch." not in shown(one)
     assert copies[0].conversation.rounds[1].state == "undone"
+    early = memory.fork(2)
+    assert [one.state for one in early.conversation.rounds] == ["finished", "undone"]
+    early.redact("r2.p0")
+    assert early.redacted() == ("r2.p0",), "the copy is not in this session"
+
+
+def test_a_checkpoint_knows_what_was_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is opened from one shows the same, and erases copies too."""
+    monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
+    with closing(open_store(f"sqlite:///{tmp_path / 'chat.db'}")) as store:
+        memory = Memory("s", store=store)
+        say(memory, "apple", "birch", "cedar")
+        memory.finish_round(memory.conversation.rounds[1], state="failed")
+        left_open = Memory("s", store=store)  # so that undone rounds stand behind an open one
+        memory.rewind("r3.p0")
+        late = left_open.create_round("dogwood")
+        memory.refresh()
+        memory.rewind("r4.p0")
+        again = Memory("s", store=store)
+        assert store.checkpoint("s") is not None
+        states = ["finished", "failed", "undone", "created", "undone"]
+        assert [one.state for one in again.conversation.rounds] == states
+        assert [one.state for one in memory.conversation.rounds] == states
+        assert again.messages() == memory.messages()
+        assert again.conversation.rounds[4].id == late.id
+        again.redact("r4.p0")
+        assert again.redacted() == ("r3.p0", "r4.p0")
 
 
 def test_older_versions_refuse_a_session_with_undone_rounds(store: Store) -> None:

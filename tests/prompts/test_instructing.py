@@ -18,9 +18,7 @@ def test_a_sentence_stands_in_the_place_of_the_conversation() -> None:
 
 def test_a_summary_before_is_pointed_at_and_not_repeated() -> None:
     """It stands in the conversation already, so it need not be paid for again."""
-    assert "Before: (the message above that is headed [Conversation History Summary])" in TEMPLATE.instruct(
-        previous=True
-    )
+    assert "Before: (what stands above, headed [Conversation History Summary])" in TEMPLATE.instruct(previous=True)
 
 
 def test_the_plan_is_quoted_as_it_is_elsewhere() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from native_histories import PICTURE, anthropic_histories, gemini_histories, responses_histories
 from provider_rules import check_anthropic, check_gemini, check_responses
 
-from compactor import BudgetExceeded, ContextCompactor, ExtractiveSummarizer, Memory, compose, formats
+from compactor import BudgetExceeded, ContextCompactor, ContextError, ExtractiveSummarizer, Memory, compose, formats
 from compactor.formats import anthropic, chat, gemini, responses
 
 Item = dict[str, Any]
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 PLENTY = 10_000_000
 
 
@@ -243,3 +243,67 @@ def test_objects_of_sdks_are_taken() -> None:
     assert come_back(anthropic, anthropic.to_chat(messages))["messages"][1]["content"] == [
         {"type": "text", "text": "Hi"}
     ]
+
+
+KEYS = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "id",
+    "name",
+    "parts",
+    "native",
+    "blocks",
+    "as_is",
+    "call",
+    "but",
+    "keys",
+    "each",
+    "item",
+    "result",
+    "tool_calls",
+    "function_call",
+]
+VALUES = ["user", "assistant", "model", "text", "tool_use", "tool_result", "message", "function_call", *formats.FORMATS]
+ANYTHING = st.recursive(
+    st.none() | st.integers(-2, 2) | st.sampled_from(VALUES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+LEFT = st.fixed_dictionaries({"format": st.sampled_from(formats.FORMATS)}, optional=dict.fromkeys(KEYS[7:], ANYTHING))
+HOSTILE = st.fixed_dictionaries(
+    {"role": st.sampled_from(VALUES[:3])},
+    optional={"content": ANYTHING, "parts": ANYTHING, "type": ANYTHING, "native": LEFT, "tool_calls": ANYTHING},
+)
+
+
+@MANY
+@given(st.lists(HOSTILE | ANYTHING, max_size=3), st.sampled_from(formats.FORMATS), st.booleans())
+def test_whatever_comes_in_is_refused_with_an_error_of_ours_or_goes_out(
+    items: list[Any], name: str, converts: bool
+) -> None:
+    """Also what pretends to be kept by a format."""
+    try:
+        messages = formats.to_chat(items, name) if converts else items
+        prompt = compose(Memory.from_messages(messages), budget=PLENTY).messages
+    except ContextError:
+        return
+    json.dumps(formats.from_chat(prompt, name))
+
+
+def test_what_is_no_chat_message_does_not_go_out() -> None:
+    """As where a host gives the prompt, or its own objects."""
+    for given_ in (
+        [3],
+        [{"role": "narrator", "content": "Hi"}],
+        compose(keep([{"role": "user", "content": "Hi"}]), budget=PLENTY),
+    ):
+        with pytest.raises(formats.UnknownFormat, match=r"prompt\.messages"):
+            formats.from_chat(given_, "anthropic")  # type: ignore[arg-type]
+    with pytest.raises(formats.UnknownFormat, match="no JSON"):
+        formats.to_chat([{"role": "user", "content": {1, 2}}])
+    looped: list[Any] = []
+    looped.append(looped)
+    with pytest.raises(formats.UnknownFormat, match="item 1 holds itself"):
+        formats.to_chat([{"role": "user", "content": looped}])

@@ -193,6 +193,22 @@ def test_a_text_gives_way_when_a_round_fails_that_it_tells_of(store: Store, clos
     assert again.references(0) == ("r2-r3",)
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_text_about_a_round_that_was_undone_gives_way(store: Store, closed: bool) -> None:
+    """Also if the conversation went on from within that round while this process did not look."""
+    memory = opened(store, 200, compress_func=lambda messages: [user("all about P-200")])
+    run(memory.add(turns(2)))
+    assert shown(memory) == [user("all about P-200")]
+    rounds = Memory("s", store=store) if closed else memory.memory
+    assert rounds.rewind("r2.p0") == ("r2",)
+
+    for one in (opened(store), *([] if closed else [memory])):
+        assert one.shown() == turns(2)[:5]
+    again = opened(store)
+    run(again.add(answer("anew")))
+    assert again.shown() == [*turns(2)[:5], answer("anew")]
+
+
 @pytest.mark.parametrize("kept", [4, 8])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_text_gives_way_for_what_was_handed_back_beside_it(store: Store, kept: int, fails: bool) -> None:
