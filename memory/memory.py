@@ -57,13 +57,13 @@ class Conversation:
 
     @property
     def rounds(self) -> Rounds:
-        """Every round with every post, failed rounds included. A snapshot, taken in O(1)."""
+        """Every round with every post, failed and undone rounds included. A snapshot, taken in O(1)."""
         return self._memory.snapshot.rounds(include_failed=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RoundsGetter(ValueObject):
-    """Returns the rounds of one Memory as one role sees them, without failed rounds. O(1), from any thread."""
+    """Returns the rounds of one Memory as one role sees them, without hidden rounds. O(1), from any thread."""
 
     memory: Memory
     role: str
@@ -235,7 +235,7 @@ class Memory(Log):
         """Close a round and return it. ``state="failed"`` hides it; a finished round may still fail.
 
         A failing round takes the compactions that cover it along: the newest one that does not cover it is shown again,
-        or none. A repeated call changes nothing. Raises ``RoundClosed`` for finishing a failed round, ``UnknownRound``
+        or none. A repeated call changes nothing. Raises ``RoundClosed`` for finishing a hidden round, ``UnknownRound``
         for a round of another session.
         """
         if state not in ("finished", "failed"):
@@ -249,7 +249,7 @@ class Memory(Log):
             taking = now.open_round(round_id)
             if taking is None:
                 present = _round_of(now, round_id)
-                if present.state == state:
+                if present.state == state or (present.is_hidden and state == "failed"):
                     return
                 if present.is_hidden:
                     what = f"round {present.number} is {present.state} and stays {present.state}"
@@ -337,6 +337,7 @@ class Memory(Log):
         place = rewind.read_place(before, ref)
         # Read before the lock is taken: the rounds' ids, and what is shown instead.
         ids = {number: before.round_at(number).id for number in range(max(place.first, 1), before.total + 1)}
+        before.archive.numbers.update((one, number) for number, one in ids.items())
         withdraw_covering(before, max(place.first, 1))
         references: tuple[str, ...] = ()
 
@@ -655,12 +656,13 @@ class Memory(Log):
                 return rounds, rounds.anchor(compaction)
 
     def rounds_getter(self, role: str) -> RoundsGetter:
-        """Return a callable that returns the rounds as *role* sees them, without failed rounds."""
+        """Return a callable that returns the rounds as *role* sees them, without those that failed or were undone."""
         require_role(role)
         return RoundsGetter(self, role)
 
     def messages(self, role: str = chat.ASSISTANT) -> list[dict[str, Any]]:
-        """Return the conversation as *role* sees it, as chat messages: the header, then all rounds but failed ones."""
+        """Return the conversation as *role* sees it, as chat messages: the header, then all rounds but hidden
+        ones."""
         require_role(role)
         result = [chat.from_post(post, role) for post in self.header if sees(role, post)]
         for round_ in self.snapshot.rounds(role):
@@ -685,7 +687,7 @@ class Memory(Log):
     def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
         """Return the places of words of *query* in posts that *role* sees: at most *limit*, the best match first.
 
-        Failed rounds are not searched. May raise ``StoreError``.
+        Rounds that failed or were undone are not searched. May raise ``StoreError``.
         """
         require("query", query, str, "a text: the words to look for")
         require_role(role)

@@ -143,7 +143,7 @@ _TOOLS: dict[str, tuple[str, Parameters]] = {
 
 
 class Recall:
-    """Answers the recall tools for one role, from the posts that it sees, without failed rounds.
+    """Answers the recall tools for one role, from the posts that it sees, without hidden rounds.
 
     The empty role sees every post. Quoted lines begin with the speaker's name or with ``> ``.
     """

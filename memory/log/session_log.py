@@ -280,7 +280,7 @@ class Log(ABC):
                 start = place + 1
             elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
                 numbers[record.reduction.round_id] = entry.round
-            elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned)):
+            elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned, RoundUndone)):
                 numbers[record.round_id] = entry.round
         self._apply(page[start:], records[start:])
         undone = [entry.round for entry in page if entry.kind in _UNDOING and entry.id not in own]

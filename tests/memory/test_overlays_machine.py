@@ -1,4 +1,4 @@
-"""Whatever is published, withdrawn, pinned, failed and redacted in whatever order, overlays stay sound and the log
+"""Whatever is published, withdrawn, pinned, failed, undone and redacted in whatever order, overlays stay sound and the log
 says all there is to say of them."""
 
 from __future__ import annotations
@@ -136,6 +136,14 @@ class Overlays(RuleBasedStateMachine):
         if len(rounds):
             self.memories[who].finish_round(data.draw(st.sampled_from(rounds[:])).id, state="failed")
 
+    @rule(who=whose, back=st.integers(0, 3), number=st.none() | numbers)
+    def rewind(self, who: int, back: int, number: int | None) -> None:
+        memory = self.memories[who]
+        place = max(len(memory.conversation.rounds) - back, 0)
+        with suppress(UnknownReference):
+            memory.rewind(f"r{place}" if number is None else f"r{place}.p{number}")
+            self.calls = []
+
     # -- overlays ------------------------------------------------------------------------------------------------------
 
     @rule(who=whose, role=roles, stale=st.booleans(), rounds=st.integers(1, 3))
@@ -259,12 +267,12 @@ class Overlays(RuleBasedStateMachine):
         assert all(overlays(memory) == again for memory in upto)
 
     @invariant()
-    def what_failed_is_told_nowhere(self) -> None:
-        """What is shown covers no round that has failed, as far as whoever shows it has read."""
+    def what_is_hidden_is_told_nowhere(self) -> None:
+        """What is shown covers no round that failed or was undone, as far as whoever shows it has read."""
         for memory in self.memories:
-            failed = {one.number for one in memory.conversation.rounds if one.state == "failed"}
+            hidden = {one.number for one in memory.conversation.rounds if one.is_hidden}
             shown = [memory.get_role_rounds(role)[1] for role in ROLES]
-            assert all(failed.isdisjoint(self.covers[one.summary]) for one in shown if one is not None)
+            assert all(hidden.isdisjoint(self.covers[one.summary]) for one in shown if one is not None)
 
     @invariant()
     def what_was_erased_is_nowhere(self) -> None:

@@ -130,6 +130,7 @@ def test_the_end_of_an_open_round_is_no_copy() -> None:
         second.add_post(late, send_from=ROLE, send_to="User", message="late")
     with pytest.raises(RoundClosed, match="stays undone"):
         second.finish_round(late)
+    assert second.finish_round(late, state="failed").state == "undone", "it is hidden already"
 
 
 def test_history_begins_anew() -> None:
