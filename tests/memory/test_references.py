@@ -160,7 +160,7 @@ def test_posts_of_a_failed_round_are_hidden_from_roles() -> None:
     memory = round_of_posts(3)
     memory.finish_round(memory.conversation.rounds[0], state="failed")
     assert memory.reload("r1.p1-p3")
-    with pytest.raises(UnknownReference, match="failed rounds are hidden"):
+    with pytest.raises(UnknownReference, match="failed and undone rounds are hidden"):
         memory.reload("r1.p1-p3", role="Planner")
 
 
