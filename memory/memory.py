@@ -280,7 +280,7 @@ class Memory(Log):
         made_at = self._clock()
         records, place = self._add_message(post if kind == chat.MESSAGE else copy_with(post, kind=kind), made_at)
         self._write(records, made_at, emit=True)
-        return Appended(self, *place)
+        return tuple.__new__(Appended, (self, *place))  # takes half as long as calling it
 
     def extend(self, messages: Iterable[Mapping[str, Any]], *, kind: str = chat.MESSAGE) -> list[Appended]:
         """Add *messages* as ``append`` does, all or none, in one write. Return the place of each.

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +37,8 @@ Message = Mapping[str, Any]
 NEWEST = 50
 #: Bytes of a fingerprint.
 SIZE = 16
+#: A place is the number of a round, shifted by 32 bits, and that of a post.
+NUMBER = 0xFFFF_FFFF
 #: What a message of the log may be: the host may lack it, because the agent appended it with a kind of its own; or it
 #: equals any message, because its words were erased.
 _USUAL, _OPTIONAL, _ERASED = b"\0\1\2"
@@ -126,21 +128,22 @@ def sync_messages(
     state = memory._sync_state or SyncState()
     prints, repeated = _print_host(body, lead, state, verify=verify)
     held: Sequence[Message] = body if repeated or not state.held else body[:1]
-    undone = 0
+    undone, start = 0, -1
     while True:
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = SyncState(log, held, prints)
-        found = align(log, prints)
+        found = align(log, prints) if start < 0 else _match(log, prints, start)
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.kept, _reference(log.places[found.end]))
             end, reference = _find_way_back(now, log, found.end)
-            if memory._rewind(reference, only_at=now.number):
-                undone += len(log.kinds) - end
+            rewound = memory._rewind(reference, only_at=now.number)
+            # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
+            start, undone = (min(found.dropped, end), undone + len(log.kinds) - end) if rewound else (-1, undone)
             continue
         front = _find_header_changes(memory, given[:lead])
-        new = [_parse(one, place) for place, one in enumerate(islice(body, found.kept, None), lead + found.kept)]
+        new = [_parse(one, lead + place) for place, one in enumerate(_list_new(now, log, found, body), found.kept)]
         places = memory._extend([*front, *new], only_at=now.number) if front or new else []
         if len(places) == len(front) + len(new):
             break
@@ -153,14 +156,46 @@ def sync_messages(
 
 
 def _reference(place: int) -> str:
-    return place_reference(place >> 32, place & 0xFFFF_FFFF)
+    return place_reference(place >> 32, place & NUMBER)
+
+
+def _list_new(now: Snapshot, log: LogPrints, found: Alignment, body: Sequence[Message]) -> Iterator[Message]:
+    """Yield the host's messages that the log does not have. Results of calls that it has answer these by their ids in
+    the log, which may be others than the host's."""
+    last, new = found.kept, body[found.kept :]
+    while last and not _begins(body[last - 1]):
+        last -= 1
+    ids: dict[str, str] = {}
+    if last and new and not _begins(new[0]):
+        place = log.places[next(islice(chain.from_iterable(found.runs), last - 1, None))]
+        posts = [post for post in now.round_at(place >> 32).post_list if post.number == place & NUMBER]
+        known = [call.id for post in posts for call in post.tool_calls]
+        ids = {one.id: id_ for one, id_ in zip(chat.parse(body[last - 1]).tool_calls, known, strict=False)}
+    for message in new:
+        if _begins(message):
+            ids = {}
+        yield _rename_calls(message, ids) if any(one != other for one, other in ids.items()) else message
+
+
+def _rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
+    """Return *message*, which answers calls, with their *ids* replaced."""
+    renamed = {key: ids.get(value, value) if key == "tool_call_id" else value for key, value in message.items()}
+    if not isinstance(content := renamed.get("content"), str) and content is not None:
+        parts = [content] if isinstance(content, Mapping) else content
+        renamed["content"] = [
+            {key: ids.get(value, value) if key in ("tool_use_id", "id") else value for key, value in part.items()}
+            if _is_result(part)
+            else part
+            for part in parts
+        ]
+    return renamed
 
 
 def _find_way_back(now: Snapshot, log: LogPrints, end: int) -> tuple[int, str]:
     """Return how many of the log's messages stay if those from index *end* on are undone, and the reference of the last
     one. It may be fewer: no call is parted from its results."""
     while end:
-        number, post = log.places[end - 1] >> 32, log.places[end - 1] & 0xFFFF_FFFF
+        number, post = log.places[end - 1] >> 32, log.places[end - 1] & NUMBER
         safe = floor_cut(now.round_at(number), post)
         if safe == post:
             return end, place_reference(number, post)
@@ -253,7 +288,7 @@ class _Reader:
             more["name"] = name
         if refusal := message.get("refusal"):
             more["refusal"] = refusal
-        results = [part for part in parts if isinstance(part, Mapping) and part.get("type") == "tool_result"]
+        results = list(filter(_is_result, parts))
         if results or role in (chat.TOOL, chat.FUNCTION):
             ids = [part.get("tool_use_id", part.get("id")) for part in results] or [message.get("tool_call_id")]
             at = [self._calls.get(one, self._answered + place) for place, one in enumerate(ids)]
@@ -272,6 +307,10 @@ class _Reader:
             else [_read_part(one) for one in parts]
         )
         return f"{role}\n{said}" if isinstance(said, str) and not more else f"{role}:\n{_encode([said, more])}"
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "tool_result"
 
 
 def _parts_of(content: Any) -> Sequence[Any]:

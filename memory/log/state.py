@@ -505,8 +505,11 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
             now = now.copy_with(total=total, live=now.live | {total: start_round(record, total, 0)})
         elif type(record) is HeaderAdded:
             now = now.copy_with(header=(*now.header, record.post))
-        elif (open_round := now.open_round(getattr(record, "round_id", ""))) is not None:
-            now = now.copy_with(live=now.live | {open_round.number: open_round.after(record)})
+        elif (taking := now.open_round(getattr(record, "round_id", ""))) is not None:
+            if type(record) is PostAdded:
+                now = now.copy_with(live=now.live | {taking.number: taking.after(record)})
+            else:
+                now = now.copy_with(live={number: one for number, one in now.live.items() if one is not taking})
     return now
 
 

@@ -82,6 +82,28 @@ def test_ids_are_not_compared_but_pairs_are() -> None:
     assert (caught.value.index, caught.value.reference) == (3, "r1.p2")
 
 
+@pytest.mark.parametrize("form", ["tool", "parts"])
+def test_a_result_answers_the_call_in_the_log_though_the_replay_has_another_id(form: str) -> None:
+    """A run goes on after a restart in the middle of a call; a result without its call would be refused."""
+
+    def history(call_id: str) -> list[Message]:
+        if form == "tool":
+            return [
+                user("q"),
+                calls(("0", "look", "{}"), (call_id, "look", '{"order": 18}')),
+                result(call_id, "There."),
+            ]
+        asked = {"type": "tool_use", "id": call_id, "name": "look", "input": {"order": 18}}
+        said = {"type": "tool_result", "tool_use_id": call_id, "content": "There."}
+        return [user("q"), {"role": "assistant", "content": [asked]}, {"role": "user", "content": [said]}]
+
+    memory = Memory()
+    memory.sync(history("a")[:2])
+    assert memory.sync(history("b")) == Synced(1, 2)
+    assert memory.messages() == history("a")
+    assert memory.sync(history("c")) == Synced(0, 3)
+
+
 @pytest.mark.parametrize(
     "same",
     [

@@ -1,0 +1,208 @@
+"""Whatever a host does to its history, the log shows exactly that after ``sync``."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor import InMemoryStore, Memory, open_store
+
+Message = dict[str, Any]
+
+
+class Host:
+    """A framework: it holds a history, and a Memory that is to follow it."""
+
+    def __init__(self, texts: int) -> None:
+        self.store = InMemoryStore()
+        self.memory = Memory("s", store=self.store)
+        self.system: list[Message] = []
+        self.body: list[Message] = []
+        #: What the log is to show: the body, behind what the host has dropped.
+        self.log: list[Message] = []
+        self._texts, self._numbers, self._ids = texts, count(), count()
+
+    def text(self) -> str:
+        number = next(self._numbers)
+        return f"text {number % self._texts if self._texts else number}"
+
+    # -- what a host does ----------------------------------------------------------------------------------------------
+
+    def say(self, at: int) -> None:
+        """A turn: a question, calls with their results in some order, an answer that may still be missing."""
+        self.body.append({"role": "user", "content": self.text()})
+        ids = [f"c{next(self._ids)}" for _ in range(at % 3)]
+        if ids:
+            wanted = json.dumps({"of": self.text(), "a": 1})
+            asked = [{"id": one, "function": {"name": "f", "arguments": wanted}} for one in ids]
+            self.body.append({"role": "assistant", "content": None, "tool_calls": asked})
+            for one in ids[::-1] if at % 2 else ids:
+                self.body.append({"role": "tool", "tool_call_id": one, "content": self.text()})
+        if at % 5:
+            self.body.append({"role": "assistant", "content": self.text()})
+
+    def edit(self, at: int) -> None:
+        if self.body:
+            place = at % len(self.body)
+            self.body[place] = self.body[place] | {"content": f"edited {next(self._numbers)}"}
+
+    def edit_newest_in_place(self, at: int) -> None:
+        if self.body:
+            self.body[-1 - at % min(len(self.body), 50)]["content"] = f"edited {next(self._numbers)}"
+
+    def go_back(self, at: int) -> None:
+        if self.body:
+            del self.body[1 + at % len(self.body) :]
+
+    def fork(self, at: int) -> None:
+        self.go_back(at)
+        self.say(at)
+
+    def drop_oldest(self, at: int) -> None:
+        place = at % (len(self.body) + 1)
+        while place < len(self.body) and self.body[place]["role"] == "tool":  # no host keeps a result without its call
+            place += 1
+        if place < len(self.body):
+            del self.body[:place]
+
+    def replay(self, _at: int) -> None:
+        """Make every object and every id anew, and write the arguments of calls in another way."""
+        self.body = copy.deepcopy(self.body)
+        ids: dict[str, str] = {}
+        for message in self.body:
+            message["id"] = f"m{next(self._ids)}"
+            for call in message.get("tool_calls") or ():
+                ids[call["id"]] = call["id"] = f"c{next(self._ids)}"
+                call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=1)
+            if "tool_call_id" in message:
+                message["tool_call_id"] = ids[message["tool_call_id"]]
+
+    def restart(self, _at: int) -> None:
+        self.memory = Memory("s", store=self.store)
+
+    def answer(self, _at: int) -> None:
+        """The adapter hands over the final answer at once; the history has it too."""
+        self.sync()
+        self.body.append({"role": "assistant", "content": self.text()})
+        self.memory.append(self.body[-1])
+        self.log.append(dict(self.body[-1]))
+
+    def change_system(self, at: int) -> None:
+        self.system = [{"role": "system", "content": f"It is day {at}."}] * (at % 3)
+
+    # -- and what is to be so then -------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        history = [*self.system, *self.body]
+        synced = self.memory.sync(history)
+        shown = self.memory.messages()
+        header = len(self.memory.header)
+        assert said(shown[len(shown) - len(self.body) :]) == said(self.body)
+        assert len(shown) - header == synced.dropped + len(self.body)
+        if self.system:
+            assert shown[:header] == self.system
+        assert synced.appended + synced.kept == len(history)
+        if not self._texts:  # no two messages are alike, so there is no doubt what was dropped
+            self.log = copy.deepcopy(self.expect())  # some edit in place
+            assert said(shown[header:]) == said(self.log)
+        again = self.memory.sync(history)
+        assert (again.appended, again.kept, again.undone) == (0, len(history), 0)
+        assert again.references == synced.references
+        for place, reference in enumerate(again.references):
+            assert (reference is None) == (place < len(self.system))
+            assert reference is None or again.find(reference) == place
+
+    def expect(self) -> list[Message]:
+        known, body = said(self.log), said(self.body)
+        if not body:
+            return self.log
+        start = known.index(body[0]) if body[0] in known else len(known)
+        return [*(self.log[:start] if start < len(known) else []), *self.body]
+
+
+def said(messages: list[Message]) -> list[Any]:
+    """Return what *messages* say, without ids but with the pairs of calls and results."""
+    places: dict[str, int] = {}
+    out: list[Any] = []
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        places |= {call["id"]: place for place, call in enumerate(calls)}
+        asked = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+        answers = places.get(message.get("tool_call_id", ""))
+        out.append((message["role"], message["content"], asked, answers))
+    return out
+
+
+ACTIONS: list[Callable[[Host, int], None]] = [
+    Host.say,
+    Host.say,
+    Host.edit,
+    Host.edit_newest_in_place,
+    Host.go_back,
+    Host.fork,
+    Host.drop_oldest,
+    Host.replay,
+    Host.restart,
+    Host.answer,
+    Host.change_system,
+]
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 60)), max_size=25)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_the_log_shows_the_hosts_history_behind_what_it_dropped(steps: list[tuple[Callable[..., None], int]]) -> None:
+    """After edits, forks, truncations, replays with new ids and restarts, in any order: nothing more, nothing less."""
+    host = Host(texts=0)
+    for act, at in steps:
+        act(host, at)
+        host.sync()
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS, st.integers(1, 4))
+def test_messages_that_repeat_do_not_confuse_it(steps: list[tuple[Callable[..., None], int]], texts: int) -> None:
+    """Users say "yes" and "go on" all the time: the log ends with exactly the host's history."""
+    host = Host(texts)
+    for act, at in steps:
+        act(host, at)
+        host.sync()
+
+
+def test_processes_that_sync_the_same_history_at_once_write_each_message_once(tmp_path: Path) -> None:
+    """A request that was sent twice, or two workers of one server."""
+    history = [{"role": ("user", "assistant")[place % 2], "content": f"text {place}"} for place in range(20)]
+    with closing(open_store(f"sqlite:///{tmp_path / 's.db'}")) as store:
+        barrier = threading.Barrier(2, timeout=60)
+        faults: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                memory = Memory("s", store=store)
+                for end in range(1, len(history) + 1):
+                    barrier.wait()
+                    memory.sync(history[:end])
+                barrier.wait()
+                for end in (15, 10, 20):  # both go back, and on again
+                    memory.sync(history[:end])
+                    barrier.wait()
+            except BaseException as fault:
+                faults.append(fault)
+                barrier.abort()
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not faults
+        assert Memory("s", store=store).messages() == history
