@@ -308,8 +308,11 @@ class Memory(Log):
         lane = self._lane if "_lane" in vars(self) else None
         if self._store.is_resident and (lane is None or not lane.is_busy):
             return function(*args, **kwargs)
-        lane = lane or vars(self).setdefault("_lane", Lane())
-        return await lane.run(partial(function, *args, **kwargs))
+        return await self._find_lane().run(partial(function, *args, **kwargs))
+
+    def _find_lane(self) -> Lane:
+        # Made by the first who needs it, also where two event loops do at the same time.
+        return self._lane if "_lane" in vars(self) else vars(self).setdefault("_lane", Lane())
 
     def rewind(self, ref: str) -> tuple[str, ...]:
         """Go on from an earlier place of the conversation, and return the references of the rounds that are undone,
@@ -466,6 +469,18 @@ class Memory(Log):
         ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
         return sync_messages(self, messages, on_divergence, verify=verify)
+
+    async def async_sync(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        on_divergence: Literal["rewind", "raise"] = "rewind",
+        verify: bool = False,
+    ) -> Synced:
+        """Do what ``sync`` does, always on another thread: to compare thousands of messages takes long. It is in order
+        with ``aappend``. Do not change the messages before it returns."""
+        call = partial(self.sync, list(messages), on_divergence=on_divergence, verify=verify)
+        return await self._find_lane().run(call)
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:
         """Set the part *name* of *role*'s header: a system message that stands before the first round.

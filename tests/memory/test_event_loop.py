@@ -12,7 +12,7 @@ from forks import needs_fork, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import Entry, InMemoryStore, Memory, MessageError, open_store
+from memory import Entry, HistoryDiverged, InMemoryStore, Memory, MessageError, open_store
 from memory.io_threads import MAX_THREADS
 
 
@@ -159,6 +159,28 @@ def test_other_calls_take_their_turn_behind_appends(url: str) -> None:
         with pytest.raises(KeyError):
             await memory.to_thread(memory.reload, "r7")
         await asyncio.to_thread(store.close)
+
+    asyncio.run(serve())
+
+
+def test_a_history_is_synced_off_the_loop_and_in_order() -> None:
+    """Also in memory, where appends that are begun meanwhile follow it; and it returns what was done."""
+
+    async def serve() -> None:
+        memory = Memory()
+        threads: list[threading.Thread] = []
+        memory.on_round_added(lambda _total: threads.append(threading.current_thread()))
+        history = [said(number) for number in range(3)]
+        syncing = asyncio.create_task(memory.async_sync(history))
+        await asyncio.sleep(0)
+        await memory.aappend(said(3))
+        assert ((await syncing).appended, contents(memory)) == (3, list("0123"))
+        assert threading.current_thread() not in threads
+        again = await memory.async_sync([*history, said(3)])
+        assert again.appended == 0
+        with pytest.raises(HistoryDiverged):
+            await memory.async_sync([said(7)], on_divergence="raise")
+        assert contents(memory) == list("0123")
 
     asyncio.run(serve())
 
