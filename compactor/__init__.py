@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         SummarizerError,
         Summary,
         SummaryRequest,
+        from_chat_model,
     )
     from .timers import DaemonExecutor
     from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
@@ -111,7 +112,7 @@ else:
         "sessions": "Session Sessions SessionsStatus",
         "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
         "summarizers": "AnthropicSummarizer ExtractiveSummarizer GeminiSummarizer OpenAISummarizer Summarizer"
-        " SummarizerError Summary SummaryRequest",
+        " SummarizerError Summary SummaryRequest from_chat_model",
         "timers": "DaemonExecutor",
         "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
     }
@@ -136,6 +137,7 @@ __all__ += [
     "Summarizer",
     "Summary",
     "SummaryRequest",
+    "from_chat_model",
 ]
 __all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compress_tool_runs"]
 __all__ += ["count_tokens", "drop", "offload_large", "pin_system"]

@@ -10,6 +10,7 @@ from .base import Continued, Summarizer, SummarizerError, Summary, SummaryReques
 if TYPE_CHECKING:
     from .answers import as_summarizer
     from .anthropic import AnthropicSummarizer
+    from .chat_models import from_chat_model
     from .extractive import ExtractiveSummarizer
     from .gemini import GeminiSummarizer
     from .openai import OpenAISummarizer
@@ -17,6 +18,7 @@ else:
     _LATER = {
         "answers": "as_summarizer",
         "anthropic": "AnthropicSummarizer",
+        "chat_models": "from_chat_model",
         "extractive": "ExtractiveSummarizer",
         "gemini": "GeminiSummarizer",
         "openai": "OpenAISummarizer",
@@ -34,4 +36,5 @@ __all__ = [
     "Summary",
     "SummaryRequest",
     "as_summarizer",
+    "from_chat_model",
 ]

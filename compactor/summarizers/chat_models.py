@@ -1,0 +1,144 @@
+"""Chat models of other frameworks as summarizers: LangChain's, LlamaIndex's and pydantic-ai's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from memory.errors import ContextError
+
+from ..coroutines import coroutines_used, wait_for
+from .answers import as_summarizer, field, make_summary, read_counts
+from .base import Summarizer, SummarizerError, Summary, SummaryRequest
+from .model import headers_of, parse_retry_after, sendable, status_of
+
+_CUT = ("length", "max_tokens", "MAX_TOKENS")
+_REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "RECITATION", "BLOCKLIST")
+_NAMES = ("model_name", "model", "model_id")
+
+
+def from_chat_model(model: Any) -> Summarizer:
+    """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex or pydantic-ai, or anything that may
+    be a summarizer itself.
+
+    It asks with the model's own settings and without tools. Within ``async with compactor``, and if the model has no
+    other way, it is asked on the event loop, else on the compactor's thread. Raises ``TypeError`` for anything else.
+    """
+    for methods, ask in _KINDS:
+        if all(callable(getattr(model, name, None)) for name in methods) and not isinstance(model, type):
+            return _ChatModel(model, ask)
+    return as_summarizer(model)
+
+
+class _ChatModel:
+    takes_continued = False
+
+    def __init__(self, model: Any, ask: Callable[[Any, Sequence[Mapping[str, Any]], bool], Any]) -> None:
+        self._model, self._ask = model, ask
+        names = [getattr(model, name, None) for name in _NAMES]
+        names.append(getattr(getattr(model, "metadata", None), "model_name", None))
+        #: The model's name, if it tells one: the compactor goes by its prices.
+        self.model = next((name for name in names if isinstance(name, str) and name), "")
+
+    def __repr__(self) -> str:
+        return f"from_chat_model({type(self._model).__name__})"
+
+    def __call__(self, request: SummaryRequest) -> Summary:
+        try:
+            answer = self._ask(self._model, sendable(request.messages), coroutines_used.get().host is not None)
+            return _read(wait_for(answer) if inspect.isawaitable(answer) else answer, self.model)
+        except ContextError:
+            raise
+        except Exception as error:  # noqa: BLE001  (any exception of a foreign model is a failure of this call only)
+            status = status_of(error) or status_of(error.__cause__)
+            told = f"{type(error).__name__}{f', HTTP {status}' if status is not None else ''}"
+            # Without its cause, whose text may quote the request.
+            raise SummarizerError(
+                f"{type(self._model).__name__} failed ({told}): check the model's own configuration",
+                retry_after=parse_retry_after(headers_of(error) or headers_of(error.__cause__)),
+            ) from None
+
+
+def _ask_langchain(model: Any, messages: Sequence[Mapping[str, Any]], prefers_async: bool) -> Any:
+    return model.ainvoke(messages) if prefers_async else model.invoke(messages)
+
+
+def _ask_llama_index(model: Any, messages: Sequence[Mapping[str, Any]], prefers_async: bool) -> Any:
+    from llama_index.core.llms import ChatMessage
+
+    said = [ChatMessage(role=message["role"], content=message["content"]) for message in messages]
+    return model.achat(said) if prefers_async else model.chat(said)
+
+
+def _ask_pydantic_ai(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_async: bool) -> Any:
+    from pydantic_ai.direct import model_request
+    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+
+    kinds = {"system": SystemPromptPart, "user": UserPromptPart}
+    parts = [kinds.get(message["role"], UserPromptPart)(content=message["content"]) for message in messages]
+    return model_request(model, [ModelRequest(parts=parts)])
+
+
+#: By the methods that a model has: how it is asked.
+_KINDS = (
+    (("invoke", "ainvoke"), _ask_langchain),
+    (("chat", "achat"), _ask_llama_index),
+    (("request", "request_stream"), _ask_pydantic_ai),
+)
+
+
+def _read(answer: Any, model: str) -> Summary:
+    """Return the summary in an *answer* of any of them. Raises as ``make_summary``."""
+    message = field(answer, "message") or answer
+    told = field(answer, "response_metadata") or {}
+    raw = field(answer, "raw")  # LlamaIndex keeps the provider's own answer
+    choices = field(raw, "choices")
+    reasons = [field(answer, "finish_reason"), field(raw, "stop_reason"), field(raw, "finish_reason")]
+    reasons += [
+        field(told, "finish_reason"),
+        field(told, "stop_reason"),
+        field(choices[0], "finish_reason") if choices else None,
+    ]
+    ended = {reason for reason in reasons if isinstance(reason, str)}
+    parts = field(message, "parts")
+    content = field(message, "content") if parts is None else [part for part in parts if _is_text(part)]
+    calls = field(message, "tool_calls") or [part for part in parts or () if field(part, "part_kind") == "tool-call"]
+    return make_summary(
+        _join(content),
+        _read_usage(answer, raw),
+        (field(answer, "model_name"), field(told, "model_name"), field(raw, "model"), model),
+        has_called=bool(calls),
+        is_cut=not ended.isdisjoint(_CUT),
+        is_refused=not ended.isdisjoint(_REFUSED),
+    )
+
+
+def _is_text(part: Any) -> bool:
+    return bool(field(part, "part_kind") == "text")
+
+
+def _join(content: Any) -> str | None:
+    """Return the text of *content*: a text, or parts of which some are text; None if it is neither."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return None
+    texts = [part if isinstance(part, str) else field(part, "text") or field(part, "content") for part in content]
+    thoughts = [field(part, "type") in ("thinking", "reasoning") for part in content]
+    return "".join(
+        text for text, is_thought in zip(texts, thoughts, strict=True) if isinstance(text, str) and not is_thought
+    )
+
+
+def _read_usage(answer: Any, raw: Any) -> dict[str, int] | None:
+    usage = field(answer, "usage_metadata") or field(answer, "usage") or field(raw, "usage")
+    read = (field(usage, "input_tokens"), field(usage, "prompt_tokens"))
+    written = (field(usage, "output_tokens"), field(usage, "completion_tokens"))
+    cached = (
+        field(field(usage, "input_token_details"), "cache_read"),
+        field(usage, "cache_read_tokens"),
+        field(field(usage, "prompt_tokens_details"), "cached_tokens"),
+    )
+    first = [next((n for n in counts if type(n) is int), None) for counts in (read, written, cached)]
+    return read_counts(input_tokens=first[0], output_tokens=first[1], cached_tokens=first[2])

@@ -1,0 +1,168 @@
+"""Chat models of agent frameworks as summarizers, the real packages where they are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scene import CONFIG, PRICES, ROLE, SOON, end_of, memory_of
+
+from compactor import ContextCompactor, Summary, SummaryRequest
+from compactor.summarizers import SummarizerError, from_chat_model
+
+SECRET = "the-secret-plan"
+REQUEST = SummaryRequest(
+    messages=[{"role": "system", "content": "Summarize."}, {"role": "user", "content": f"He said {SECRET}."}]
+)
+
+
+def langchain(answer: Any, asked: list[Any]) -> Any:
+    """A chat model of LangChain's that answers so."""
+    models = pytest.importorskip("langchain_core.language_models.fake_chat_models")
+    messages = pytest.importorskip("langchain_core.messages")
+
+    class Model(models.GenericFakeChatModel):
+        def _generate(self, given: Any, *args: Any, **kwargs: Any) -> Any:
+            asked.append([(message.type, message.content) for message in given])
+            return super()._generate(given, *args, **kwargs)
+
+    return Model(messages=iter([messages.AIMessage(**answer)] * 3))
+
+
+def test_langchains_answer_is_a_summary_with_its_cost() -> None:
+    """Text, tokens from the cache among those read, and the model's name."""
+    asked: list[Any] = []
+    usage = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120, "input_token_details": {"cache_read": 60}}
+    content = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "SUMMARY"}]
+    told = {"model_name": "model-1", "finish_reason": "stop"}
+    model = langchain({"content": content, "usage_metadata": usage, "response_metadata": told}, asked)
+    assert from_chat_model(model)(REQUEST) == Summary(
+        "SUMMARY", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
+    )
+    assert asked == [[("system", "Summarize."), ("human", f"He said {SECRET}.")]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"content": "SUMM", "response_metadata": {"finish_reason": "length"}}, "cut off"),
+        ({"content": "SUMM", "response_metadata": {"stop_reason": "max_tokens"}}, "cut off"),
+        ({"content": "No.", "response_metadata": {"stop_reason": "refusal"}}, "refused"),
+        ({"content": "", "tool_calls": [{"name": "weather", "args": {}, "id": "1"}]}, "called a tool"),
+        ({"content": ""}, "empty answer"),
+    ],
+)
+def test_what_is_no_summary_of_langchains_is_an_error_that_says_so(answer: Any, told: str) -> None:
+    """As with summarizers of ours."""
+    with pytest.raises(SummarizerError, match=told):
+        from_chat_model(langchain(answer, []))(REQUEST)
+
+
+def test_llama_index_answers_too() -> None:
+    """Its message, and what the provider said beside it."""
+    llms = pytest.importorskip("llama_index.core.llms")
+
+    class Model(llms.MockLLM):  # type: ignore[misc, name-defined]
+        def chat(self, messages: Any, **kwargs: Any) -> Any:
+            assert (messages[0].role, messages[0].content) == ("system", "Summarize.")
+            usage = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
+            raw = {"model": "model-1", "usage": usage, "choices": [{"finish_reason": "stop"}]}
+            return llms.ChatResponse(message=llms.ChatMessage(role="assistant", content="SUMMARY"), raw=raw)
+
+    assert from_chat_model(Model())(REQUEST) == Summary(
+        "SUMMARY", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
+    )
+
+
+def pydantic_ai(answer: Callable[..., Any]) -> Any:
+    functions = pytest.importorskip("pydantic_ai.models.function")
+    return functions.FunctionModel(answer, model_name="model-1")
+
+
+def test_pydantic_ai_answers_on_the_loop_of_the_host() -> None:
+    """It is asynchronous alone."""
+    messages = pytest.importorskip("pydantic_ai.messages")
+    loops: set[int] = set()
+
+    async def answer(_messages: Any, _info: Any) -> Any:
+        loops.add(id(asyncio.get_running_loop()))
+        return messages.ModelResponse(parts=[messages.ThinkingPart("Hm."), messages.TextPart(PRICES)])
+
+    async def serve() -> int:
+        summarizer = from_chat_model(pydantic_ai(answer))
+        async with ContextCompactor.for_role(memory_of(9), ROLE, CONFIG, summarizer) as compactor:
+            assert await asyncio.to_thread(compactor.wait_idle, SOON)
+            assert end_of(compactor) == 6
+        return id(asyncio.get_running_loop())
+
+    assert {asyncio.run(serve())} == loops
+
+
+def test_an_error_of_pydantic_ai_keeps_its_status_and_no_content() -> None:
+    """What the provider said may quote the request."""
+    errors = pytest.importorskip("pydantic_ai.exceptions")
+
+    def fail(_messages: Any, _info: Any) -> Any:
+        raise errors.ModelHTTPError(429, "model-1", SECRET)
+
+    with pytest.raises(SummarizerError, match="HTTP 429") as caught:
+        from_chat_model(pydantic_ai(fail))(REQUEST)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_model_is_known_by_its_methods() -> None:
+    """Whatever the framework is called: the names are LangChain's, and the answer a message."""
+
+    class Model:
+        model_name = "model-1"
+
+        def __init__(self) -> None:
+            self.ways: list[str] = []
+
+        def invoke(self, messages: Any) -> Any:
+            self.ways.append("invoke")
+            return SimpleNamespace(content=PRICES)
+
+        async def ainvoke(self, messages: Any) -> Any:
+            self.ways.append("ainvoke")
+            return SimpleNamespace(content=PRICES)
+
+    async def serve(compactor: ContextCompactor) -> None:
+        async with compactor:
+            await asyncio.to_thread(compactor.wait_idle, SOON)
+
+    model = Model()
+    summarizer = from_chat_model(model)
+    assert summarizer(REQUEST) == Summary(PRICES, None, "model-1")
+    assert repr(summarizer) == "from_chat_model(Model)"
+    asyncio.run(serve(ContextCompactor.for_role(memory_of(9), ROLE, CONFIG, summarizer)))
+    assert model.ways == ["invoke", "ainvoke"]
+
+
+def test_anything_else_is_taken_as_a_summarizer_or_refused() -> None:
+    """A function is one already; what cannot be asked is told when it is given."""
+    assert from_chat_model(len) is len
+    with pytest.raises(TypeError, match="int is no summarizer"):
+        from_chat_model(7)
+
+
+def test_a_failing_model_says_when_to_come_again() -> None:
+    """Whichever client it uses: the status and the header of its error, or of the error behind it."""
+
+    class Limited(Exception):
+        status_code = 429
+        response = SimpleNamespace(headers={"retry-after": "17"})
+
+    class Model:
+        def invoke(self, messages: Any) -> Any:
+            raise RuntimeError(SECRET) from Limited(SECRET)
+
+        ainvoke = invoke
+
+    with pytest.raises(SummarizerError, match="HTTP 429") as caught:
+        from_chat_model(Model())(REQUEST)
+    assert caught.value.retry_after == 17
