@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+from compactor import Memory, compose
+
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+PLENTY = 10_000_000
+
+
+def keep(messages: Iterable[Mapping[str, Any]]) -> Memory:
+    """Return a Memory with *messages*, as it is after it was stored and loaded."""
+    memory = Memory()
+    memory.extend(messages)
+    return Memory.from_state_dict(json.loads(json.dumps(memory.state_dict())))
+
+
+def come_back(module: Any, messages: list[Item]) -> Any:
+    """Return the request made of *messages* that went through a Memory and a prompt."""
+    return module.from_chat(compose(keep(messages), budget=PLENTY).messages)
+
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 TEXTS = st.one_of(

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from native_histories import PICTURE, anthropic_histories, gemini_histories, responses_histories
+from native_histories import (
+    MANY,
+    PICTURE,
+    PLENTY,
+    anthropic_histories,
+    come_back,
+    gemini_histories,
+    keep,
+    responses_histories,
+)
 from provider_rules import check_anthropic, check_gemini, check_responses
 
 from compactor import BudgetExceeded, ContextCompactor, ContextError, ExtractiveSummarizer, Memory, compose, formats
 from compactor.formats import anthropic, chat, gemini, responses
 
 Item = dict[str, Any]
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-PLENTY = 10_000_000
-
-
-def keep(messages: Iterable[Mapping[str, Any]]) -> Memory:
-    """Return a Memory with *messages*, as it is after it was stored and loaded."""
-    memory = Memory()
-    memory.extend(messages)
-    return Memory.from_state_dict(json.loads(json.dumps(memory.state_dict())))
-
-
-def come_back(module: Any, messages: list[Item]) -> Any:
-    """Return the request made of *messages* that went through a Memory and a prompt."""
-    return module.from_chat(compose(keep(messages), budget=PLENTY).messages)
 
 
 @MANY
