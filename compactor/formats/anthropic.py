@@ -18,6 +18,7 @@ from .native import (
     calls_of,
     describe,
     find_difference,
+    give_unique_ids,
     make_data_url,
     native_of,
     read_arguments,
@@ -73,7 +74,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
-    for message in read_messages(messages):
+    for message in give_unique_ids(read_messages(messages)):
         native = native_of(message, NAME)
         if message["role"] in SYSTEM and not made:
             system.append((message, native))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from memory.messages import SYSTEM
@@ -151,20 +152,29 @@ def _read_run(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> t
     message: Message = {"role": role, "content": content}
     if calls and role == "assistant":
         waiting.clear()
+        taken = {call["id"] for call in calls}
         for call in calls:
             name = call["function"]["name"]
-            ids = waiting.setdefault(name, [])
-            call["id"] = call["id"] or (f"{name}#{len(ids) + 1}" if ids else name)
-            ids.append(call["id"])
+            call["id"] = call["id"] or _make_id(name, taken)
+            taken.add(call["id"])
+            waiting.setdefault(name, []).append(call["id"])
         message["tool_calls"] = calls
     return message, kept
+
+
+def _make_id(name: str, taken: Collection[str] = ()) -> str:
+    """Return an id made of a function's *name*, in letters that every provider takes."""
+    plain, number = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:40], 1
+    while (made := plain if number == 1 else f"{plain}-{number}") in taken:
+        number += 1
+    return made
 
 
 def _read_response(part: Block, waiting: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
     given = _get(part, "function_response")
     name, response = str(given.get("name")), given.get("response")
     ids = waiting.get(name) or []
-    call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else name)
+    call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else _make_id(name))
     if call_id in ids:
         ids.remove(call_id)
     content, key = json.dumps(response, ensure_ascii=False), None

@@ -140,6 +140,26 @@ def restore_difference(plain: Any, difference: Any) -> Any:
     return plain
 
 
+def give_unique_ids(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield *messages*, in which no two calls have one id: other formats, and calls without ids, may repeat them."""
+    taken: set[str] = set()
+    newest: dict[str, str] = {}
+    for message in messages:
+        if calls := calls_of(message):
+            for call in calls:
+                given, number = str(call["id"]), 2
+                newest[given] = given
+                while newest[given] in taken:
+                    newest[given] = f"{given}-{number}"
+                    number += 1
+                taken.add(newest[given])
+            yield {**message, "tool_calls": [{**call, "id": newest[str(call["id"])]} for call in calls]}
+        elif isinstance(call_id := message.get("tool_call_id"), str) and newest.get(call_id, call_id) != call_id:
+            yield {**message, "tool_call_id": newest[call_id]}
+        else:
+            yield message
+
+
 def native_of(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return what *message* keeps of an item in the format of that *name*; empty if nothing."""
     native = message.get(NATIVE)

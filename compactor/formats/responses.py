@@ -14,6 +14,7 @@ from .native import (
     add_native,
     describe,
     find_difference,
+    give_unique_ids,
     native_of,
     read_blocks,
     read_call,
@@ -68,7 +69,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     request: dict[str, Any] = {}
     items: list[Block] = []
-    for message in read_messages(messages):
+    for message in give_unique_ids(read_messages(messages)):
         native = native_of(message, NAME)
         if native.get("instructions") and isinstance(message.get("content"), str):
             request["instructions"] = message["content"]

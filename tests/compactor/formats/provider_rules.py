@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ def check_anthropic(request: Mapping[str, Any]) -> None:
             merged[-1][1].extend(blocks)
         else:
             merged.append((message["role"], list(blocks)))
+    used = [block["id"] for _, blocks in merged for block in blocks if block["type"] == "tool_use"]
+    assert len(used) == len(set(used))
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) for one in used)
     for place, (role, blocks) in enumerate(merged):
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]

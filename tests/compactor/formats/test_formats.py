@@ -185,10 +185,12 @@ def test_a_history_goes_on_with_another_provider(source: str, target: str, check
         if source == "gemini"
         else [{"role": "user", "content": "Look."}]
     )
-    request = come_back(getattr(formats, target), formats.to_chat([*asked, *PAIR[source]], source))
+    again = json.loads(json.dumps([*asked, *PAIR[source]]).replace("LONG", "TWICE").replace('"a"', '"b"'))
+    request = come_back(getattr(formats, target), formats.to_chat([*asked, *PAIR[source], *again], source))
     written = json.dumps(request)
     assert {"native", "thoughtSignature"}.isdisjoint(written.split('"'))
-    assert written.count("LONG") == written.count("And now?") == 1
+    assert written.count("LONG") == written.count("TWICE") == 1
+    assert written.index("LONG") < written.index("And now?") < written.index("TWICE")
     if target != source:
         check(request)
 
