@@ -83,8 +83,8 @@ class Cycle:
     choose_strategies: Callable[[], Sequence[Strategy]]
     ledger: Ledger
     emit: Callable[[Event], None]
-    #: Emits an event of that class and these fields, made when somebody asks for it.
-    emit_later: Callable[[type[Event], dict[str, object]], None] = lambda _kind, _fields: None
+    #: Emits an event of that class, with fields of these names and values, which is made when somebody asks for it.
+    emit_later: Callable[..., None] | None = None
     monotonic: Callable[[], float]
     #: Where coroutines of the host run.
     coroutines: Coroutines = field(default_factory=Coroutines)
@@ -203,10 +203,21 @@ class Cycle:
 
     def _tell_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
-        about = {"role": self.ledger.role, "generation": now.journal(self.ledger.role).generation, "rounds": rounds}
-        self.emit_later(Evaluated, {**about, "is_due": False, "forced": False, "tail": tail})
-        why = {"reason": Skip.BELOW_TRIGGER, "tail": tail, "closed": closed, "retry_in": None}
-        self.emit_later(Skipped, {**about, **why})
+        role, generation = self.ledger.role, now.journal(self.ledger.role).generation
+        self.tell_evaluated(role, generation, rounds, tail, False, False)
+        self.tell_skipped(role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None)
+
+    def tell_evaluated(self, *values: object) -> None:
+        self._tell(Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced"), values)
+
+    def tell_skipped(self, *values: object) -> None:
+        self._tell(Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in"), values)
+
+    def _tell(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...]) -> None:
+        if self.emit_later is not None:
+            self.emit_later(kind, names, values)
+        else:
+            self.emit(kind(**dict(zip(names, values, strict=True))))
 
     def remember_look(self, view: View) -> None:
         """Remember that nothing was due in *view*."""
@@ -398,16 +409,7 @@ class StrategyPass:
             verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
             if view.is_offline:  # a good answer is due to replace it
                 verdict = copy_with(verdict, is_due=True)
-            cycle.emit(
-                Evaluated(
-                    role=view.role,
-                    generation=generation,
-                    is_due=verdict.is_due,
-                    forced=forced,
-                    rounds=view.total,
-                    tail=view.tail_length,
-                )
-            )
+            cycle.tell_evaluated(view.role, generation, view.total, view.tail_length, verdict.is_due, forced)
             if verdict.cost_evaluation is not None:
                 cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
             if verdict.is_due:
@@ -495,17 +497,7 @@ class StrategyPass:
         """Tell that nothing is compacted, and why."""
         run.skip_reason = reason
         view, generation = self.ahead, self._state.generation
-        self._cycle.emit(
-            Skipped(
-                role=view.role,
-                generation=generation,
-                reason=reason,
-                rounds=view.total,
-                tail=view.tail_length,
-                closed=view.closed,
-                retry_in=retry_in,
-            )
-        )
+        self._cycle.tell_skipped(view.role, generation, view.total, view.tail_length, view.closed, reason, retry_in)
 
     def _tell_exhausted(self, *, forced: bool) -> None:
         """Tell if all strategies were not enough, and raise the first failure then."""

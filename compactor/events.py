@@ -49,6 +49,15 @@ __all__ = [
 ]
 
 
+#: An event that is not made yet: its class, the names of its fields but the time, their values and the time.
+_Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...]]
+
+
+def _make(later: _Later) -> Event:
+    kind, names, values = later
+    return create_unchecked(kind, dict(zip((*names, "at"), values, strict=True)))
+
+
 class EventLog:
     """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
@@ -59,7 +68,7 @@ class EventLog:
         self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
         #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
         #: compactors' events.
-        self._events: list[Event | tuple[type[Event], dict[str, object]]] = []
+        self._events: list[Event | _Later] = []
         self._lock = threading.RLock()  # guards _events and the replacing of _hooks
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
         #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
@@ -74,7 +83,7 @@ class EventLog:
         """The newest events, oldest first."""
         with self._lock:
             newest = self._events[max(len(self._events) - self._size, 0) :]
-        return tuple([create_unchecked(*one) if isinstance(one, tuple) else one for one in newest])
+        return tuple([_make(one) if isinstance(one, tuple) else one for one in newest])
 
     def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
@@ -88,16 +97,16 @@ class EventLog:
 
         return remove
 
-    def emit_later(self, kind: type[Event], fields: dict[str, object]) -> None:
-        """Emit an event of these *fields*, which are not checked. Unless a hook hears of it, it is made when somebody
+    def emit_later(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...]) -> None:
+        """Emit an event of these fields, which are not checked. Unless a hook hears of it, it is made when somebody
         asks for it: the thread that appends has no time for that."""
-        fields["at"] = self._clock.now()
+        later = kind, names, (*values, self._clock.now())
         if any(Event in kinds for _, kinds in self._hooks):
-            self.emit(create_unchecked(kind, fields))
+            self.emit(_make(later))
         else:
-            self._keep((kind, fields))
+            self._keep(later)
 
-    def _keep(self, event: Event | tuple[type[Event], dict[str, object]]) -> None:
+    def _keep(self, event: Event | _Later) -> None:
         with self._lock:
             self._events.append(event)
             if len(self._events) >= 2 * self._size:

@@ -110,12 +110,9 @@ class Runner:
         self.role = cycle.ledger.role
         self._summarizer = summarizer
         self._events = events
-        self._emit = events.emit
         self._clock = clock
         self._rng = rng
         self._executor = executor
-        #: Whether it looks on the threads of all, until something is due. A host's getter may block them.
-        self._shares_looks = executor is None and isinstance(cycle.rounds_getter, RoundsGetter)
         self._limits = limits
         self._after_fork()
         renew_after_fork(self)
@@ -123,7 +120,7 @@ class Runner:
     def _after_fork(self) -> None:
         """Be as new: no thread, no run, no lock held. Publications and the history stay."""
         self._lock = threading.RLock()  # guards all below it
-        self._wake = threading.Condition(self._lock)  # the same lock, to wait on; entering it takes longer
+        self._wake: threading.Condition | None = None  # the same lock, to wait on; made by the first who waits
         self._state = State.NEW
         self._pending = True  # something happened that no cycle has looked at
         self._due = False  # a look is due even while the compactor waits in the queue: it may need no model
@@ -189,7 +186,9 @@ class Runner:
             run = self._claim()
         if not enabled:
             self._skip_reason, generation = Skip.DISABLED, self._cycle.journal.read().generation
-            self._emit(Skipped(role=self.role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0))
+            self._events.emit(
+                Skipped(role=self.role, generation=generation, reason=Skip.DISABLED, rounds=0, tail=0, closed=0)
+            )
         self._dispatch(run)
 
     def stop(self, timeout: float | None) -> bool:
@@ -213,15 +212,15 @@ class Runner:
                 self._come_to_rest()
             if self._waiters:
                 self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
-            self._wake.notify_all()
+            self._notify()
         return partial(self._end_stop, thread, cancel)
 
     def _end_stop(self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, until: float) -> bool:
         if threading.get_ident() in self._events.threads_inside:
             until = -math.inf
-        with self._wake:
-            at_rest = self._wake.wait_for(
-                lambda: self._state is not State.STOPPING and not self._calls, bound_wait(until - time.monotonic())
+        with self._lock:
+            at_rest = self._wait_for(
+                lambda: self._state is not State.STOPPING and not self._calls, until - time.monotonic()
             )
         if cancel is not None:
             cancel()
@@ -276,10 +275,10 @@ class Runner:
         if threading.get_ident() in self._events.threads_inside:
             raise _waits_for_itself("wait_idle")
         ticket = self._ticket
-        with self._wake:
-            self._wake.wait_for(
+        with self._lock:
+            self._wait_for(
                 lambda: self._run is None and not (ticket is not None and ticket.waiting and self._state is State.IDLE),
-                bound_wait(timeout),
+                timeout,
             )
             return self._run is None and not self._pending and self._state is not State.BACKING_OFF
 
@@ -310,8 +309,9 @@ class Runner:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
             job, submitted = partial(self._work, partial(self._run_cycle, run)), None
-            # Whoever is not due needs no thread of its own; texts are indexed for too long on a shared one.
-            run.only_looks = self._shares_looks and not (run.forced or run.look or self._must_index)
+            # What is not due needs no thread of its own. A host's getter may block a shared one, as may indexing.
+            shares = self._executor is None and isinstance(self._cycle.rounds_getter, RoundsGetter)
+            run.only_looks = shares and not (run.forced or run.look or self._must_index)
             thread = LOOKS if run.only_looks else self._own_thread()
         try:
             if thread is not None:
@@ -366,7 +366,9 @@ class Runner:
         if self._close(run):
             self._end(run, result, error)
         else:
-            self._emit(Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late"))
+            self._events.emit(
+                Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
+            )
         if self._must_index:
             self._index_texts()
 
@@ -396,9 +398,9 @@ class Runner:
             finally:
                 cancel()
         finally:
-            with self._wake:  # in a forked child another one by now
+            with self._lock:  # in a forked child another one by now
                 self._calls.pop(call, None)
-                self._wake.notify_all()
+                self._notify()
         if run.over:
             raise StaleCompaction("late")
         return answer
@@ -449,7 +451,7 @@ class Runner:
                 self._thread.shutdown(wait=False)
                 self._thread = None
             following = self._claim() if may_go_on else None  # else when something happens
-            self._wake.notify_all()
+            self._notify()
         if self._ticket is not None and following is None:
             self._ticket.give_back()
         if stops:
@@ -471,14 +473,14 @@ class Runner:
             return
         generation = self._cycle.journal.read().generation
         if isinstance(error, StaleCompaction):
-            self._emit(Discarded(role=self.role, generation=generation, reason=error.reason))
+            self._events.emit(Discarded(role=self.role, generation=generation, reason=error.reason))
         if not outcome.is_failure:
             return
         self.failures += 1
         self._model_failed = bool(run.asked)
         after, paid = getattr(error, "retry_after", None), isinstance(error, SummaryRejected)
         delay = backoff_seconds(self._config, self.failures, self._rng(), after, paid=paid)
-        self._emit(
+        self._events.emit(
             Failed(
                 role=self.role,
                 generation=generation,
@@ -525,7 +527,7 @@ class Runner:
             try:
                 resumed = self._cycle.journal.index_texts()
             except Exception as error:  # noqa: BLE001  (whatever is wrong with the store: the next search does it)
-                self._emit(IndexingFailed(role=self.role, error=type(error).__name__))
+                self._events.emit(IndexingFailed(role=self.role, error=type(error).__name__))
             finally:
                 with self._lock:
                     self._indexing = resumed
@@ -539,6 +541,16 @@ class Runner:
                 return
 
     # Called with the lock held.
+
+    def _notify(self) -> None:
+        if self._wake is not None:
+            self._wake.notify_all()
+
+    def _wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        if is_so():
+            return True
+        self._wake = self._wake or threading.Condition(self._lock)
+        return self._wake.wait_for(is_so, bound_wait(timeout))
 
     def _own_thread(self) -> DaemonExecutor | None:
         """Return the compactor's thread; None if it has an executor."""
@@ -589,7 +601,7 @@ class Runner:
                 self._state = State.IDLE
             self._pending, self._due = backoff is not None or self._config.enabled, True
             run = self._claim()
-            self._wake.notify_all()
+            self._notify()
         self._dispatch(run)
 
     def _give_up(self, run: Run, call: object) -> None:
@@ -617,7 +629,7 @@ class Runner:
         with self._lock:
             run = self._claim()
             wanted = self._run is not None
-            self._wake.notify_all()
+            self._notify()
         self._dispatch(run)
         return wanted
 
@@ -634,14 +646,14 @@ class Runner:
             self._run, self._restart = None, False
             self._come_to_rest()
             self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
-            self._wake.notify_all()
+            self._notify()
         self._tell_stopped("executor_shut_down")
 
     def _tell_stopped(self, reason: str) -> None:
         """Leave the queue, and tell why the compactor stopped by itself."""
         if self._ticket is not None:
             self._ticket.leave()
-        self._emit(Stopped(role=self.role, reason=reason))
+        self._events.emit(Stopped(role=self.role, reason=reason))
 
 
 def _waits_for_itself(name: str) -> RuntimeError:

@@ -28,6 +28,7 @@ from .cost.limits import Limits, LimitsStatus
 from .runner import Runner
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
+from .triggers import default_trigger
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -94,7 +95,9 @@ class _Entry:
     """A session that is open, or is being opened. The lock of ``Sessions`` guards its users and their time."""
 
     id: str
-    opened: Future[Session] = field(default_factory=Future)
+    session: Session | None = None
+    #: Until it is open: how that ended.
+    opening: Future[None] | None = field(default_factory=Future)
     users: int = 0
     used_at: float = 0.0
 
@@ -109,7 +112,7 @@ class _Use:
 
     def __enter__(self) -> Session:
         self._entry = self._sessions._take(self._id)
-        return self._entry.opened.result()
+        return cast("Session", self._entry.session)
 
     def __exit__(self, *_exc: object) -> None:
         if self._entry is not None:
@@ -125,7 +128,7 @@ class _Use:
                     self._is_left = True
                 self.__exit__()
                 raise
-        return cast("_Entry", self._entry).opened.result()
+        return cast("Session", cast("_Entry", self._entry).session)
 
     async def __aexit__(self, *exc: object) -> None:
         self.__exit__(*exc)
@@ -188,6 +191,7 @@ class Sessions:
         config = check_config(config)
         if budget is not None and options.get("trigger") is None and not getattr(summarizer, "model", None):
             config = config.with_defaults(max_tokens=budget)  # else the trigger learns it from compose
+            options["trigger"] = default_trigger(config)  # one for all
         self._summarizer, self._config, self._options = summarizer, config, options
         for role in self._roles:  # refuses what is wrong now, and not when the first user comes
             ContextCompactor.for_role(Memory(), role, config, summarizer, **options)
@@ -293,7 +297,7 @@ class Sessions:
         """Return the entry of a session that is open, for one more user; None if it must be opened."""
         with self._lock:
             entry = self._entries.get(session_id)
-            if entry is None or not entry.opened.done() or self._closed:
+            if entry is None or entry.session is None or self._closed:
                 return None
             entry.users += 1
             self._idle.pop(session_id, None)
@@ -310,8 +314,10 @@ class Sessions:
                 entry = self._entries[session_id] = _Entry(session_id)
             entry.users += 1
             self._idle.pop(session_id, None)
+            opening = entry.opening
         if not is_first:
-            entry.opened.result()
+            if opening is not None:
+                opening.result()
             return entry
         try:
             if leaving is not None:
@@ -321,11 +327,12 @@ class Sessions:
             with self._lock:
                 if self._entries.get(session_id) is entry:
                     del self._entries[session_id]
-            entry.opened.set_exception(error)
+            cast("Future[None]", opening).set_exception(error)
             raise
-        entry.opened.set_result(session)
         with self._lock:
+            entry.session, entry.opening = session, None
             is_wanted = self._entries.get(session_id) is entry
+        cast("Future[None]", opening).set_result(None)
         if not is_wanted:  # closed or purged meanwhile
             for compactor in session.compactors.values():
                 compactor.stop(0)
@@ -376,7 +383,7 @@ class Sessions:
             waits = self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf
             seconds = 0.0 if waits or first is None else max(first.used_at + self._idle_seconds - now, MIN_WAIT)
         for entry in victims:
-            memory = entry.opened.result().memory
+            memory = cast("Session", entry.session).memory
             for runner in _runners(entry):
                 runner.stop(0)
             found = [memory.snapshot.open_round(one) for one in (memory._own_round, *memory._taken_over) if one]
@@ -403,9 +410,7 @@ class Sessions:
 
 def _runners(entry: _Entry) -> Iterable[Runner]:
     """Return the runners of a session's compactors; none if it is not open yet."""
-    if not entry.opened.done() or entry.opened.exception() is not None:
-        return ()
-    return [one._runner for one in entry.opened.result().compactors.values()]
+    return [one._runner for one in entry.session.compactors.values()] if entry.session is not None else ()
 
 
 def _closed() -> RuntimeError:

@@ -87,7 +87,8 @@ class Trigger:
 
     def within(self, config: CompactorConfig) -> Trigger:
         """Return the trigger for a compactor of that configuration."""
-        return self if self.combine is None else self.combine(*(part.within(config) for part in self.parts))
+        parts = tuple([part.within(config) for part in self.parts])
+        return self if self.combine is None or parts == self.parts else self.combine(*parts)
 
     def __call__(self, view: View) -> bool:
         return self.verdict(view).is_due

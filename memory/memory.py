@@ -148,7 +148,7 @@ class Memory(Log):
 
     def _after_fork(self) -> None:
         super()._after_fork()
-        self._announcing = threading.local()
+        self._announcing: dict[int, deque[Iterable[int]]] = {}  # by thread; a local of threads takes more memory
         vars(self).pop("_lane", None)  # made when it is first needed
         self._holder = ""  # of leases: a random one for each journal
 
@@ -809,11 +809,12 @@ class Memory(Log):
             self._emit(kind, references=references)
         if not self._providers and not self._round_hooks.entries:
             return
-        waiting: deque[Iterable[int]] | None = getattr(self._announcing, "waiting", None)
+        thread = threading.get_ident()
+        waiting = self._announcing.get(thread)
         if waiting is not None:  # a hook of this thread is writing: announce that when the hook has returned
             waiting.append(rounds)
             return
-        waiting = self._announcing.waiting = deque([rounds])
+        waiting = self._announcing[thread] = deque([rounds])
         try:
             while waiting:
                 try:
@@ -829,7 +830,7 @@ class Memory(Log):
                         except Exception as error:  # noqa: BLE001
                             self._emit(ProviderFailed, role=role, error=describe_error(error))
         finally:
-            self._announcing.waiting = None
+            del self._announcing[thread]
 
     def _report_checkpoint(self, error: str) -> None:
         self._emit(CheckpointFailed, error=error)
