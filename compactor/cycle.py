@@ -204,18 +204,18 @@ class Cycle:
     def _tell_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
         role, generation = self.ledger.role, now.journal(self.ledger.role).generation
-        self.tell_evaluated(role, generation, rounds, tail, False, False)
-        self.tell_skipped(role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None)
+        self.tell_evaluated(role, generation, rounds, tail, False, False, repeats=True)
+        self.tell_skipped(role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None, repeats=True)
 
-    def tell_evaluated(self, *values: object) -> None:
-        self._tell(Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced"), values)
+    def tell_evaluated(self, *values: object, repeats: bool = False) -> None:
+        self._tell(Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced"), values, repeats)
 
-    def tell_skipped(self, *values: object) -> None:
-        self._tell(Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in"), values)
+    def tell_skipped(self, *values: object, repeats: bool = False) -> None:
+        self._tell(Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in"), values, repeats)
 
-    def _tell(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...]) -> None:
+    def _tell(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], repeats: bool) -> None:
         if self.emit_later is not None:
-            self.emit_later(kind, names, values)
+            self.emit_later(kind, names, values, repeats=repeats)
         else:
             self.emit(kind(**dict(zip(names, values, strict=True))))
 

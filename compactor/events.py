@@ -49,12 +49,13 @@ __all__ = [
 ]
 
 
-#: An event that is not made yet: its class, the names of its fields but the time, their values and the time.
-_Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...]]
+#: An event that is not made yet: its class, the names of its fields but the time, their values and the time, and
+#: whether it repeats.
+_Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]
 
 
 def _make(later: _Later) -> Event:
-    kind, names, values = later
+    kind, names, values, _ = later
     return create_unchecked(kind, dict(zip((*names, "at"), values, strict=True)))
 
 
@@ -97,14 +98,21 @@ class EventLog:
 
         return remove
 
-    def emit_later(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...]) -> None:
+    def emit_later(
+        self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], *, repeats: bool = False
+    ) -> None:
         """Emit an event of these fields, which are not checked. Unless a hook hears of it, it is made when somebody
-        asks for it: the thread that appends has no time for that."""
-        later = kind, names, (*values, self._clock.now())
+        asks for it: the thread that appends has no time for that. One that *repeats* takes the place of such a one
+        before the last, so that looks that found nothing do not push out all other events."""
+        later = kind, names, (*values, self._clock.now()), repeats
         if any(Event in kinds for _, kinds in self._hooks):
             self.emit(_make(later))
-        else:
-            self._keep(later)
+            return
+        with self._lock:
+            before = self._events[-2] if repeats and len(self._events) > 1 else None
+            if isinstance(before, tuple) and before[0] is kind and before[3]:
+                del self._events[-2]
+        self._keep(later)
 
     def _keep(self, event: Event | _Later) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -135,7 +136,8 @@ class Runner:
         self._thread: DaemonExecutor | None = None
         self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
         # The queue keeps no compactor alive.
-        self._ticket = Ticket(self._limits, call_weakly(self._take_turn)) if self._limits is not None else None
+        limits = self._limits
+        self._ticket = Ticket(limits, partial(_take_turn_of, weakref.ref(self))) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self.failures = 0  # since the last success
         self._model_failed = False  # whether the last of them came after a model was asked
@@ -654,6 +656,11 @@ class Runner:
         if self._ticket is not None:
             self._ticket.leave()
         self._events.emit(Stopped(role=self.role, reason=reason))
+
+
+def _take_turn_of(runner: weakref.ref[Runner]) -> bool:
+    found = runner()
+    return found is not None and found._take_turn()
 
 
 def _waits_for_itself(name: str) -> RuntimeError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from memory import Memory, Store, open_store
+from memory import Appended, Memory, Store, open_store
 from memory.arguments import number, require, whole_number
 from memory.hooks import renew_after_fork
 from memory.io_threads import Lane
@@ -75,9 +75,13 @@ class Session:
         """The compactor of the first role."""
         return next(iter(self.compactors.values()))
 
-    def append(self, message: Mapping[str, Any]) -> Any:
-        """Add one chat message: ``Memory.append``."""
-        return self.memory.append(message)
+    def append(self, message: Mapping[str, Any], **options: Any) -> Appended:
+        """Add one chat message, as ``Memory.append`` does."""
+        return self.memory.append(message, **options)
+
+    async def aappend(self, message: Mapping[str, Any], **options: Any) -> Appended:
+        """Add one chat message, as ``Memory.aappend`` does."""
+        return await self.memory.aappend(message, **options)
 
     def compose(self, role: str | None = None, *, budget: int | None = None, **options: Any) -> Prompt:
         """Return the prompt of *role*, by default the first one, within *budget*, by default that of ``Sessions``.
@@ -88,6 +92,10 @@ class Session:
         if chosen is None:
             raise ValueError("no budget is known: give compose(budget=...), or Sessions(budget=...)")
         return compose(self.memory, next(iter(self.compactors)) if role is None else role, budget=chosen, **options)
+
+    async def acompose(self, role: str | None = None, **options: Any) -> Prompt:
+        """Return what ``compose`` returns, without holding up the event loop."""
+        return await self.memory.to_thread(partial(self.compose, role, **options))
 
 
 @dataclass(slots=True, eq=False)

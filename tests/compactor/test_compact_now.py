@@ -70,8 +70,8 @@ def test_compact_now_joins_a_run_in_flight() -> None:
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         waiting = [in_thread(lambda: compactor.compact_now(SOON)) for _ in range(2)]
-        with compactor._runner._wake:
-            compactor._runner._wake.wait_for(lambda: len(compactor._runner._waiters) == 2, SOON)
+        with compactor._runner._lock:
+            compactor._runner._wait_for(lambda: len(compactor._runner._waiters) == 2, SOON)
         summarizer.release()
         results = [wait() for wait in waiting]
     assert results == [compactor.get_compaction()] * 2
@@ -91,8 +91,8 @@ def test_compact_now_goes_on_where_the_run_it_joined_had_nothing_to_do() -> None
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), **options) as compactor:
         assert inside.wait(SOON)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._runner._wake:
-            compactor._runner._wake.wait_for(lambda: bool(compactor._runner._waiters), 0.01)
+        with compactor._runner._lock:
+            compactor._runner._wait_for(lambda: bool(compactor._runner._waiters), 0.01)
         leave.set()
         assert waiting().end_index == 7
 
@@ -210,8 +210,8 @@ def test_a_compact_now_while_stopping_gets_a_run_of_its_own() -> None:
         assert summarizer.started.wait(SOON)
         compactor.stop(0)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._runner._wake:
-            compactor._runner._wake.wait_for(lambda: bool(compactor._runner._waiters), 0.01)
+        with compactor._runner._lock:
+            compactor._runner._wait_for(lambda: bool(compactor._runner._waiters), 0.01)
     assert waiting().summary == prices("Paid for")
     assert of_kind(compactor.events, Discarded)[0].reason == "stopped"
     assert compactor.status().state is State.STOPPED

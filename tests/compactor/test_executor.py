@@ -172,8 +172,8 @@ def test_a_job_that_a_shut_down_cancels_stops_the_compactor_too() -> None:
         waits = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), executor=executor, on_event=heard)
         waits.start()
         asking = in_thread(waits.compact_now)
-        with waits._runner._wake:
-            waits._runner._wake.wait_for(lambda: bool(waits._runner._waiters), 0.05)
+        with waits._runner._lock:
+            waits._runner._wait_for(lambda: bool(waits._runner._waiters), 0.05)
         executor.shutdown(wait=False, cancel_futures=True)
         heard.until(Stopped)
         with pytest.raises(CompactionFailed):

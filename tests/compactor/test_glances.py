@@ -96,7 +96,7 @@ def is_due(compactor: ContextCompactor, trigger: Trigger) -> bool:
 
 
 def test_an_append_that_makes_nothing_due_asks_no_worker() -> None:
-    """It looks itself, and says so once for each round: evaluated, and skipped with the numbers."""
+    """It looks itself, and says so: evaluated, and skipped with the numbers. Of such looks the newest is kept."""
     memory, executor = Memory("session"), ManualExecutor()
     options: dict[str, Any] = {"executor": executor, "clock": FakeClock()}
     config = CompactorConfig(threshold=3, retain_recent=1)
@@ -109,12 +109,13 @@ def test_an_append_that_makes_nothing_due_asks_no_worker() -> None:
         assert not executor.jobs
         assert compactor.wait_idle(0)
     assert compactor.status().skip_reason is Skip.BELOW_TRIGGER
-    assert [event.rounds for event in of_kind(compactor.events, Evaluated)] == [1, 2, 3]
+    assert [event.rounds for event in of_kind(compactor.events, Evaluated)] == [3]
+    assert [event.reason for event in of_kind(compactor.events, Skipped)] == [Skip.EMPTY, Skip.BELOW_TRIGGER]
     newest = of_kind(compactor.events, Skipped)[-1]
     assert (newest.reason, newest.tail, newest.closed) == (Skip.BELOW_TRIGGER, 3, 2)
     memory.append({"role": "user", "content": "And order 17?"})
     assert executor.run_all()
-    assert of_kind(compactor.events, Evaluated)[3].is_due
+    assert of_kind(compactor.events, Evaluated)[1].is_due
 
 
 def test_hooks_hear_of_a_look_in_the_thread_that_appends() -> None:

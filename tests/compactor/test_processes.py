@@ -131,7 +131,7 @@ def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
         holding = threading.Event()
 
         def hold():
-            with compactor._runner._wake, SYSTEM_CLOCK._due, compactor._events._lock, memory._lock:
+            with compactor._runner._lock, SYSTEM_CLOCK._due, compactor._events._lock, memory._lock:
                 holding.set()
                 gate.wait()
 

@@ -137,7 +137,7 @@ def test_stop_leaves_no_thread() -> None:
 def test_stop_between_a_notification_and_its_thread_leaves_none_either() -> None:
     """The run that was about to be handed over finds that it is not wanted, and starts no thread."""
     compactor = ContextCompactor.for_role(memory_of(10), "between", CONFIG, ScriptedSummarizer())
-    with compactor._runner._wake:
+    with compactor._runner._lock:
         compactor._runner._state = State.IDLE
         run = compactor._runner._claim()
     assert compactor.stop(SOON)
