@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -441,6 +442,18 @@ class RoleJournal(Journal):
             if same := [post.number for post in posts if post.id == post_id and sees(self._role, post)]:
                 return max(same)
         return -1
+
+
+def show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[ReductionWithdrawn]:
+    """Yield the records that withdraw reductions of the user's newest query in the first *last* rounds of the log
+    without the round *but*: it is another one than before, and perhaps was reduced."""
+    for role in now.reductions:
+        rounds = now.rounds(role)
+        places = range(last - bisect_right(now.hidden, last) - 1, -1, -1)
+        asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
+        if asked is not None:
+            live = now.reductions_on(role, asked.id)
+            yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
 
 def withdraw_reductions(role: str, reductions: Iterable[Reduction]) -> Iterator[ReductionWithdrawn]:

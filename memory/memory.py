@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,11 +27,11 @@ from .errors import MessageError, RoundClosed, UnknownRound
 from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted, Rewound
 from .hooks import Hooks, describe, describe_error
 from .io_threads import Lane
-from .journal import SOLE, RoleJournal, withdraw_reductions
+from .journal import SOLE, RoleJournal, show_newest_query, withdraw_reductions
 from .log import redaction, rewind
 from .log.session_log import Log, News
 from .log.state import OpenRound, Snapshot, preview, withdraw_covering
-from .overlays import CompactedMessage, CompactionProvider, find_newest_query, hides_words, is_over
+from .overlays import CompactedMessage, CompactionProvider, find_newest_query, is_over
 from .references import place_reference, range_reference, text_behind
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
 from .search import Hit, find_hits, sync_index, words_of
@@ -260,7 +259,7 @@ class Memory(Log):
             if number:
                 withdraw_covering(now, number)  # raises if the compaction to be shown instead cannot be read
             yield RoundFailed(round_id=round_id)
-            yield from _show_newest_query(now, now.total, but=round_id)
+            yield from show_newest_query(now, now.total, but=round_id)
 
         return _round_of(self._write(records, emit=True)[0], round_id)
 
@@ -361,7 +360,7 @@ class Memory(Log):
                 undone[part.number] = copy_with(undone[part.number], continued_in=round_id, copied=copied)
             yield from undone.values()
             if part is None or find_newest_query([part]) is None:
-                yield from _show_newest_query(now, last)
+                yield from show_newest_query(now, last)
             if part is not None:
                 fields = {"user_query": part.user_query, "created_at": part.created_at, "extra": part.extra}
                 gone = {one.round_id for one in undone.values()}
@@ -844,18 +843,6 @@ def _round_of(now: Snapshot, round_id: str) -> Round:
     if round_ is None:
         raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
     return round_
-
-
-def _show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[Record]:
-    """Yield the records that withdraw reductions of the user's newest query in the first *last* rounds of the log
-    without the round *but*: it is another one than before, and perhaps was reduced."""
-    for role in now.reductions:
-        rounds = now.rounds(role)
-        places = range(last - bisect_right(now.hidden, last) - 1, -1, -1)
-        asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
-        if asked is not None:
-            live = now.reductions_on(role, asked.id)
-            yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
 
 def _read_compaction(given: object) -> CompactedMessage:

@@ -21,8 +21,7 @@ from ..entries import (
     kinds_of,
 )
 from ..errors import SessionPurged, UnknownRound
-from ..journal import withdraw_reductions
-from ..overlays import find_newest_query, hides_words
+from ..journal import show_newest_query
 from ..rounds import copy_with
 from ..stores import InMemoryStore, Store
 from .state_dict import append_new, refuse_present, round_id_of
@@ -69,12 +68,8 @@ def _show_newest_query(
     draft = InMemoryStore()
     draft.append(session, entries, 0)
     copied = cls(session, store=draft).snapshot
-    for role in copied.reductions:
-        asked = find_newest_query(reversed(copied.rounds(role)))
-        if asked is not None:
-            hiding = (one for one in copied.reductions_on(role, asked.id) if hides_words(one, asked))
-            for record in withdraw_reductions(role, hiding):
-                yield Entry.of(record, created_at=made_at, round=asked.number)
+    for record in show_newest_query(copied, copied.total):
+        yield Entry.of(record, created_at=made_at, round=copied.number_of(record.round_id))
 
 
 def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:

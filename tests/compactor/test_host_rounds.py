@@ -182,7 +182,9 @@ def test_a_state_that_nobody_knows_is_refused(state: object) -> None:
     closed = {"user_query": "q " * 30, "post_list": []}
     rounds = [closed, {**closed, "state": None}, {**closed, "state": state}]
     compactor = ContextCompactor(CompactorConfig(threshold=0, retain_recent=0), ScriptedSummarizer(), lambda: rounds)
-    with pytest.raises(CompactionFailed, match=r"state of round 3 is .*; give created, finished or failed") as failed:
+    with pytest.raises(
+        CompactionFailed, match=r"state of round 3 is .*; give created, finished, failed or undone"
+    ) as failed:
         compactor.compact_now(SOON)
     assert isinstance(failed.value.__cause__, NotARound)
     with pytest.raises(NotARound, match="state of round 1 is "):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from executors import ManualExecutor
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -223,6 +224,31 @@ def test_a_compactor_without_a_journal_forgets_too() -> None:
         memory.append({"role": "user", "content": f"What of word{number}x{FILLING}?"})
         memory.append({"role": "assistant", "content": f"It is here{FILLING}."})
     assert words_in(compactor.compact_now()) == ["word1x", "word5x"]
+
+
+@pytest.mark.parametrize(("ref", "discards"), [("r2", True), ("r3.p0", True), ("r3", False), ("r4.p0", False)])
+def test_what_is_in_the_making_of_undone_rounds_is_discarded(ref: str, discards: bool) -> None:
+    """With an event, and made again from those that are left; what is made of earlier rounds alone is shown."""
+    memory, asked = Memory(), []
+
+    def repeat(request: SummaryRequest) -> str:
+        told = words_in(request.messages)
+        asked.append(told)
+        if len(asked) == 1:
+            memory.rewind(ref)
+        return f"The user asked for {', '.join(told)}."
+
+    heard: list[Event] = []
+    config = CompactorConfig(threshold=1, retain_recent=1)
+    compactor = ContextCompactor.for_role(memory, ROLE, config, repeat, on_event=heard.append)
+    for number in range(1, 5):
+        memory.append({"role": "user", "content": f"What of word{number}x{FILLING}?"})
+        memory.append({"role": "assistant", "content": f"It is here{FILLING}."})
+    made = compactor.compact_now()
+    assert asked[0] == ["word1x", "word2x", "word3x"]
+    assert [one.reason for one in heard if isinstance(one, Discarded)] == ["rounds_changed"] * discards
+    left = asked[0] if not discards else ["word1x"] if ref == "r2" else ["word1x", "word2x"]
+    assert words_in(made) == left == words_in(compactor.get_compaction())
 
 
 def test_no_word_of_what_was_undone_is_told() -> None:

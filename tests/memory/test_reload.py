@@ -97,7 +97,7 @@ def test_failed_rounds_are_hidden_from_roles(ref: str) -> None:
     """A model is not shown what the host has withdrawn; the host itself is."""
     memory = memory_of_agents()
     assert memory.reload(ref)
-    with pytest.raises(KeyError, match="failed rounds are hidden"):
+    with pytest.raises(KeyError, match="failed and undone rounds are hidden"):
         memory.reload(ref, role="Planner")
 
 
