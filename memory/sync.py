@@ -10,11 +10,14 @@ import json
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import from_json
 
 from . import messages as chat
 from .arguments import kind_of
@@ -270,43 +273,41 @@ class _Reader:
 
     def __call__(self, message: Message) -> bytes:
         role, content = message["role"], message.get("content")
-        if len(message) == 2 and type(content) is str and role != chat.TOOL:  # most
+        if role == chat.TOOL and type(content) is str:
+            is_plain = self._calls.get(message.get("tool_call_id") or "", self._answered) == self._answered
+            self._answered += is_plain
+        elif is_plain := len(message) == 2 and type(content) is str:  # most
             self._calls = {}
-            said = f"{role}\n{content}"
-        else:
-            said = self._read(role, content, message)
+        said = f"{role}\n{content}" if is_plain else self._read(role, _parts_of(content), message)
         return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
-    def _read(self, role: str, content: Any, message: Message) -> str:
-        parts = _parts_of(content)
-        more: dict[str, Any] = {}
-        if calls := message.get("tool_calls"):
-            more["calls"] = [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
-        if called := message.get("function_call"):
-            more["called"] = _read_call(called)
-        if role != chat.TOOL and (name := message.get("name")):
-            more["name"] = name
-        if refusal := message.get("refusal"):
-            more["refusal"] = refusal
+    def _read(self, role: str, parts: Sequence[Any], message: Message) -> str:
+        """Return the role and text of *message* if they say it all, else everything as JSON."""
+        calls = message.get("tool_calls") or ()
         results = list(filter(_is_result, parts))
+        said: list[Any] = []
         if results or role in (chat.TOOL, chat.FUNCTION):
             ids = [part.get("tool_use_id", part.get("id")) for part in results] or [message.get("tool_call_id")]
             at = [self._calls.get(one, self._answered + place) for place, one in enumerate(ids)]
-            if at != [*range(self._answered, self._answered + len(at))]:  # not in the order of the calls
-                more["answers"] = at
+            if at != [*range(self._answered, self._answered + len(at))]:
+                said.append(["answers", at])  # not in the order of the calls
             self._answered += len(at)
         else:
-            asked = [
-                *(calls or ()),
-                *(one for one in parts if isinstance(one, Mapping) and one.get("type") == "tool_use"),
-            ]
+            asked = [*calls, *(one for one in parts if isinstance(one, Mapping) and one.get("type") == "tool_use")]
             self._calls, self._answered = {call["id"]: place for place, call in enumerate(asked) if "id" in call}, 0
-        said = (
-            "\n".join(parts)
-            if len(parts) < 2 and all(isinstance(one, str) for one in parts)
-            else [_read_part(one) for one in parts]
-        )
-        return f"{role}\n{said}" if isinstance(said, str) and not more else f"{role}:\n{_encode([said, more])}"
+        said += [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
+        if called := message.get("function_call"):
+            said.append(["called", *_read_call(called)])
+        for key in ("name", "refusal") if role != chat.TOOL else ("refusal",):  # a result may name its tool or not
+            if value := message.get(key):
+                said.append([key, value])
+        if not said and len(parts) < 2 and all(isinstance(one, str) for one in parts):
+            return f"{role}\n{''.join(parts)}"
+        whole = [[_read_part(one) for one in parts], said]
+        try:
+            return f"{role}:\n{_JSON.encode(whole)}"
+        except TypeError:  # mappings that are no dicts
+            return f"{role}:\n{_JSON.encode(thaw(whole))}"
 
 
 def _is_result(part: Any) -> bool:
@@ -345,18 +346,9 @@ def _read_call(asked: Mapping[str, Any]) -> list[Any]:
     """Return the name and the arguments of a call, parsed if they are JSON: a framework may write them anew."""
     arguments = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            pass
+        with suppress(ValueError):
+            arguments = from_json(arguments or "{}")
     return [asked.get("name") or "", arguments]
-
-
-def _encode(value: Any) -> str:
-    try:
-        return _JSON.encode(value)
-    except TypeError:  # mappings that are no dicts
-        return _JSON.encode(thaw(value))
 
 
 def read_log(now: Snapshot, known: LogPrints) -> LogPrints:
