@@ -126,7 +126,8 @@ def _count_kept(value: object, count: TokenCounter, key: str = "") -> int:
 def _count_part(part: object, count: TokenCounter) -> int:
     if not isinstance(part, Mapping):
         return count(_to_json(part))
-    tokens = count_media(part, getattr(count, "media", DEFAULT_RULE))
+    is_text = part.get("type") == "text"
+    tokens = None if is_text else count_media(part, getattr(count, "media", DEFAULT_RULE))
     if tokens is not None:
         return tokens
     text = part.get("text")

@@ -139,8 +139,9 @@ def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list
         if response or not runs or _get(runs[-1][0], "function_response"):
             runs.append([])
         runs[-1].append(part)
+    answered: set[str] = set()
     return [
-        _read_response(run[0], waiting)
+        _read_response(run[0], waiting, answered)
         if isinstance(_get(run[0], "function_response"), dict)
         else _read_run(role, run, waiting)
         for run in runs
@@ -170,11 +171,14 @@ def _make_id(name: str, taken: Collection[str] = ()) -> str:
     return made
 
 
-def _read_response(part: Block, waiting: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
+def _read_response(part: Block, waiting: dict[str, list[str]], answered: set[str]) -> tuple[Message, dict[str, Any]]:
+    """Return a response as a message. If its call is not *waiting*, because it was converted before, the response gets
+    the id that the call got: *answered* has those of the responses beside it."""
     given = _get(part, "function_response")
     name, response = str(given.get("name")), given.get("response")
     ids = waiting.get(name) or []
-    call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else _make_id(name))
+    call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else _make_id(name, answered))
+    answered.add(call_id)
     if call_id in ids:
         ids.remove(call_id)
     content, key = json.dumps(response, ensure_ascii=False), None

@@ -210,3 +210,36 @@ def test_published_reductions_are_valid_for_the_provider(
         check(module.from_chat(compose(memory, budget=PLENTY).messages))
 
     run()
+
+
+def join(items: list[Item], key: str) -> list[Any]:
+    """Return the blocks of *items* by role, neighbours of one role together: as providers read them."""
+    joined: list[Any] = []
+    for item in items:
+        given = item[key]
+        blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
+        if joined and joined[-1][0] == item["role"]:
+            joined[-1][1].extend(blocks)
+        else:
+            joined.append((item["role"], list(blocks)))
+    return joined
+
+
+@pytest.mark.parametrize(
+    ("histories", "module", "key"),
+    [(anthropic_histories(), anthropic, "content"), (gemini_histories(), gemini, "parts")],
+    ids=["anthropic", "gemini"],
+)
+def test_a_history_may_be_converted_item_by_item(
+    histories: st.SearchStrategy[tuple[list[Item], Any]], module: Any, key: str
+) -> None:
+    """Calls find their results; neighbours of one role may come back as one item, which providers read the same."""
+
+    @settings(MANY, max_examples=20)
+    @given(histories)
+    def run(history: tuple[list[Item], Any]) -> None:
+        items = history[0]
+        request = come_back(module, [message for item in items for message in module.to_chat([item])])
+        assert join(list(request.values())[-1], key) == join(items, key)
+
+    run()
