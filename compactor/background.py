@@ -32,7 +32,7 @@ from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .runner import Runner, State
 from .summarizers import as_summarizer
-from .summarizers.extractive import ExtractiveSummarizer
+from .summarizers.configured import summarizer_of
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
 from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
@@ -81,13 +81,13 @@ class Options(TypedDict, total=False):
 class ContextCompactor:
     """Keeps one role's compaction up to date on a background thread.
 
-    *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a callable
-    ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, summaries are extracted
-    offline. *publish* decides when a prepared compaction is shown: ``"immediately"``; ``"deferred"``, when *prices*
-    make it worth while (by default those of a trigger that has some); or a policy, such as ``deferred()`` returns.
-    *executor* runs the cycles, and no thread is started. *limits* on calls and spend may be shared by any number of
-    compactors. *rng* gives the jitter, from 0 to 1. *plan* returns the agent's plan, as text or a ``Plan``. The
-    constructor starts nothing.
+    *rounds_getter* returns the role's visible rounds. *summarizer* (or *llm_api*, another name for it) is a
+    callable ``SummaryRequest -> str | Summary`` or an object with ``chat_completion``; without one, *config* may
+    name one, or else summaries are extracted offline. *publish* decides when a prepared compaction is shown:
+    ``"immediately"``; ``"deferred"``, when *prices* make it worth while (by default those of a trigger that has
+    some); or a policy, such as ``deferred()`` returns. *executor* runs the cycles, and no thread is started.
+    *limits* on calls and spend may be shared by any number of compactors. *rng* gives the jitter, from 0 to 1.
+    *plan* returns the agent's plan, as text or a ``Plan``. The constructor starts nothing.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class ContextCompactor:
         self._coroutines = Coroutines(clock.call_later, config.call_timeout)
         if rounds_now is None:  # it may be asynchronous
             rounds_getter = partial(self._coroutines.call, rounds_getter)
-        #: The summarizer as it was passed; the offline one if none was.
-        self.summarizer: object = chosen if chosen is not None else ExtractiveSummarizer()
+        #: The summarizer as it was passed; if none was, the one that the configuration names, or else the offline one.
+        self.summarizer: object = chosen if chosen is not None else summarizer_of(config)
         #: The session that it reads, once it is known.
         self._session = rounds_now.memory.session_id if rounds_now is not None else None
         self._count = counter if counter is not None else counter_for(config.model)

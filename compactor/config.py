@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -97,6 +97,15 @@ class CompactorConfig(FrozenModel):
     skills. A compaction covers them with their round; ``memory.pin`` keeps a text even then."""
     model: str = ""
     """The model whose tokenizer counts. Empty: the encoding o200k_base."""
+    summarizer_provider: Literal["openai", "anthropic", "gemini", "extractive"] = "openai"
+    """Where ``summarizer_model`` is; "openai" is any compatible endpoint. "extractive": no model is asked. These four
+    count where a compactor is given no summarizer."""
+    summarizer_model: str = ""
+    """The model that writes summaries. Empty: they are extracted offline."""
+    summarizer_base_url: str = ""
+    """The address of its endpoint. Empty: the provider's own, or that in the provider's environment variable."""
+    summarizer_api_key_env: Annotated[str, Field(pattern="^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
+    """The name of the environment variable that holds the key, never the key. Empty: the provider's own variable."""
 
     _prompt: PromptTemplate = PrivateAttr()
 
@@ -152,6 +161,8 @@ def _describe_problem(details: Any) -> tuple[str, str]:
         return name, f"unknown; did you mean {near!r}?" if near else f"unknown; there are {', '.join(known)}"
     wanted = details["msg"].removeprefix("Input ")
     name = name.partition(".")[0]  # the field that holds it
+    if name == "summarizer_api_key_env":  # the value may be a key, set here by mistake
+        return name, "should be the name of an environment variable, such as OPENAI_API_KEY; the key stays there"
     default = CompactorConfig.model_fields[name].default
     return name, f"{wanted}, not {reprlib.repr(details['input'])}; leave it out for the default, {default!r}"
 
@@ -172,7 +183,8 @@ class Settings(ValueObject):
     ``ROLE.compaction_prompt_path`` is short for ``ROLE.compaction.prompt_template_path``. A role is written in snake
     case: ``code_interpreter`` for ``CodeInterpreter``. A role's own setting overrides the one for every role. A role
     with the name of a shipped prompt gets that prompt if none is set. Prompt paths are looked up relative to the file's
-    folder first.
+    folder first. ``compaction.summarizer.model`` is another spelling of ``compaction.summarizer_model``, and so are the
+    other fields that begin so.
 
     Environment variables override the file: ``COMPACTOR_`` and the key in capitals, with two underscores for each dot,
     as in ``COMPACTOR_COMPACTION__THRESHOLD=20`` and ``COMPACTOR_PLANNER__COMPACTION_PROMPT_PATH=planner.yaml``;
@@ -328,7 +340,7 @@ def _assign(settings: Iterable[tuple[str, str, Any]], spell: Callable[[str], str
 
 def _target(key: str) -> tuple[str, str] | None:
     """Return the role and the field that *key* sets."""
-    match key.split("."):
+    match key.replace("compaction.summarizer.", "compaction.summarizer_").split("."):
         case ["compaction", name]:
             return ("", name) if name in _FIELDS else None
         case [role, "compaction_prompt_path"]:

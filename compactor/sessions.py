@@ -26,7 +26,7 @@ from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
 from .cost.limits import Limits, LimitsStatus
 from .runner import Runner
-from .summarizers.extractive import ExtractiveSummarizer
+from .summarizers.configured import summarizer_of
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
 from .triggers import default_trigger
 
@@ -194,9 +194,9 @@ class Sessions:
         self._executor = options["executor"] = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
-        if summarizer is None and options.get("llm_api") is None:
-            summarizer = ExtractiveSummarizer()
         config = check_config(config)
+        if summarizer is None and options.get("llm_api") is None:
+            summarizer = summarizer_of(config)
         if budget is not None and options.get("trigger") is None and not getattr(summarizer, "model", None):
             config = config.with_defaults(max_tokens=budget)  # else the trigger learns it from compose
             options["trigger"] = default_trigger(config)  # one for all

@@ -80,6 +80,10 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "circuit_breaker_reset": 60.0,
         "exempt_tools": (),
         "model": "",
+        "summarizer_provider": "openai",
+        "summarizer_model": "",
+        "summarizer_base_url": "",
+        "summarizer_api_key_env": "",
     }
 
 
@@ -340,6 +344,10 @@ def test_every_field_can_be_set_for_all_and_for_one(name: str) -> None:
         "model": "gpt-4o",
         "token_ratio": 0.5,
         "exempt_tools": ("load_skill",),
+        "summarizer_provider": "gemini",
+        "summarizer_model": "gpt-5-mini",
+        "summarizer_base_url": "http://localhost:11434/v1",
+        "summarizer_api_key_env": "MY_KEY",
     }
     value = values.get(name, 300 if name == "summarizer_input_tokens" else 20)
     made = settings({f"compaction.{name}": value})

@@ -1,0 +1,37 @@
+"""The summarizer that a configuration names, so that a host needs no code for it."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from ..config import CompactorConfig, ConfigError
+from .base import SummarizerError
+from .extractive import ExtractiveSummarizer
+
+
+def summarizer_of(config: CompactorConfig) -> Any:
+    """Return the summarizer that *config* names: one for all compactors with the same settings, and offline if it names
+    none. Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and
+    ``ConfigError`` for an address that is none."""
+    provider, model = config.summarizer_provider, config.summarizer_model
+    if provider == "extractive" or not model:
+        return ExtractiveSummarizer()
+    return _make(provider, model, config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout)
+
+
+@cache
+def _make(provider: str, model: str, base_url: str, api_key_env: str, timeout: float) -> Any:
+    from . import AnthropicSummarizer, GeminiSummarizer, OpenAISummarizer
+
+    kinds: dict[str, Any] = {"openai": OpenAISummarizer, "anthropic": AnthropicSummarizer, "gemini": GeminiSummarizer}
+    key = os.environ.get(api_key_env, "").strip() if api_key_env else None
+    if key == "":
+        raise SummarizerError(
+            f"no API key: compaction.summarizer.api_key_env names {api_key_env}, which is not set in the environment"
+        )
+    try:
+        return kinds[provider](model, base_url=base_url or None, api_key=key, timeout=timeout)
+    except ValueError as error:
+        raise ConfigError(("compaction.summarizer.base_url", str(error))) from None

@@ -1,0 +1,109 @@
+"""Summarizers that a configuration names: a host changes them without code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_server import ModelServer, completion, reply
+from scene import PRICES, ROLE, SOON, end_of, memory_of
+
+from compactor import (
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    OpenAISummarizer,
+    Sessions,
+    Settings,
+    SummarizerError,
+)
+
+KEY = "sk-0123456789"
+
+
+def compactor_of(settings: Settings, role: str = ROLE, **options: Any) -> ContextCompactor:
+    return ContextCompactor.for_role(memory_of(9), role, settings.for_role(role), **options)
+
+
+def test_a_file_names_model_endpoint_and_key_of_each_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds for every role, what one role has instead, and the key from the environment."""
+    monkeypatch.setenv("PLANNER_KEY", KEY)
+    with ModelServer() as server:
+        server.always(reply(completion(PRICES)))
+        settings = Settings.from_dict(
+            {
+                "compaction.threshold": 7,
+                "compaction.summarizer": {"model": "model-1", "base_url": server.base_url},
+                "planner": {"compaction": {"summarizer": {"model": "model-2", "api_key_env": "PLANNER_KEY"}}},
+                "critic.compaction.summarizer.provider": "extractive",
+            },
+            env={},
+        )
+        with compactor_of(settings) as compactor:
+            assert compactor.wait_idle(SOON)
+            assert end_of(compactor) == 6
+        (request,) = server.requests
+        assert (request.body["model"], request.headers["authorization"]) == ("model-2", f"Bearer {KEY}")
+        assert isinstance(compactor_of(settings, "Critic").summarizer, ExtractiveSummarizer)
+        assert compactor_of(settings, "Other").summarizer.model == "model-1"  # type: ignore[attr-defined]
+        compactor.summarizer.close()  # type: ignore[attr-defined]
+
+
+def test_equal_settings_share_one_summarizer() -> None:
+    """Ten thousand sessions have one client; and who gives a summarizer gets that one."""
+    settings = Settings.from_dict(
+        {"compaction.summarizer": {"model": "shared", "base_url": "http://127.0.0.1:9"}}, env={}
+    )
+    one, other = compactor_of(settings).summarizer, compactor_of(settings, "Other").summarizer
+    assert isinstance(one, OpenAISummarizer)
+    assert one is other
+    given = ExtractiveSummarizer()
+    assert compactor_of(settings, summarizer=given).summarizer is given
+    assert isinstance(ContextCompactor.for_role(memory_of(1), ROLE).summarizer, ExtractiveSummarizer)
+    with Sessions(config=settings.base) as sessions, sessions.open("s") as session:
+        assert session.compactor.summarizer is one
+
+
+def test_the_environment_names_it_too() -> None:
+    """Before the file, with two underscores for each dot."""
+    env = {
+        "COMPACTOR_PLANNER__COMPACTION__SUMMARIZER__MODEL": "of-the-environment",
+        "COMPACTOR_COMPACTION__SUMMARIZER__BASE_URL": "http://127.0.0.1:9",
+    }
+    settings = Settings.from_dict({"planner.compaction.summarizer.model": "of-the-file"}, env=env)
+    config = settings.for_role("Planner")
+    assert (config.summarizer_model, config.summarizer_base_url) == ("of-the-environment", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"provider": "mistral", "model": "m"},
+            "planner.compaction.summarizer.provider: should be 'openai', 'anthropic'",
+        ),
+        ({"modle": "m"}, "did you mean 'planner.compaction.summarizer"),
+        ({"model": "m", "api_key": KEY}, "planner.compaction.summarizer.api_key: unknown setting"),
+        ({"model": "m", "api_key_env": KEY}, "should be the name of an environment variable"),
+    ],
+)
+def test_mistakes_name_the_setting_and_never_a_key(values: dict[str, str], told: str) -> None:
+    """A key that was put into the file is in no error."""
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_dict({"planner.compaction.summarizer": values}, env={})
+    assert told in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_what_is_missing_is_told_when_the_compactor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key, by the name of its variable; and an address that is none."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    for values, told in (
+        ({"summarizer_model": "m", "summarizer_api_key_env": "NO_SUCH_KEY"}, "names NO_SUCH_KEY, which is not set"),
+        ({"summarizer_model": "m"}, "set OPENAI_API_KEY"),
+        ({"summarizer_model": "m", "summarizer_base_url": "no address"}, "compaction.summarizer.base_url"),
+    ):
+        with pytest.raises((SummarizerError, ConfigError), match=told):
+            ContextCompactor.for_role(memory_of(1), ROLE, CompactorConfig(**values))
