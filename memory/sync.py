@@ -145,16 +145,21 @@ def sync_messages(
             # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
             start, undone = (min(found.dropped, end), undone + len(log.kinds) - end) if rewound else (-1, undone)
             continue
+        # The host's first messages may be system messages from the middle of the history.
+        while lead and found.dropped and _Reader()(given[lead - 1]) == log.prints[: found.dropped * SIZE][-SIZE:]:
+            runs = (range(found.dropped - 1, found.dropped), *found.runs)
+            lead, found = lead - 1, copy_with(found, dropped=found.dropped - 1, kept=found.kept + 1, runs=runs)
         front = _find_header_changes(memory, given[:lead])
-        new = [_parse(one, lead + place) for place, one in enumerate(_list_new(now, log, found, body), found.kept)]
-        places = memory._extend([*front, *new], only_at=now.number) if front or new else []
-        if len(places) == len(front) + len(new):
+        new = _list_new(now, log, found, given[lead:])
+        added = [*front, *(_parse(one, place) for place, one in enumerate(new, lead + found.kept))]
+        places = memory._extend(added, only_at=now.number) if added else []
+        if len(places) == len(added):
             break
     shown = array("Q")
     for run in found.runs:
         shown += log.places[run.start : run.stop]
     shown.extend(one.round_number << 32 | one.post_number for one in places[len(front) :])
-    appended = len(new) + sum(bool(post.message or post.extra) for post in front)
+    appended = len(added) - sum(not post.message and not post.extra for post in front)
     return Synced(appended, len(given) - appended, found.dropped, undone, lead, shown)
 
 
@@ -417,22 +422,25 @@ def align(log: LogPrints, prints: bytes) -> Alignment:
     if not prints:
         return Alignment(length, length, 0, (), is_diverged=False)
     best = _match(log, prints, 0)
-    for start in _find_starts(log, prints[:SIZE]):
-        if not best.is_diverged or length - start < best.kept:
+    for start in _find_starts(log, prints):
+        if not best.is_diverged:
             break
+        if length - start < best.kept:
+            continue
         found = _match(log, prints, start)
         if (found.kept, not found.is_diverged) > (best.kept, best.dropped == 0 or not best.is_diverged):
             best = found
     return best
 
 
-def _find_starts(log: LogPrints, first: bytes) -> Iterator[int]:
-    """Yield the indexes behind 0 at which the log says *first*."""
-    place = log.prints.find(first, 1)
-    while place >= 0:
-        if place % SIZE == 0:
-            yield place // SIZE
-        place = log.prints.find(first, place + 1)
+def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
+    """Yield the indexes behind 0 at which the log says what the host says first, or second behind an erased message."""
+    for behind in range(min(len(prints) // SIZE, 2)):
+        wanted, place = prints[behind * SIZE :][:SIZE], 0
+        while (place := log.prints.find(wanted, place + 1)) >= 0:
+            start = place // SIZE - behind
+            if place % SIZE == 0 and start > 0 and (not behind or log.kinds[start] == _ERASED):
+                yield start
 
 
 def _match(log: LogPrints, prints: bytes, start: int) -> Alignment:

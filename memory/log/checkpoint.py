@@ -126,10 +126,11 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
     archive.numbers.update((item.opened.round_id, place) for place, item in live.items())
     archive.numbers.update((round_id, place) for round_id, _, place in body.pins)
     roles = body.roles.items()
+    header = archive.read_records(body.header, HeaderAdded)
     now = Snapshot(
         number=number,
         last=body.last,
-        header=tuple(record.post for record in archive.read_records(body.header, HeaderAdded).values()),
+        header=tuple([header[entry].post for entry in body.header]),
         header_entries=body.header,
         archive=archive,
         closed_prefix=body.settled,

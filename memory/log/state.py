@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any, Final, TypeVar
 
 from ..entries import (
+    HEADER_MESSAGE,
     NAMES,
     CompactionPrepared,
     CompactionPublished,
@@ -488,12 +489,24 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
             if type(record) is RoundFinished or type(record) is RoundFailed or type(record) is RoundUndone:
                 now = _close(now, record)
             elif type(record) is HeaderAdded:
-                now = now.copy_with(header=(*now.header, record.post), header_entries=(*now.header_entries, number))
+                now = _add_header(now, record.post)
             elif type(record) is PostRedacted:
                 now = apply_redaction(now, record)
             else:
                 now = _apply_overlay(now, record)
     return now
+
+
+def _add_header(now: Snapshot, post: Post) -> Snapshot:
+    """Return the snapshot after a system message, which the last entry holds. A host may give another one with each
+    call, so one that replaces an appended message takes the place of the replacement before."""
+    place = len(now.header)
+    if post.kind.startswith(HEADER_MESSAGE):
+        part = post.kind, post.send_to
+        place = next((at for at, one in enumerate(now.header) if (one.kind, one.send_to) == part), place)
+    header, entries = list(now.header), list(now.header_entries)
+    header[place : place + 1], entries[place : place + 1] = [post], [now.number]
+    return now.copy_with(header=tuple(header), header_entries=tuple(entries))
 
 
 def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:

@@ -203,6 +203,41 @@ def test_a_system_message_that_changes_replaces_the_old_one() -> None:
     assert memory.messages()[0] == SYSTEM
 
 
+def test_a_system_message_that_changes_with_each_call_does_not_pile_up(tmp_path: Path) -> None:
+    """Prompts read the newest one alone, also from a checkpoint, and in its old place."""
+    store = open_store(f"sqlite:///{tmp_path / 's.db'}")
+    memory = Memory("s", store=store)
+    memory.sync([SYSTEM, {"role": "system", "content": "Be kind."}, user("q")])
+    for minute in range(1_100):
+        memory.sync(
+            [{"role": "system", "content": f"It is minute {minute}."}, {"role": "system", "content": "Be kind."}]
+        )
+    for one in (memory, Memory("s", store=store)):
+        assert [post.message for post in one.header] == ["It is minute 1099.", "Be kind."]
+        assert len(one.snapshot.header) == 2
+    store.close()
+
+
+def test_a_window_may_begin_with_a_system_message_from_the_middle() -> None:
+    """A reminder that the host put into its history is not taken for the system prompt."""
+    reminder = {"role": "system", "content": "Remember to be brief."}
+    history = [SYSTEM, user("q"), says("a"), reminder, user("r")]
+    memory = Memory()
+    memory.sync(history)
+    assert memory.sync([reminder, user("r"), says("b")]) == Synced(1, 2, dropped=2)
+    assert memory.sync([SYSTEM, *history[3:], says("b")]) == Synced(0, 4, dropped=2)
+    assert memory.messages() == [*history, says("b")]
+
+
+def test_a_window_may_begin_with_an_erased_message() -> None:
+    """The host still holds its words there, and they are not written again."""
+    memory = Memory()
+    memory.sync(HISTORY)
+    memory.redact("r1.p4")
+    assert memory.sync([*HISTORY[5:], says("Bye.")]) == Synced(1, 2, dropped=4)
+    assert "17 is" not in str(memory.messages())
+
+
 def test_a_restart_writes_nothing_again(tmp_path: Path) -> None:
     """The framework's own persistence has the history, and so has the store."""
     with closing(open_store(f"sqlite:///{tmp_path / 's.db'}")) as store:
