@@ -51,11 +51,12 @@ async def summarize(request: SummaryRequest) -> str:
     return summarize_by_terms(request)
 
 
-async def say(memory: Memory, rng: random.Random) -> int:
+async def say(memory: Memory, rng: random.Random, *, composes: bool = True) -> int:
     """Play one turn; return the bytes that were said."""
     asked, answered = text(rng, WORDS), text(rng, WORDS)
     await memory.aappend({"role": "user", "content": asked})
-    await acompose(memory, budget=BUDGET)
+    if composes:
+        await acompose(memory, budget=BUDGET)
     await memory.aappend({"role": "assistant", "content": answered})
     return len(asked) + len(answered)
 
@@ -66,7 +67,7 @@ async def fill(sessions: Sessions, count: int) -> int:
     for number in range(count):
         async with sessions.open(f"session-{number}") as session:
             for _ in range(ROUNDS):
-                said += await say(session.memory, rng)
+                said += await say(session.memory, rng, composes=False)
     return said
 
 
@@ -77,9 +78,14 @@ async def hold(count: int, store: Store | None) -> dict[str, float]:
         await fill(sessions, 10)  # what is loaded once belongs to no session
         before, began = resident(), time.perf_counter()
         said = await fill(sessions, count)
-        seconds, held = time.perf_counter() - began, resident() - before
+        seconds, held, threads = time.perf_counter() - began, resident() - before, threading.active_count()
         assert sessions.status().open >= count
-        return {"threads": threading.active_count(), "KiB": (held - said) / count / 1_024, "seconds": seconds}
+        for number in range(count):
+            async with sessions.open(f"session-{number}") as session:
+                await session.acompose()
+        shown = resident() - before
+        kib = {name: (it - said) / count / 1_024 for name, it in (("KiB", held), ("KiB shown", shown))}
+        return {"threads": max(threads, threading.active_count()), "seconds": seconds, **kib}
 
 
 async def stall(count: int, turns: int, store: Store | None) -> dict[str, float]:
@@ -182,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, value in (
         (f"threads with {arguments.sessions:,} open sessions", f"{held['threads']:.0f}"),
         ("memory of a session beside its text", f"{held['KiB']:.1f} KiB"),
-        ("opening one and playing four turns", f"{held['seconds'] / arguments.sessions * 1e3:.2f} ms"),
+        ("the same after a prompt", f"{held['KiB shown']:.1f} KiB"),
+        ("opening one and appending eight messages", f"{held['seconds'] / arguments.sessions * 1e3:.2f} ms"),
         ("event loop late, 99th percentile: turns in sessions", f"{late['sessions']:.1f} ms"),
         ("the same turns without compactors", f"{late['control']:.1f} ms"),
         ("no turns", f"{late['idle']:.1f} ms"),

@@ -54,6 +54,9 @@ from .view import View, last_prompt_of
 Strategy = Callable[[View], Iterable[Overlay]]
 #: Bytes, about, that may be said before a worker looks and counts their tokens, so that no prompt need do so.
 MAX_UNCOUNTED = 16_000
+#: The events of every look, and the names of their fields.
+_EVALUATED = Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced")
+_SKIPPED = Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in")
 #: A round as a strategy has read it: numbers and ids of its posts as the log has them; and its messages with what each
 #: takes, as it reads now, by the number of their post; 0 is the query.
 RoundRead = tuple[Sequence[int], Sequence[str], Mapping[int, list[tuple[Message, int]]]]
@@ -84,7 +87,7 @@ class Cycle:
     ledger: Ledger
     emit: Callable[[Event], None]
     #: Emits an event of that class, with fields of these names and values, which is made when somebody asks for it.
-    emit_later: Callable[..., None] | None = None
+    emit_later: Callable[..., None]
     monotonic: Callable[[], float]
     #: Where coroutines of the host run.
     coroutines: Coroutines = field(default_factory=Coroutines)
@@ -204,20 +207,9 @@ class Cycle:
     def _tell_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
         role, generation = self.ledger.role, now.journal(self.ledger.role).generation
-        self.tell_evaluated(role, generation, rounds, tail, False, False, repeats=True)
-        self.tell_skipped(role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None, repeats=True)
-
-    def tell_evaluated(self, *values: object, repeats: bool = False) -> None:
-        self._tell(Evaluated, ("role", "generation", "rounds", "tail", "is_due", "forced"), values, repeats)
-
-    def tell_skipped(self, *values: object, repeats: bool = False) -> None:
-        self._tell(Skipped, ("role", "generation", "rounds", "tail", "closed", "reason", "retry_in"), values, repeats)
-
-    def _tell(self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], repeats: bool) -> None:
-        if self.emit_later is not None:
-            self.emit_later(kind, names, values, repeats=repeats)
-        else:
-            self.emit(kind(**dict(zip(names, values, strict=True))))
+        self.emit_later(*_EVALUATED, (role, generation, rounds, tail, False, False), repeats=True)
+        skipped = role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None
+        self.emit_later(*_SKIPPED, skipped, repeats=True)
 
     def remember_look(self, view: View) -> None:
         """Remember that nothing was due in *view*."""
@@ -409,7 +401,8 @@ class StrategyPass:
             verdict = Verdict(True) if forced else cycle.trigger.verdict(view)
             if view.is_offline:  # a good answer is due to replace it
                 verdict = copy_with(verdict, is_due=True)
-            cycle.tell_evaluated(view.role, generation, view.total, view.tail_length, verdict.is_due, forced)
+            evaluated = view.role, generation, view.total, view.tail_length, verdict.is_due, forced
+            cycle.emit_later(*_EVALUATED, evaluated)
             if verdict.cost_evaluation is not None:
                 cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
             if verdict.is_due:
@@ -497,7 +490,8 @@ class StrategyPass:
         """Tell that nothing is compacted, and why."""
         run.skip_reason = reason
         view, generation = self.ahead, self._state.generation
-        self._cycle.tell_skipped(view.role, generation, view.total, view.tail_length, view.closed, reason, retry_in)
+        skipped = view.role, generation, view.total, view.tail_length, view.closed, reason, retry_in
+        self._cycle.emit_later(*_SKIPPED, skipped)
 
     def _tell_exhausted(self, *, forced: bool) -> None:
         """Tell if all strategies were not enough, and raise the first failure then."""

@@ -112,11 +112,7 @@ class EventLog:
             before = self._events[-2] if repeats and len(self._events) > 1 else None
             if isinstance(before, tuple) and before[0] is kind and before[3]:
                 del self._events[-2]
-        self._keep(later)
-
-    def _keep(self, event: Event | _Later) -> None:
-        with self._lock:
-            self._events.append(event)
+            self._events.append(later)
             if len(self._events) >= 2 * self._size:
                 del self._events[: len(self._events) - self._size]
 
@@ -128,7 +124,10 @@ class EventLog:
         inside, thread = self.threads_inside, threading.get_ident()
         inside.append(thread)
         try:
-            self._keep(event)
+            with self._lock:
+                self._events.append(event)
+                if len(self._events) >= 2 * self._size:
+                    del self._events[: len(self._events) - self._size]
             for hook, kinds in self._hooks:
                 if not isinstance(event, kinds):
                     continue
@@ -137,7 +136,8 @@ class EventLog:
                 except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
                     # Kept only: a hook that is called with its own failure would fail at that, too.
                     failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
-                    self._keep(failed)
+                    with self._lock:
+                        self._events.append(failed)
         finally:
             inside.remove(thread)
 

@@ -164,10 +164,6 @@ class Runner:
         return self.is_running or self._indexing or (self._ticket is not None and self._ticket.waiting)
 
     @property
-    def _must_index(self) -> bool:
-        return self._index_due and self._cycle.journal.has_index
-
-    @property
     def circuit_open(self) -> bool:
         """Whether attempts are rare now; each one is a half-open circuit's trial."""
         return self.failures >= self._config.circuit_breaker_failures
@@ -235,14 +231,14 @@ class Runner:
 
     def notify(self, *, published: bool = False) -> None:
         """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
-        due = published or self._pending or self._must_index or self._run is not None
+        due = published or self._pending or self._index_due or self._run is not None
         if (
             not due and self._state is State.IDLE and self._cycle.stays_undue()
         ):  # in this thread: most of the time, no other is asked
             self._skip_reason = Skip.BELOW_TRIGGER
             return
         with self._lock:
-            self._index_due |= published
+            self._index_due |= published and self._cycle.journal.has_index
             self._pending = self._config.enabled  # else no worker is needed to find that out
             run = self._claim()
         self._dispatch(run)
@@ -313,7 +309,7 @@ class Runner:
             job, submitted = partial(self._work, partial(self._run_cycle, run)), None
             # What is not due needs no thread of its own. A host's getter may block a shared one, as may indexing.
             shares = self._executor is None and isinstance(self._cycle.rounds_getter, RoundsGetter)
-            run.only_looks = shares and not (run.forced or run.look or self._must_index)
+            run.only_looks = shares and not (run.forced or run.look or self._index_due)
             thread = LOOKS if run.only_looks else self._own_thread()
         try:
             if thread is not None:
@@ -371,7 +367,7 @@ class Runner:
             self._events.emit(
                 Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
             )
-        if self._must_index:
+        if self._index_due:
             self._index_texts()
 
     def _forbid(self, run: Run) -> StaleReason | None:
@@ -419,7 +415,7 @@ class Runner:
         """Take *run*'s outcome, and start the next step. The run ends even if this fails."""
         with self._lock:
             self._backoff = None
-            self._index_due |= run.published
+            self._index_due |= run.published and self._cycle.journal.has_index
             # What failed before counts no more; but a reduction without a model says nothing of one that failed.
             answered = run.asked or not self._model_failed
             if run.published or (run.reduced and error is None and answered):
@@ -509,7 +505,7 @@ class Runner:
                     return
             with suppress(Exception):
                 if publish():
-                    self._index_due = True
+                    self._index_due = self._cycle.journal.has_index
 
     def _index_texts(self, *, resumed: bool = False) -> None:
         """Index texts, step by step, while nothing is due to be compacted. *resumed*: this worker took it over.

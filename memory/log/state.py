@@ -59,6 +59,8 @@ MAX_RECORDS = 4_096
 MESSAGE_BOUND, MEDIA_BOUND = 64, 50_000
 
 _NO_REDUCTIONS, _NO_USAGE = Reductions(), Usage()
+#: Shared by all snapshots, and never changed.
+_NO_ITEMS: Mapping[Any, Any] = {}
 
 
 _STATES: Mapping[type[Record | None], RoundState] = {RoundFailed: "failed", RoundUndone: "undone"}
@@ -272,21 +274,21 @@ class Snapshot(ValueObject):
     hidden: tuple[int, ...] = ()
     failed: frozenset[int] = frozenset()
     #: By the number of an undone round: the id of the round that begins with copies of its posts, and how many.
-    continued: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    continued: Mapping[int, tuple[str, int]] = field(default_factory=lambda: _NO_ITEMS)
     #: Grows whenever a closed round, or what is shown in its place, changed: then caches made from those are void.
     epoch: int = 0
     #: By role: its state, and its publications that were not reverted, oldest first: each the number of the entry and
     #: of the last round that it covers (0: not known).
-    journals: Mapping[str, JournalState] = field(default_factory=dict)
-    published: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    journals: Mapping[str, JournalState] = field(default_factory=lambda: _NO_ITEMS)
+    published: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: _NO_ITEMS)
     #: Each role's answers of a summarizer that were paid for since its last publication, by the entry's number.
-    prepared: Mapping[str, Mapping[int, CompactionPrepared]] = field(default_factory=dict)
+    prepared: Mapping[str, Mapping[int, CompactionPrepared]] = field(default_factory=lambda: _NO_ITEMS)
     #: Each role's live reductions of rounds that its compaction does not cover. A revert reads the others again.
-    reductions: Mapping[str, Reductions] = field(default_factory=dict)
+    reductions: Mapping[str, Reductions] = field(default_factory=lambda: _NO_ITEMS)
     #: By role and round id: the round's number, and the entries of all live reductions, in the order of their posts.
-    reduction_places: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    reduction_places: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]] = field(default_factory=lambda: _NO_ITEMS)
     #: What each role's provider counted of its prompts.
-    usages: Mapping[str, Usage] = field(default_factory=dict)
+    usages: Mapping[str, Usage] = field(default_factory=lambda: _NO_ITEMS)
     #: Round id and number of each pinned post.
     pins: frozenset[tuple[str, int]] = frozenset()
     #: What the pinned posts say, in the order of the log. Every prompt shows it, and no store is asked for it.
@@ -294,7 +296,7 @@ class Snapshot(ValueObject):
     #: How often something was erased. Each time every role gets a new generation, also a role not known yet.
     redactions: int = 0
     #: Which posts of each round were erased since this Memory was opened, by round id, in the order of erasing.
-    erased: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    erased: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NO_ITEMS)
     #: More tokens than prompts can need for what was said since this Memory was opened: a look at it tells in no time
     #: what cannot have happened since the last one.
     said: int = field(default=0, compare=False)

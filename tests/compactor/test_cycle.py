@@ -64,6 +64,7 @@ class Table:
             "trigger": after_rounds(config.threshold),
             "ledger": Ledger(ROLE, count_tokens),
             "emit": self.events.append,
+            "emit_later": lambda kind, *pairs, **_: self.events.append(kind(**dict(zip(*pairs, strict=True)))),
             "monotonic": lambda: self.time,
         }
         strategies = more.pop("strategies", (compact_rounds,))
