@@ -323,10 +323,10 @@ class Memory(Log):
         making are discarded. The log keeps it all: ``conversation.rounds`` has those rounds, in the state ``undone``.
         The header stays.
 
-        A place inside a round undoes the whole round, and a new open one begins with copies of its posts, pins
-        included. Emits ``Rewound``. Raises ``UnknownReference``, and writes nothing, if there is no such place, if it
-        is in a round that failed or was undone, or if it stands between a call and its results; the error names the
-        nearest place that does not.
+        A place inside a round undoes the whole round, and a new open one begins with copies of its posts, with their
+        pins and reductions. Emits ``Rewound``. Raises ``UnknownReference``, and writes nothing, if there is no such
+        place, if it is in a round that failed or was undone, or if it stands between a call and its results; the error
+        names the nearest place before it.
         """
         return self._rewind(ref)
 
@@ -335,12 +335,8 @@ class Memory(Log):
         require("ref", ref, str, "a text such as r5 or r5.p3")
         if self._behind:
             self.refresh()
-        made_at, round_id, before = self._clock(), self._new_id(), self.snapshot
-        place = rewind.read_place(before, ref)
-        # Read before the lock is taken: the rounds' ids, and what is shown instead.
-        ids = {number: before.round_at(number).id for number in range(max(place.first, 1), before.total + 1)}
-        before.archive.numbers.update((one, number) for number, one in ids.items())
-        withdraw_covering(before, max(place.first, 1))
+        made_at, round_id = self._clock(), self._new_id()
+        ids: dict[int, str] = {}
         references: tuple[str, ...] = ()
 
         def records(now: Snapshot) -> Iterable[Record]:
@@ -369,6 +365,7 @@ class Memory(Log):
                         yield one
                 yield from rewind.copy_part(now, part, round_id)
 
+        list(records(self.snapshot))  # reads what is needed before the lock is taken
         self._write(records, made_at)
         if references:
             self._announce(news=[(Rewound, references)])

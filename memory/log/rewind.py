@@ -6,14 +6,15 @@ of a closed round stay as they are, and whatever was made from a round is true o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..entries import PostAdded, PostPinned, RoundUndone
+from ..entries import PostAdded, PostPinned, ReductionPublished, RoundUndone
 from ..errors import UnknownReference
 from ..messages import query_message
-from ..overlays import tie_calls
-from ..references import Reference, parse_reference, place_reference
+from ..overlays import hides_words, tie_calls
+from ..references import Reference, parse_reference, place_reference, posts_reference
 from ..rounds import Record, Round, copy_with
 
 if TYPE_CHECKING:
@@ -68,20 +69,34 @@ def part_to_copy(now: Snapshot, place: Reference) -> Round | None:
     return None if not round_.closed and len(left) == len(round_.post_list) else copy_with(round_, post_list=left)
 
 
-def undo_after(now: Snapshot, last: int, ids: Mapping[int, str]) -> dict[int, RoundUndone]:
-    """Return by number the records that undo every round behind the first *last*, oldest first. *ids* are the ids of
-    rounds by number, as far as they are known."""
+def undo_after(now: Snapshot, last: int, ids: dict[int, str]) -> dict[int, RoundUndone]:
+    """Return by number the records that undo every round behind the first *last*, oldest first. Adds to *ids*, the
+    known ids of rounds by number."""
     behind = sorted(set(range(last + 1, now.total + 1)).difference(now.hidden))
-    return {number: RoundUndone(round_id=ids.get(number) or now.round_at(number).id) for number in behind}
+    for number in behind:
+        if number not in ids:
+            ids[number] = now.round_at(number).id
+            now.archive.numbers[ids[number]] = number  # so that the store is not asked for each
+    return {number: RoundUndone(round_id=ids[number]) for number in behind}
 
 
 def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
-    """Yield the records behind its opening that make the round *round_id* of *part*, with its pins."""
+    """Yield the records behind its opening that make the round *round_id* of *part*, with its pins, and with the
+    reductions of posts that their role has read there and that are not the user's newest words."""
+    last, copied = last_number(part), copy_with(part, number=now.total + 1)
     for post in part.post_list:
         yield PostAdded(round_id=round_id, post=post)
     for pinned in now.pinned:
-        if pinned.round == part.number and pinned.number <= last_number(part):
+        if pinned.round == part.number and pinned.number <= last:
             yield PostPinned(round_id=round_id, number=pinned.number)
+    for role in now.reductions:
+        spoken = max((post.number for post in part.post_list if post.send_from == role), default=0)
+        for one in now.reductions_on(role, part.id):
+            if one.last_number < spoken and not hides_words(one, part):
+                # The place that reloads it is another.
+                old, new = (posts_reference(of, one.first_number, one.last_number) for of in (part, copied))
+                text = re.sub(rf"\b{old}(?![-\d])", new, one.text)
+                yield ReductionPublished(role=role, reduction=copy_with(one, round_id=round_id, text=text))
 
 
 def last_number(round_: Round) -> int:

@@ -219,6 +219,28 @@ def test_a_reduced_query_that_is_the_newest_again_is_shown() -> None:
     assert not memory.get_role_rounds(ROLE)[0].reductions.by_round
 
 
+def test_reductions_of_posts_that_stay_stay(store: Store) -> None:
+    """They were paid for. The reference in their text names the copy; results that nobody has read yet are whole."""
+    memory = Memory("s", store=store)
+    say(memory, "apple")
+    for name in ("birch", "cedar", "dogwood"):
+        call(memory, name)
+    memory.append({"role": "assistant", "content": "elm"})
+    round_ = memory.conversation.rounds[0]
+    for number in (3, 5, 7):
+        ends, text = (round_.post_list[number - 1],) * 2, f"short of r1.p{number}, as r1.p31 and bar1.p3"
+        assert memory.journal(ROLE).reduce(Reduction.over(round_, ends, "offloaded", text), base=0) is not None
+    memory.rewind("r1.p5")
+    for one in (memory, Memory("s", store=store)):
+        (copied,) = one.get_role_rounds(ROLE)[0]
+        live = one.get_role_rounds(ROLE)[0].reductions.of(copied.id)
+        assert [(a.last_number, a.text) for a in live] == [(3, "short of r2.p3, as r1.p31 and bar1.p3")]
+    assert memory.reload("r2.p3", role=ROLE) == "found birch"
+    memory.redact("r1.p3")
+    left = "".join(entry.body for entry in store.read("s"))
+    assert ("of r1.p3," in left, "of r2.p3," in left, "of r1.p5," in left) == (False, False, True)
+
+
 def test_hooks_hear_of_it_in_every_process(store: Store) -> None:
     """One event, with references and no words; where others wrote, when their entries are read."""
     memory, other = Memory("s", store=store), Memory("s", store=store)
