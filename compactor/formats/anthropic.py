@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memory.messages import SYSTEM
@@ -33,9 +33,11 @@ from .native import (
     write_blocks,
 )
 
-__all__ = ["NAME", "from_chat", "to_chat"]
+__all__ = ["MAX_CACHE_BREAKPOINTS", "NAME", "from_chat", "to_chat"]
 
 NAME = "anthropic"
+#: Anthropic's limit for one request.
+MAX_CACHE_BREAKPOINTS = 4
 
 
 def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = None) -> list[Message]:
@@ -66,11 +68,15 @@ def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = Non
     return chat
 
 
-def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def from_chat(
+    messages: Iterable[Mapping[str, Any]], *, max_cache_breakpoints: int = MAX_CACHE_BREAKPOINTS
+) -> dict[str, Any]:
     """Return ``{"system": ..., "messages": ...}`` of a prompt's *messages*, for ``client.messages.create``.
 
     Without pressure these are what ``to_chat`` was given. ``system`` is missing if there is none. Messages that
-    Anthropic would refuse are not made: the user begins, and nobody says an empty text.
+    Anthropic would refuse are not made: the user begins, and nobody says an empty text. Of more blocks with
+    ``cache_control`` than *max_cache_breakpoints*, those of ``system`` keep it, and the newest: a host that moves it on
+    with each turn leaves it behind in the log. Give less if your tools have some.
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
@@ -82,7 +88,21 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             _append(made, message, native)
     if made and made[0]["role"] != "user":
         made.insert(0, {"role": "user", "content": CONTINUES})
-    return {**_write_system(system), "messages": made}
+    request = {**_write_system(system), "messages": made}
+    in_system, in_messages = (list(_find_breakpoints(request.get(key))) for key in ("system", "messages"))
+    surplus = len(in_system) + len(in_messages) - max_cache_breakpoints
+    for block in [*in_messages, *in_system][: max(surplus, 0)]:
+        del block["cache_control"]
+    return request
+
+
+def _find_breakpoints(value: Any) -> Iterator[Block]:
+    """Yield the blocks with ``cache_control`` in *value*, also within results."""
+    for block in value if isinstance(value, list) else ():
+        if isinstance(block, dict):
+            if block.get("cache_control"):
+                yield block
+            yield from _find_breakpoints(block.get("content"))
 
 
 def _split(role: str, content: str | list[Any], place: int) -> list[Message]:

@@ -28,7 +28,7 @@ class Continued(ValueObject):
     """
 
     #: The first messages of the agent's last prompt, unchanged, up to the last round to summarise; that round's newer
-    #: messages; then the instruction as one user message.
+    #: messages; then the instruction as one user message. With ``native``, where ``compactor.formats`` made them.
     messages: list[dict[str, Any]] = field(repr=False)
     #: The rest of the provider's cache key, as it was sent.
     tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)

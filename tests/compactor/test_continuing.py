@@ -76,6 +76,15 @@ def test_the_agents_own_request_is_sent_again(server: ModelServer) -> None:
     ]
 
 
+def test_what_another_format_keeps_beside_a_message_is_not_sent(server: ModelServer) -> None:
+    """OpenAI refuses a message with a key that it does not know."""
+    kept = {"native": {"format": "anthropic", "blocks": [{"as_is": {"type": "thinking", "thinking": "Hm."}}]}}
+    messages = [{**message, **kept} for message in GOING_ON.messages]
+    with summarizer_at(server) as summarizer:
+        summarizer(replace(REQUEST, continued=replace(GOING_ON, messages=messages)))
+    assert bodies(server)[0]["messages"] == GOING_ON.messages
+
+
 def test_without_tools_none_are_named(server: ModelServer) -> None:
     """Endpoints refuse an empty list, and a choice where there is nothing to choose."""
     bare = replace(REQUEST, continued=replace(GOING_ON, tools=(), tool_choice=None))

@@ -49,6 +49,15 @@ def _shuffled(draw: st.DrawFn, item: Item) -> Item:
     return dict(reversed(item.items())) if draw(st.integers(0, 5)) == 0 else item
 
 
+def find_marked(content: Any) -> list[Item]:
+    """Return the blocks in *content* that mark the end of what is cached, also within results."""
+    found: list[Item] = []
+    for block in content if isinstance(content, list) else ():
+        found += [block] if "cache_control" in block else []
+        found += find_marked(block.get("content"))
+    return found
+
+
 @st.composite
 def anthropic_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
     """Give messages and ``system``."""
@@ -75,6 +84,9 @@ def anthropic_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
         said = draw(WORDS)
         blocks = [{"type": "thinking", "thinking": said, "signature": f"signed {said}"}]
         return draw(st.sampled_from([[], blocks, [*blocks, {"type": "redacted_thinking", "data": "c2VjcmV0"}]]))
+
+    def written(said: str) -> Item:
+        return {"type": "text", "text": said}
 
     for _ in range(draw(st.integers(1, 5))):
         content: Any = draw(TEXTS)
@@ -111,7 +123,12 @@ def anthropic_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
             answer = [*thinking(), text(answer), *([text("Also.")] if draw(st.booleans()) else [])]
         messages.append({"role": "assistant", "content": answer})
     messages.append({"role": "user", "content": "And now?"})
-    system = draw(st.one_of(st.none(), TEXTS, st.lists(TEXTS.map(text), min_size=1, max_size=2)))
+    marked = [block for message in messages for block in find_marked(message["content"])]
+    for block in marked[:-3]:  # Anthropic takes four, one of them in the system prompt
+        del block["cache_control"]
+    system = draw(st.one_of(st.none(), TEXTS, st.lists(TEXTS.map(written), min_size=1, max_size=2)))
+    if isinstance(system, list):
+        system[-1] |= MARK
     return messages, system
 
 

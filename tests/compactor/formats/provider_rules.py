@@ -25,6 +25,7 @@ def check_anthropic(request: Mapping[str, Any]) -> None:
             merged[-1][1].extend(blocks)
         else:
             merged.append((message["role"], list(blocks)))
+    assert json.dumps(request).count('"cache_control"') <= 4
     used = [block["id"] for _, blocks in merged for block in blocks if block["type"] == "tool_use"]
     assert len(used) == len(set(used))
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) for one in used)

@@ -243,3 +243,21 @@ def test_a_history_may_be_converted_item_by_item(
         assert join(list(request.values())[-1], key) == join(items, key)
 
     run()
+
+
+def test_a_mark_for_the_cache_that_moves_on_is_not_left_behind_too_often() -> None:
+    """A host marks its newest message alone; the log has each as it was when it was written."""
+    memory, history = Memory(), list[Item]()
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    for number in range(8):
+        asked = {"type": "text", "text": f"Question {number}?"}
+        marked = {"role": "user", "content": [asked | {"cache_control": {"type": "ephemeral"}}]}
+        memory.sync(anthropic.to_chat([*history, marked], system=system))
+        request = anthropic.from_chat(compose(memory, budget=PLENTY).messages)
+        check_anthropic(request)
+        assert request["messages"][-1] == marked
+        assert request["system"] == system
+        history += [{"role": "user", "content": [asked]}, {"role": "assistant", "content": f"Answer {number}."}]
+    prompt = compose(memory, budget=PLENTY).messages
+    for most in (0, 1, 3):
+        assert json.dumps(anthropic.from_chat(prompt, max_cache_breakpoints=most)).count("cache_control") == most
