@@ -195,10 +195,19 @@ def _read_json(text: str) -> list[NoteEdit]:
         if key not in ("changes", "add", "replace", "remove") or not isinstance(items, list):
             raise _malformed("its JSON has another form")
         for item in items:
+            if isinstance(item, str) and key != "changes" and (found := _read_text(key, item)):
+                edits += found
+                continue
             # A bare value is the text of an addition, or the number of a note.
             fields = item if isinstance(item, dict) else {"text" if key == "add" else "number": item}
             edits.append(_edit_of(fields if key == "changes" else {**fields, "op": key}))
     return edits
+
+
+def _read_text(op: str, text: str) -> list[NoteEdit]:
+    """Return the edits in a *text* that says what a line would say after its first word: ``[Done]: It was paid.``"""
+    first, _, more = text.partition("\n")
+    return [copy_with(one, text=f"{one.text}\n{more}") if more else one for one in _read_line(f"{op} {first}")]
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
