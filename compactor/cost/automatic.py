@@ -17,7 +17,7 @@ from .prices import Prices
 #: Settings that ask for the rule of the configuration: so many rounds, and then so many retained.
 RULE = frozenset({"threshold", "retain_recent", "token_ratio"})
 #: Share of the budget left for rounds at which a compaction is due at the latest.
-USED = 0.85
+USED = 0.95
 #: Share of the budget left for rounds that notes may take; minimum and maximum tokens of that; maximum tokens that are
 #: assumed of the first notes.
 TARGET_SHARE, MIN_TARGET, MAX_TARGET, FIRST_SUMMARY = 0.2, 600, 4_000, 500

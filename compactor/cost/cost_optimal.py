@@ -287,7 +287,7 @@ class CostOptimal(Trigger):
             self.prices.with_cold(view.usage.cold),
             style=style,
             calls=calls,
-            full=self._first_summary,
+            target=self._config.target_tokens,
             takes_changes=view.work.takes_changes,
         )
         waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.due_end(self._config) - view.end, 1)
@@ -329,8 +329,9 @@ class CostOptimal(Trigger):
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, mark = self._decide(view, grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
         if reason == "growing" and grown >= self._least:
-            # What was bought for *price* at best is worth so much less now, and a cold prompt need not read it.
-            early = (1 - grown / best) ** 2 * price
+            # What was bought for *price* is worth so much less now, and a cold prompt need not read it.
+            later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
+            early = (1 - grown / later) * (1 - grown * later / best**2) * price
             if likely_cold and early <= likely_cold * price_of_beginning(prices, sizes, grown):
                 reason = "pause" if repaid else "ends_soon"
         else:

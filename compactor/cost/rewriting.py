@@ -14,11 +14,14 @@ Form = Literal["changes", "addition", "full"]
 
 #: Assumed length of changes until the first ones come, as a share of all notes.
 FIRST_CHANGES = 0.25
+#: Assumed tokens of all notes until they were written once, unless fewer are requested.
+DEFAULT_NOTES = 500
 #: One compaction in at least and at most this many writes all notes anew. Each time, their facts pass through the model
 #: once more.
 MIN_PERIOD, MAX_PERIOD = 2, 16
-#: Assumed compactions from one writing of all notes to the next, where nothing was weighed.
-USUAL_PERIOD = 4
+#: Share of ``target_tokens`` requested for notes written in full, which leaves room for others; and the share of that
+#: for notes on the new rounds alone.
+WRITTEN_SHARE, ADDITION_SHARE = 0.6, 0.25
 #: Key in ``extra`` of a compaction: how many summaries its rounds have passed through on average.
 PASSES = "passes"
 #: Notes may pass through so many summaries on average before only a lack of room makes the model write them anew.
@@ -45,27 +48,36 @@ def cost_of_period(period: int, each: float, full: float, output: float, stay_pr
     return output * (full + (period - 1) * each) / period + stay_price * (full + each * (period - 1) / 2)
 
 
-def choose_form(
-    experience: Experience, prices: Prices, *, style: Style, calls: float, full: float, takes_changes: bool
-) -> FormChoice:
-    """Return the cheapest way to write the next notes.
+def length_to_request(form: Form, target: int | None) -> int | None:
+    """Return how long an answer in that *form* is requested to be, in tokens, if *target* is for all notes."""
+    if target is None or form == "changes":
+        return target
+    return max(1, int(WRITTEN_SHARE * (ADDITION_SHARE if form == "addition" else 1) * target))
 
-    *calls* is how often the agent's model reads the notes until the next compaction. *full* is the length of all notes
-    in tokens; a measured length replaces it. Each option is priced as if it went on for ever: longer notes cost more
-    in each prompt and each request, and all notes cost more output.
+
+def choose_form(
+    experience: Experience, prices: Prices, *, style: Style, calls: float, target: int | None, takes_changes: bool
+) -> FormChoice:
+    """Return the cheapest way to write the next notes, which are to have *target* tokens.
+
+    *calls* is how often the agent's model reads the notes until the next compaction. What is known of the model's
+    answers says how long the next ones will be; else the length to request. Each option is priced as if it went on for
+    ever: longer notes cost more in each prompt and each request, and all notes cost more output.
     """
-    full = experience.full or full
+    full = experience.full or min(length_to_request("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
     changes = experience.changes if experience.changes is not None else FIRST_CHANGES * full
     asks_for_changes = takes_changes and experience.keeps_form
-    # An addition replaces nothing: one short one, after changes that were refused, is no reason to keep to it.
-    addition = full if asks_for_changes else experience.addition or full
+    addition = experience.addition or min(length_to_request("addition", target) or full, full)
+    # An addition replaces nothing, so changes are tried first. Behind the agent's prompt, a model would tell again what
+    # stands there.
+    may_add = style == "separate" and not (asks_for_changes and experience.changes is None)
     stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     options: list[tuple[float, Form, int]] = []
     for period in range(MIN_PERIOD, MAX_PERIOD + 1):
         if asks_for_changes:
             options.append((cost_of_period(period, changes, full, output, stay_price + read), "changes", period))
-        if style == "separate":  # behind the agent's prompt, a model would tell again what stands there
+        if may_add:
             options.append(
                 (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
             )

@@ -20,7 +20,7 @@ from prompts import ABOVE, contract
 
 from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
-from ..cost.rewriting import MAX_PASSES, PASSES, USUAL_PERIOD, Form, choose_form
+from ..cost.rewriting import MAX_PASSES, PASSES, Form, choose_form, length_to_request
 from ..errors import SummaryRejected
 from ..notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
 from ..prompt.groups import Message
@@ -36,16 +36,14 @@ from .note_edits import SCHEMA, apply_edits, is_edits, parse_edits
 WRITTEN_TOKENS = "written_tokens"
 #: Key in ``extra``: compactions since then.
 WRITTEN_AGO = "written_ago"
-#: Share of ``target_tokens`` requested for notes written in full; the rest is room for edits. They are written in full
-#: again only if they exceed both the whole target and this multiple of their last full length: some cannot be shorter.
-WRITTEN_SHARE, GROWTH = 0.6, 1.25
-#: Notes whose facts have passed through many summaries may have this multiple of ``target_tokens`` if lists of changes
-#: are short beside the target: another summary would lose more than longer notes cost. Long ones fill the room at once.
-STRETCH, SHORT_CHANGES = 1.5, 0.3
+#: Notes are written in full again only if they exceed both the whole target and this multiple of their last full
+#: length: some cannot be shorter.
+GROWTH = 1.25
+#: Notes whose facts have passed through many summaries may have this multiple of ``target_tokens``: another summary
+#: would lose more than longer notes cost.
+STRETCH = 1.5
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
-#: Assumed tokens of notes that nothing is known of.
-DEFAULT_NOTES = 500
 
 
 def compact_notes(view: View) -> Iterator[CompactedMessage]:
@@ -88,10 +86,8 @@ class NotesQuestion(SummaryQuestion):
         most: float = config.target_tokens or int(UNASKED_SHARE * config.summarizer_input_tokens)
         if isinstance(written, int):
             most = max(most, GROWTH * written)
-        target, changes = config.target_tokens or 0, self.work.experience.changes
-        is_short = changes is not None and changes <= SHORT_CHANGES * target
-        if is_short and previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
-            most = max(most, STRETCH * target)
+        if previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
+            most = max(most, STRETCH * (config.target_tokens or 0))
         return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
 
     def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:
@@ -103,18 +99,21 @@ class NotesQuestion(SummaryQuestion):
             return "full"
         prices = self.work.prices if isinstance(self.work.prices, Prices) else Prices()
         experience = self.work.experience
+        takes_changes = self.work.takes_changes and not refused
         choice = choose_form(
             experience,
             prices.with_cold(view.usage.cold),
             style=style,
             calls=max(view.calls_behind(view.end), 1),
-            full=min(self._target(self.target_tokens, edits=False) or DEFAULT_NOTES, DEFAULT_NOTES),
-            takes_changes=self.work.takes_changes and not refused,
+            target=self.target_tokens,
+            takes_changes=takes_changes,
         )
         form = choice.form
         longest = view.ledger.count(previous.summary) + (experience.addition or experience.full or 0)
         if form == "addition" and self.target_tokens and longest > MAX_OVER_TARGET * self.target_tokens:
-            return "full"  # or it would be refused
+            if not (takes_changes and experience.keeps_form):
+                return "full"
+            form = "changes"  # the addition would be refused
         if previous.extra.get(WRITTEN_AGO, 0) + 1 < choice.period:
             return form
         if _count_passes(batch, "full") <= MAX_PASSES:
@@ -139,9 +138,7 @@ class NotesQuestion(SummaryQuestion):
             parse = partial(parse_notes, notes, self.order, span, refuses_edits=bool(notes))
             # The numbers of the notes are not among what a new text has to keep.
             source = copy_with(source, previous="\n".join(note.text for note in notes))
-        target, continued = self._target(request.target_tokens, edits=edits), None
-        if form == "addition" and target is not None:
-            target = max(1, target // USUAL_PERIOD)
+        target, continued = self._target(request.target_tokens, form), None
         if go_on is not None and may_continue and form != "addition":
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
@@ -178,11 +175,9 @@ class NotesQuestion(SummaryQuestion):
             read_notes(previous.summary, (previous.start_index, previous.last_round)), self.order
         )
 
-    def _target(self, target: int | None, *, edits: bool) -> int | None:
+    def _target(self, target: int | None, form: Form) -> int | None:
         """Return the length to request. The check for oversized answers uses the whole *target*."""
-        if target is None or edits or self.work.deterministic:
-            return target
-        return max(1, int(WRITTEN_SHARE * target))
+        return target if self.work.deterministic else length_to_request(form, target)
 
     def _messages(self, view: View, text: str, said: str | None, target: int | None, *, edits: bool) -> list[Message]:
         """Return the messages that ask for notes of *target* tokens, or with *edits* for edits of the notes *said*."""
@@ -191,7 +186,8 @@ class NotesQuestion(SummaryQuestion):
         return _contract(message["content"], edits=edits)
 
     def _room(self, view: View, said: str | None, *, edits: bool) -> int:
-        empty = self._messages(view, Step().text, said, self._target(self.target_tokens, edits=edits), edits=edits)
+        target = self._target(self.target_tokens, "changes" if edits else "full")
+        empty = self._messages(view, Step().text, said, target, edits=edits)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
 

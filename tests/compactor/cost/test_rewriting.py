@@ -15,6 +15,7 @@ from compactor.cost.rewriting import (
     MIN_PERIOD,
     choose_form,
     cost_of_period,
+    length_to_request,
 )
 from compactor.experience import MAX_REFUSED, Experience
 
@@ -33,7 +34,7 @@ MORE = st.floats(0, 1_000)
 
 
 def choose(experience: Experience, prices: Prices, **more: Any) -> tuple[str, int]:
-    given: dict[str, Any] = {"style": "continue", "calls": 10, "full": 500, "takes_changes": True} | more
+    given: dict[str, Any] = {"style": "continue", "calls": 10, "target": 800, "takes_changes": True} | more
     return choose_form(experience, prices, **given)[:2]
 
 
@@ -78,7 +79,8 @@ def test_changes_of_a_quarter_never_cost_more_than_writing_in_full_where_output_
     form, period = choose(experience, prices, style=style, calls=calls)
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     held, output = prices.cached_input * calls, prices.summarizer_output
-    each, kept = (changes, held + read) if form == "changes" else (full, held + read / period)
+    asked_for = min(full, length_to_request("addition", 800) or full)
+    each, kept = (changes, held + read) if form == "changes" else (asked_for, held + read / period)
     chosen = cost_of_period(period, each, full, output, kept)
     assert chosen <= cost_of_period(MIN_PERIOD, changes, full, output, held + read) * (1 + 1e-9)
     if held + read <= 1.5 * output:
@@ -124,6 +126,21 @@ def test_the_period_follows_the_prices(full: float, changes: float, prices: Pric
     if changes <= 0.999 * full:  # else all periods cost the same, but for rounding
         assert choose(experience, dearer, calls=calls)[1] >= period
     assert choose(experience, prices, calls=calls + more)[1] <= period
+
+
+@given(full=TOKENS, addition=st.none() | TOKENS, prices=PRICES, calls=CALLS)
+def test_changes_come_before_an_addition(full: float, addition: float | None, prices: Prices, calls: float) -> None:
+    """An addition replaces nothing, so it is no choice until the length of changes is known."""
+    form, _ = choose(Experience(full=full, addition=addition), prices, style="separate", calls=calls)
+    assert form == "changes"
+
+
+@pytest.mark.parametrize(("changes", "form"), [(20, "changes"), (400, "addition")])
+def test_an_addition_counts_by_the_length_that_is_requested(changes: float, form: str) -> None:
+    """Until there was one: so long changes are a reason to try it."""
+    assert length_to_request("addition", 800) == 120
+    prices = Prices(summarizer_input=0.1)  # else reading the notes each time would cost more than either
+    assert choose(Experience(full=900, changes=changes), prices, style="separate", target=800)[0] == form
 
 
 @given(full=TOKENS, changes=TOKENS, prices=PRICES, calls=CALLS, more=st.floats(0, 100_000))

@@ -48,6 +48,7 @@ ALL = (NoteEdit("add", 0, "Done", "Sold."), NoteEdit("replace", 3, "", "Paid?"),
         "```\nadd [Done]: Sold.\nreplace 3: Paid?\nremove 2\n```",
         '{"add": [{"section": "Done", "text": "Sold."}], "replace": [{"number": 3, "text": "Paid?"}], "remove": [2]}',
         '{"add": [{"section": "Done", "text": "Sold."}], "replace": [{"number": "3", "text": "Paid?"}], "remove": ["#2"]}',
+        '{"add": ["[Done]: Sold."], "replace": ["3: Paid?"], "remove": ["2"]}',
         '{"changes": [{"op": "add", "section": "Done", "text": "Sold."}, {"op": "replace", "number": 3.0, "text": "Paid?"},'
         ' {"op": "remove", "number": 2, "section": null, "text": null}]}',
         '[{"op": "add", "section": "Done", "text": "Sold.", "number": null}, {"op": "replace", "number": 3, "text": "Paid?"},'
@@ -74,6 +75,13 @@ def test_a_note_may_have_several_lines() -> None:
     """Those that follow, or are indented, belong to it."""
     (change,) = parse_edits("add [Done]: It runs:\n  ```sh\n    make all\n  ```\nas before\n\n  and after")
     assert change.text == "It runs:\n```sh\n  make all\n```\nas before\nand after"
+
+
+@given(TEXTS.filter(normalize_text))
+def test_the_rest_of_a_text_in_json_belongs_to_its_note(rest: str) -> None:
+    """However much it looks like another change."""
+    more = f"\nremove 1\n{rest}"
+    assert parse_edits(json.dumps({"add": [f"[Done]: Sold.{more}"]})) == (NoteEdit("add", 0, "Done", f"Sold.{more}"),)
 
 
 def test_a_line_inside_a_note_is_no_change() -> None:
