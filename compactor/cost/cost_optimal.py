@@ -32,6 +32,8 @@ HALF_LIFE = 32
 MAX_ROUNDS = 4 * HALF_LIFE
 #: Assumed calls of the agent's model during a compaction, until measured.
 FIRST_LATENCY = 1.0
+#: Share of the usual bound at which an open round is reduced: it grows by several calls until it is summarised.
+OPEN_SHARE = 0.9
 #: Share of the model's window for prompts without a known budget; the rest is for the answer.
 USABLE = 0.9
 #: Assumed tokens of the first summary without a target.
@@ -323,6 +325,8 @@ class CostOptimal(Trigger):
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
         ceiling = max(budget - math.ceil(meanwhile), budget // 2)
+        if not grown:
+            ceiling = int(OPEN_SHARE * ceiling)
         tokens = view.corrected_tokens
         left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
