@@ -325,13 +325,11 @@ class CostOptimal(Trigger):
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
         ceiling = max(budget - math.ceil(meanwhile), budget // 2)
-        if not grown:
-            ceiling = int(OPEN_SHARE * ceiling)
         tokens = view.corrected_tokens
         left = self._calls_left(view) if callable(self._calls_left) else self._calls_left
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
-        reason, mark = self._decide(view, grown, best, ceiling if tokens >= ceiling else None, repaid=repaid)
+        reason, mark = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
         if reason == "growing" and grown >= self._least:
             # What was bought for *price* is worth so much less now, and a cold prompt need not read it.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
@@ -374,13 +372,14 @@ class CostOptimal(Trigger):
         return most.tail_tokens >= self._least or most.tokens >= budget // 2
 
     def _decide(
-        self, view: View, grown: int, best: float, passed: int | None, *, repaid: bool
+        self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool
     ) -> tuple[Why, int | None]:
-        """Return why it is due or not, and ``Verdict.mark``; *passed* is the ceiling if the prompt has reached it."""
-        if passed is not None and (
-            view.due_end(self._config, passed) > view.end or measure_open(view) >= max(self._least, 1)
-        ):
-            return "budget", passed
+        """Return why it is due or not, and ``Verdict.mark``."""
+        if tokens >= ceiling and view.due_end(self._config, ceiling) > view.end:
+            return "budget", ceiling
+        for_open = ceiling if grown else int(OPEN_SHARE * ceiling)
+        if tokens >= for_open and measure_open(view) >= max(self._least, 1):
+            return "budget", for_open
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
         if chosen.is_due:
             return "chosen", chosen.mark
