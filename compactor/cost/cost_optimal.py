@@ -348,7 +348,7 @@ class CostOptimal(Trigger):
             grown=grown,
             best=best if best < math.inf else None,
             floor=self._least,
-            ceiling=ceiling,
+            ceiling=mark or ceiling if reason == "budget" else ceiling,
             tokens=tokens,
             per_call=sizes.per_call,
             system=round(sizes.system),
