@@ -265,7 +265,7 @@ class ContextCompactor:
         one."""
         import asyncio
 
-        self._coroutines.host = asyncio.get_running_loop()
+        self._coroutines.enter(asyncio.get_running_loop())
         self.start()
         return self
 

@@ -58,6 +58,14 @@ class Coroutines:
     #: The loop of a host that entered the compactor with ``async with``.
     host: AbstractEventLoop | None = None
 
+    def enter(self, loop: AbstractEventLoop) -> None:
+        """Run coroutines on the host's *loop* from now on; not in a forked child, where it does not run."""
+        self.host = loop
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self.host = None
+
     def refuse_to_block(self, name: str) -> None:
         """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""
         import asyncio

@@ -356,7 +356,8 @@ class Sessions:
             for role in self._roles
         }
         for compactor in compactors.values():
-            compactor._coroutines.host = self._loop
+            if self._loop is not None:
+                compactor._coroutines.enter(self._loop)
             compactor.start()
         return Session(memory, compactors, self.budget)
 

@@ -166,6 +166,41 @@ def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
 
 
 @forks
+def test_a_forked_child_runs_coroutines_on_a_loop_of_its_own() -> None:
+    """Neither the host's loop nor the shared one runs there."""
+    assert run(
+        """
+        import asyncio
+
+        async def later(request):
+            await asyncio.sleep(0)
+            return PRICES
+
+        def in_child(compactor):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    code = 0 if compactor.compact_now(SOON).end_index == 9 else 2
+                finally:
+                    os._exit(code)
+            print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        shared = ContextCompactor.for_role(memory_of(12), ROLE, CONFIG, later)
+        assert ContextCompactor.for_role(memory_of(9), ROLE, CONFIG, later).compact_now(SOON)
+        in_child(shared)
+
+        async def host():
+            seldom = CompactorConfig(threshold=50, retain_recent=3)
+            async with ContextCompactor.for_role(memory_of(12), ROLE, seldom, later) as compactor:
+                await asyncio.to_thread(in_child, compactor)
+
+        asyncio.run(host())
+        """
+    ) == ["child 0", "child 0"]
+
+
+@forks
 def test_a_back_off_works_in_a_forked_child() -> None:
     """It has a timer thread of its own."""
     assert run(
