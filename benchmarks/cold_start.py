@@ -27,6 +27,7 @@ NAMES = "from compactor import CompactorConfig, ContextCompactor, Memory, Prompt
 ROWS = {
     f"`{LIBRARIES}`": ("", LIBRARIES),
     "`import pydantic`, and one model": ("", "import pydantic; type('Model', (pydantic.BaseModel,), {})"),
+    "`import compactor`": ("", "import compactor"),
     f"`{NAMES}`": ("", NAMES),
     "the first prompt, of two messages": (
         "from compactor import Memory, compose; memory = Memory();"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.long_session import text
 from compactor import CompactorConfig, ContextCompactor, Limits, Skip, SummaryRequest
@@ -276,24 +276,40 @@ def print_long(rounds: int) -> None:
     print("| a session in memory | text | memory | memory / text | full collection | reading an old round |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, results in (("chat", False), ("with results of 2 to 10 KB", True)):
-        rng, memory, said = random.Random(7), Memory(), 0
-        for message in talk(rng, 10, results=results):  # what is loaded once belongs to no session
-            memory.append(message)
-        memory, before = Memory(), resident()
-        for message in talk(rng, rounds // 5 if results else rounds, results=results):
-            said += len(str(message["content"]).encode())
-            memory.append(message)
-        held = resident() - before
-        old, collections = memory.conversation.rounds, []
-        for _ in range(5):
-            began = time.process_time()
-            gc.collect()
-            collections.append(time.process_time() - began)
+        long = measure_long(rounds // 5 if results else rounds, results=results)
+        sizes = f"{long.said / 2**20:.1f} MiB | {long.held / 2**20:.1f} MiB | {long.held / long.said:.2f}"
+        took = f"{long.collection * 1e3:.0f} ms | {long.read * 1e6:.0f} µs"
+        print(f"| {name}, {long.rounds:,} rounds | {sizes} | {took} |")
+
+
+class Long(NamedTuple):
+    """A long session in memory: its text and what it takes, in bytes; in seconds, a full collection and the reading of
+    an old round."""
+
+    rounds: int
+    said: int
+    held: int
+    collection: float
+    read: float
+
+
+def measure_long(rounds: int, *, results: bool) -> Long:
+    rng, memory, said = random.Random(7), Memory(), 0
+    for message in talk(rng, 10, results=results):  # what is loaded once belongs to no session
+        memory.append(message)
+    memory, before = Memory(), resident()
+    for message in talk(rng, rounds, results=results):
+        said += len(str(message["content"]).encode())
+        memory.append(message)
+    held = resident() - before
+    old, collections = memory.conversation.rounds, []
+    for _ in range(5):
         began = time.process_time()
-        assert all(round_.post_list for round_ in old)
-        read, collection = (time.process_time() - began) / len(old), min(collections)
-        sizes = f"{said / 2**20:.1f} MiB | {held / 2**20:.1f} MiB | {held / said:.2f}"
-        print(f"| {name}, {len(old):,} rounds | {sizes} | {collection * 1e3:.0f} ms | {read * 1e6:.0f} µs |")
+        gc.collect()
+        collections.append(time.process_time() - began)
+    began = time.process_time()
+    assert all(round_.post_list for round_ in old)
+    return Long(len(old), said, held, min(collections), (time.process_time() - began) / len(old))
 
 
 def talk(rng: random.Random, rounds: int, *, results: bool) -> Iterator[dict[str, Any]]:

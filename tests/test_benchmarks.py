@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import durable_append, opening
+import compactor
+from benchmarks import aims, durable_append, opening
 from benchmarks.long_session import ROLE, build, entries_of
 from benchmarks.sessions import Plain
 from compactor import ContextCompactor, compose
@@ -118,3 +119,32 @@ def test_a_row_of_opening_is_a_process_of_its_own(
     assert traced == f"{found['traced']:.1f}"
     with pytest.raises(AssertionError, match="there is a session of 30"):
         opening.main([*arguments, "--rounds", "31"])
+
+
+def test_figures_of_aims_come_from_a_process_of_each_checkout() -> None:
+    """With that checkout's packages; what it cannot measure is left out."""
+    code = "import compactor, pathlib; figures = [len(compactor.__all__), 1.5]"
+
+    assert aims.run(code, aims.ROOT) == [len(compactor.__all__), 1.5]
+    assert aims.run("import nothing_of_ours", aims.ROOT) == []
+
+
+def test_the_table_of_aims_shows_medians_of_each_checkout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A cell that nothing was measured for stays empty."""
+    taken = iter([9.0, 1.0, 2.0])
+    row = "a turn behind 30 ms of pause, p99"
+    (tmp_path / "compactor").mkdir()
+    monkeypatch.setattr(aims, "figures_of", lambda tree: [(row, next(taken))] if tree == aims.ROOT else [])
+
+    aims.main(["--times", "3", "--tree", str(tmp_path)])
+
+    printed = {cells[0]: cells[1:] for cells in rows_of(capsys.readouterr().out)}
+    assert printed.pop(row) == ["< 1 ms of CPU", "2", ""]
+    assert all(cells[1:] == ["", ""] for cells in printed.values())
+    for code in aims.WARM:
+        compile(code, "aims", "exec")
+    with pytest.raises(SystemExit):
+        aims.main(["--tree", str(tmp_path / "docs")])
+    assert "is no checkout" in capsys.readouterr().err
