@@ -39,10 +39,12 @@ from memory.stores.contract import (
     StoreContract,
 )
 
+from .integrations.contract import AdapterContract
 from .summarizers.base import Summary, SummaryRequest
 from .summarizers.content import find_telling_terms
 
 __all__ = [
+    "AdapterContract",
     "DurableStoreContract",
     "ErasingStoreContract",
     "FakeClock",

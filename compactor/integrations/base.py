@@ -13,6 +13,7 @@ from memory.messages import SYSTEM
 
 from ..compose import Prompt
 from ..sessions import Session, Sessions
+from ..summarizers.chat_models import from_chat_model
 
 Item = TypeVar("Item")
 Message = Mapping[str, Any]
@@ -56,11 +57,13 @@ class Conversations(Generic[Item]):
         raise NotImplementedError
 
     def sessions(self, model: object | None = None) -> Sessions:
-        """Return the sessions. The first call makes them; *model* is the summarizer if none was given."""
+        """Return the sessions. The first call makes them; the agent's *model* summarizes if no summarizer was given."""
         with self._lock:
             if self._sessions is None:
-                chosen = self._summarizer if self._summarizer is not None else model
-                self._sessions = Sessions(self._store, summarizer=chosen, **self._options)
+                chosen = self._summarizer
+                if chosen is None and model is not None:
+                    chosen = from_chat_model(model)
+                self._sessions = Sessions(self._store, summarizer=chosen, budget=self.budget, **self._options)
             return self._sessions
 
     def fit(

@@ -49,7 +49,7 @@ class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
         info = getattr(request.runtime, "execution_info", None)
         system = request.system_message.text if request.system_message is not None else None
         tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
-        options = {"system": system, "tools": tools}
+        options = {"model": request.model, "system": system, "tools": tools}
         return getattr(info, "thread_id", None) or self._session_id, options
 
 

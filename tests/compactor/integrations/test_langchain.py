@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,26 +12,20 @@ import pytest
 pytest.importorskip("langchain", reason="the extra `langchain` is not installed")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import wrap_tool_call
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from compactor import ExtractiveSummarizer
+from compactor.integrations import contract
 from compactor.integrations.langchain import Compaction
-
-
-@tool
-def look(row: int) -> str:
-    """Look up a row."""
-    return f"row {row} " + "word " * 60
+from compactor.testing import AdapterContract
 
 
 class Scripted(BaseChatModel):
-    """Calls two tools for each question, then answers."""
-
-    seen: list[list[BaseMessage]]
+    seen: Any  # a list, which pydantic would copy
 
     @property
     def _llm_type(self) -> str:
@@ -38,32 +35,95 @@ class Scripted(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **_options: Any) -> ChatResult:
-        self.seen.append(messages)
-        calls = [{"name": "look", "args": {"row": row}, "id": f"c{len(self.seen)}-{row}"} for row in range(2)]
-        is_asked = messages[-1].type == "human"
-        message = AIMessage(
-            content="" if is_asked else f"answer {len(self.seen)}", tool_calls=calls if is_asked else []
-        )
+        shown = [message for message in messages if message.type != "system"]
+        self.seen.append(shown)
+        at = max(place for place, message in enumerate(shown) if message.type == "human")
+        reply = contract.answer(str(shown[at].content), len(shown) - at - 1)
+        calls = [
+            {"name": name, "args": {"row": row}, "id": f"c{len(self.seen)}-{place}"}
+            for place, (name, row) in enumerate(reply.calls)
+        ]
+        message = AIMessage(content=reply.text, tool_calls=calls)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
+    async def _astream(self, messages: list[BaseMessage], *args: Any, **_options: Any) -> AsyncIterator[Any]:
+        message = self._generate(messages).generations[0].message
+        chunks = [
+            {"name": call["name"], "args": json.dumps(call["args"]), "id": call["id"], "index": place}
+            for place, call in enumerate(message.tool_calls)
+        ]
+        yield ChatGenerationChunk(message=AIMessageChunk(content=message.content, tool_call_chunks=chunks))
 
-def test_the_graph_keeps_everything_and_the_model_reads_what_fits() -> None:
-    model = Scripted(seen=[])
-    with Compaction(budget=3_000, summarizer=ExtractiveSummarizer()) as compaction:
-        agent = create_agent(
-            model, [look], middleware=[compaction], system_prompt="Be brief.", checkpointer=InMemorySaver()
+
+@wrap_tool_call
+async def tell_failures(request: Any, handler: Any) -> Any:
+    try:
+        return await handler(request)
+    except ValueError as error:
+        return ToolMessage(content=str(error), tool_call_id=request.tool_call["id"], status="error")
+
+
+class Host:
+    def __init__(self, compaction: Compaction | None, saver: InMemorySaver) -> None:
+        self.seen: list[list[BaseMessage]] = []
+        self.saver = saver
+        middleware = [tell_failures, *([compaction] if compaction is not None else [])]
+        self._agent = create_agent(
+            Scripted(seen=self.seen),
+            [tool(contract.look), tool(contract.fail)],
+            system_prompt="Be brief.",
+            middleware=middleware,
+            checkpointer=saver,
         )
-        for number in range(25):
-            done = agent.invoke(
-                {"messages": [{"role": "user", "content": f"question {number}"}]},
-                {"configurable": {"thread_id": "t1"}},
-            )
 
-    system, *shown = model.seen[-1]
-    assert len(done["messages"]) == 125
-    assert str(system.content).startswith("Be brief.")
-    assert len(shown) < 60
-    kept = {id(message) for message in done["messages"]}
-    assert sum(id(message) in kept for message in shown) > len(shown) // 2
-    waiting = [call["id"] for message in shown for call in getattr(message, "tool_calls", ())]
-    assert [message.tool_call_id for message in shown if message.type == "tool"] == waiting
+    async def say(self, session: str, text: str) -> str:
+        done = await self._agent.ainvoke(_asked(text), _config(session))
+        return str(done["messages"][-1].content)
+
+    async def stream(self, session: str, text: str) -> str:
+        said = [part async for part, _ in self._agent.astream(_asked(text), _config(session), stream_mode="messages")]
+        return "".join(str(part.content) for part in said if isinstance(part, AIMessageChunk))
+
+    async def history(self, session: str) -> Sequence[BaseMessage]:
+        state = await self._agent.aget_state(_config(session))
+        return list(state.values["messages"])
+
+    async def go_back(self, session: str, turns: int) -> None:
+        states = [state async for state in self._agent.aget_state_history(_config(session))]
+        wanted = len([message for message in states[0].values["messages"] if message.type == "human"]) - turns
+        for state in states:  # newest first
+            asked = [message for message in state.values["messages"] if message.type == "human"]
+            if len(asked) == wanted and not state.next:
+                await self._agent.aupdate_state(state.config, {"messages": []})
+                return
+        raise AssertionError("no checkpoint has so many turns")
+
+    def text_of(self, message: BaseMessage) -> str:
+        calls = [f"{call['name']} {call['args']}" for call in getattr(message, "tool_calls", ())]
+        return " ".join([str(message.text), *calls])
+
+    def pair(self, message: BaseMessage) -> tuple[list[str], list[str]]:
+        calls = [str(call["id"]) for call in getattr(message, "tool_calls", ())]
+        return calls, [message.tool_call_id] if isinstance(message, ToolMessage) else []
+
+
+def _asked(text: str) -> Any:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _config(session: str) -> Any:
+    return {"configurable": {"thread_id": session}}
+
+
+class TestLangChain(AdapterContract):
+    gives_own_objects = False  # the checkpointer gives equal ones after each turn
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._path = tmp_path
+
+    def make_host(self, compaction: Any, before: Any = None) -> Host:
+        return Host(compaction, before.saver if before is not None else InMemorySaver())
+
+    def make_compaction(self, **options: Any) -> Compaction:
+        return Compaction(**options)

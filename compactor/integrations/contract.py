@@ -1,0 +1,282 @@
+"""The promises of an adapter, as a pytest class: subclass it in the test suite of your own adapter.
+
+Nothing here imports pytest or a framework. The model is scripted: ``answer`` says what it replies, and what its tools
+return, to the words that a request ends with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from structlog.testing import capture_logs
+
+from ..summarizers.base import SummaryRequest
+from ..summarizers.extractive import ExtractiveSummarizer
+from .base import Conversations
+
+#: Turns of a conversation, the tokens that its prompts may take, and messages that the model may see of it at most.
+TURNS, BUDGET, MAX_SEEN = 25, 1_200, 30
+#: Seconds in which a summary must be there.
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the scripted model says: a text, or calls of tools, as name and row."""
+
+    text: str = ""
+    calls: tuple[tuple[str, int], ...] = ()
+
+
+def answer(question: str, results: int) -> Reply:
+    """Return what the model replies to the user's newest *question*, after so many *results* of tools in this turn.
+
+    ``two`` in the question asks for two calls at once, ``fails`` for a call that fails; every other one for none.
+    """
+    if not results and "two" in question:
+        return Reply(calls=(("look", 1), ("look", 2)))
+    if not results and "fails" in question:
+        return Reply(calls=(("fail", 1),))
+    return Reply(f"answer to {question}")
+
+
+def look(row: int) -> str:
+    """Look up a row."""
+    return f"row {row} of the table: " + "word " * 100
+
+
+def fail(row: int) -> str:
+    """Look up a row that is not there."""
+    raise ValueError(f"there is no row {row}")
+
+
+class Host(Protocol):
+    """A small application of the framework: an agent whose model follows ``answer``, with the tools above."""
+
+    #: The requests that the model got, oldest first: each with the framework's own messages, system messages left out.
+    seen: list[Sequence[Any]]
+
+    async def say(self, session: str, text: str) -> str:
+        """Return the agent's answer to the user's *text*."""
+
+    async def stream(self, session: str, text: str) -> str:
+        """Return the agent's answer, read as a stream."""
+
+    async def history(self, session: str) -> Sequence[Any]:
+        """Return the messages that the framework keeps, as it keeps them."""
+
+    async def go_back(self, session: str, turns: int) -> None:
+        """Go on from before the newest *turns*, as the framework's users do."""
+
+    def text_of(self, message: Any) -> str:
+        """Return all that a message says, calls and results included, but no ids."""
+
+    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+        """Return the ids of the calls in a message, and of the calls that it answers."""
+
+
+class AdapterContract:
+    """Implement ``make_host`` and give the adapter a ``_path`` (pytest's ``tmp_path``)."""
+
+    _path: Path
+    #: Whether the framework gives an adapter the objects that it keeps, and not copies.
+    gives_own_objects = True
+
+    def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
+        """Return an application whose model calls go through *compaction*, or as they are. *before*: one on whose
+        persistence it goes on, after a restart."""
+        raise NotImplementedError
+
+    def make_compaction(self, **options: Any) -> Conversations[Any]:
+        """Return the adapter's ``Compaction`` with these arguments."""
+        raise NotImplementedError
+
+    # What follows is tested.
+
+    def test_the_agent_says_the_same_and_reads_less(self) -> None:
+        """Tools, parallel and failing calls; the framework's history stays whole."""
+        asyncio.run(self._compare(stream=False))
+
+    def test_a_stream_says_the_same(self) -> None:
+        asyncio.run(self._compare(stream=True))
+
+    async def _compare(self, *, stream: bool) -> None:
+        plain = self.make_host(None)
+        with self._compaction() as compaction:
+            host = self.make_host(compaction)
+            for number in range(TURNS):
+                said = [await (one.stream if stream else one.say)("s", ask(number)) for one in (plain, host)]
+                assert said[0] == said[1], f"turn {number}"
+                await _settle(compaction, "s")
+        kept, whole = await host.history("s"), await plain.history("s")
+        assert list(map(host.text_of, kept)) == list(map(plain.text_of, whole)), "the framework's history has changed"
+        newest = host.seen[-1]
+        assert len(newest) < MAX_SEEN, f"the model saw {len(newest)} messages"
+        assert _length(host, newest) < _length(plain, plain.seen[-1]) / 2
+        for seen in host.seen:
+            _check_pairs(host, seen)
+
+    def test_what_is_shown_whole_is_the_frameworks_own(self) -> None:
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(TURNS):
+                    await host.say("s", ask(number))
+                    await _settle(compaction, "s")
+                kept = await host.history("s")
+            newest = host.seen[-1]
+            assert newest
+            if self.gives_own_objects:
+                own = {id(message) for message in kept}
+                shown = [message for message in newest if id(message) in own]
+            else:
+                shown = [message for message in newest if any(message == one for one in kept)]
+            said = set(map(host.text_of, kept))
+            assert len(shown) == sum(host.text_of(message) in said for message in newest) > 0
+
+        asyncio.run(run())
+
+    def test_sessions_are_apart(self) -> None:
+        """Twenty at once."""
+
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+
+                async def talk(number: int) -> None:
+                    for turn in range(5):
+                        await host.say(f"s{number}", f"two questions {turn} of guest{number:02}")
+
+                await asyncio.gather(*map(talk, range(20)))
+                for number in range(20):
+                    with compaction.sessions().open(f"s{number}") as session:
+                        said = json.dumps(session.memory.messages())
+                    assert {f"guest{one:02}" for one in range(20) if f"guest{one:02}" in said} == {f"guest{number:02}"}
+            for seen in host.seen:
+                said = " ".join(map(host.text_of, seen))
+                assert sum(f"guest{one:02}" in said for one in range(20)) == 1
+
+        asyncio.run(run())
+
+    def test_a_restart_duplicates_nothing(self) -> None:
+        """On the framework's own persistence, with sessions in SQLite."""
+
+        async def run() -> None:
+            url = f"sqlite:///{(self._path / 'sessions.db').as_posix()}"
+            with self._compaction(store=url) as compaction:
+                host = self.make_host(compaction)
+                for number in range(6):
+                    await host.say("s", ask(number))
+            with self._compaction(store=url) as compaction:
+                again = self.make_host(compaction, host)
+                await again.say("s", ask(6))
+                await again.say("s", ask(7))
+                said = [again.text_of(message) for message in await again.history("s")]
+                with compaction.sessions().open("s") as session:
+                    log = json.dumps(session.memory.messages())
+            for number in range(8):
+                assert log.count(f'"{ask(number)}"') == 1, f"question {number}"
+                assert sum(text == ask(number) for text in said) == 1
+
+        asyncio.run(run())
+
+    def test_going_back_shows_no_word_of_what_was_undone(self) -> None:
+        """Back into rounds that a summary covers."""
+
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(TURNS):
+                    await host.say("s", ask(number, "undone" if number >= 5 else "kept"))
+                    await _settle(compaction, "s")
+                await host.go_back("s", TURNS - 5)
+                before = len(host.seen)
+                for number in range(TURNS, TURNS + 12):
+                    await host.say("s", ask(number))
+                    await _settle(compaction, "s")
+            for seen in host.seen[before:]:
+                assert "undone" not in " ".join(map(host.text_of, seen))
+
+        asyncio.run(run())
+
+    def test_a_summarizer_that_fails_changes_nothing_for_the_agent(self) -> None:
+        async def run() -> None:
+            plain = self.make_host(None)
+            with self.make_compaction(budget=BUDGET, summarizer=_refuse) as compaction:
+                host = self.make_host(compaction)
+                for number in range(TURNS):
+                    assert await host.say("s", ask(number)) == await plain.say("s", ask(number))
+            for seen in host.seen:
+                _check_pairs(host, seen)
+
+        asyncio.run(run())
+
+    def test_no_log_holds_what_was_said(self) -> None:
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(TURNS):
+                    await host.say("s", ask(number, "unmistakable"))
+
+        kept = _Kept()
+        logger = logging.getLogger()
+        logger.addHandler(kept)
+        level = logger.level
+        logger.setLevel(logging.INFO)
+        try:
+            with capture_logs() as events:
+                asyncio.run(run())
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(kept)
+        assert "unmistakable" not in repr(events) + "".join(kept.texts)
+
+    def _compaction(self, **options: Any) -> Conversations[Any]:
+        return self.make_compaction(budget=BUDGET, summarizer=ExtractiveSummarizer(), **options)
+
+
+def ask(number: int, word: str = "plain") -> str:
+    """Return the user's question of that *number*: every third asks for two tools, every fifth for one that fails."""
+    kind = "two rows" if number % 3 == 0 else "fails" if number % 5 == 0 else "nothing"
+    return f"Question {number:03}, {kind}, {word}."
+
+
+def _refuse(_request: SummaryRequest) -> str:
+    raise RuntimeError("no model answers")
+
+
+async def _settle(compaction: Conversations[Any], session_id: str) -> None:
+    """Wait until the compactor has looked at everything: tests alone do so."""
+    with compaction.sessions().open(session_id) as session:
+        await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
+
+
+def _length(host: Host, messages: Sequence[Any]) -> int:
+    return sum(len(host.text_of(message)) for message in messages)
+
+
+def _check_pairs(host: Host, messages: Sequence[Any]) -> None:
+    waiting: list[str] = []
+    for message in messages:
+        calls, answers = host.pair(message)
+        for one in answers:
+            assert one in waiting, "a result without its call"
+            waiting.remove(one)
+        assert calls or answers or not waiting, "a call without its result"
+        waiting += calls
+    assert not waiting, "a call without its result"
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())

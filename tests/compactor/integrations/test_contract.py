@@ -1,0 +1,127 @@
+"""The contract of adapters holds for a framework of a few lines, and fails where an adapter breaks a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.integrations import contract
+from compactor.integrations.base import Conversations, Group, Message
+from compactor.integrations.contract import Host, Reply
+from compactor.testing import AdapterContract
+
+
+class Compaction(Conversations[Message]):
+    """Of a framework whose messages are chat messages."""
+
+    def read(self, items: Sequence[Message]) -> Iterable[Group[Message]]:
+        return [Group([item], [item]) for item in items]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Message]:
+        return messages
+
+
+class Loop:
+    """The framework: lists of messages by session, and a loop over the model's calls."""
+
+    def __init__(self, compaction: Compaction | None, kept: dict[str, list[Message]]) -> None:
+        self.seen: list[Sequence[Message]] = []
+        self.kept = kept
+        self._compaction = compaction
+
+    async def say(self, session: str, text: str) -> str:
+        history = self.kept.setdefault(session, [])
+        history.append({"role": "user", "content": text})
+        for _step in range(3):
+            reply = await self._ask(session, history)
+            calls = [
+                {
+                    "id": f"{text}{place}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": f'{{"row": {row}}}'},
+                }
+                for place, (name, row) in enumerate(reply.calls)
+            ]
+            history.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
+            if not calls:
+                return reply.text
+            for call, (name, row) in zip(calls, reply.calls, strict=True):
+                result = contract.look(row) if name == "look" else "there is no such row"
+                history.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        raise AssertionError("no answer after three steps")
+
+    async def _ask(self, session: str, history: list[Message]) -> Reply:
+        shown: Sequence[Message] = list(history)
+        if self._compaction is not None:
+            _, shown = await self._compaction.afit(session, history, system="Be brief.")
+        self.seen.append(shown)
+        at = max(place for place, message in enumerate(shown) if message["role"] == "user")
+        return contract.answer(shown[at]["content"], len(shown) - at - 1)
+
+    async def stream(self, session: str, text: str) -> str:
+        return await self.say(session, text)
+
+    async def history(self, session: str) -> Sequence[Message]:
+        return self.kept[session]
+
+    async def go_back(self, session: str, turns: int) -> None:
+        asked = [place for place, message in enumerate(self.kept[session]) if message["role"] == "user"]
+        del self.kept[session][asked[-turns] :]
+
+    def text_of(self, message: Message) -> str:
+        return " ".join([message["content"], *(str(call["function"]) for call in message.get("tool_calls", ()))])
+
+    def pair(self, message: Message) -> tuple[list[str], list[str]]:
+        answers = [message["tool_call_id"]] if message["role"] == "tool" else []
+        return [call["id"] for call in message.get("tool_calls", ())], answers
+
+
+class TestLoop(AdapterContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._path = tmp_path
+
+    def make_host(self, compaction: Any, before: Any = None) -> Host:
+        return Loop(compaction, before.kept if before is not None else {})
+
+    def make_compaction(self, **options: Any) -> Conversations[Any]:
+        return Compaction(**options)
+
+
+class Changing(Compaction):
+    """Changes the framework's own history: what it is given is the list that the framework keeps."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> tuple[str, list[Message]]:
+        system, shown = await super().afit(session_id, items, **options)
+        items[:] = shown
+        return system, shown
+
+
+class Copying(Compaction):
+    """Gives copies of the framework's messages."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> tuple[str, list[Message]]:
+        system, shown = await super().afit(session_id, items, **options)
+        return system, [dict(message) for message in shown]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "broken"),
+    [
+        (Changing, "test_the_agent_says_the_same_and_reads_less"),
+        (Copying, "test_what_is_shown_whole_is_the_frameworks_own"),
+    ],
+)
+def test_an_adapter_that_breaks_a_promise_fails(adapter: type[Compaction], broken: str, tmp_path: Path) -> None:
+    class Broken(TestLoop):
+        def make_compaction(self, **options: Any) -> Conversations[Any]:
+            return adapter(**options)
+
+    case = Broken()
+    case._path = tmp_path
+
+    with pytest.raises(AssertionError):
+        getattr(case, broken)()
