@@ -68,12 +68,15 @@ class Synced(ValueObject):
         return [None] * self._lead + [*map(_reference, self._places)]
 
     def find(self, reference: str) -> int | None:
-        """Return the index in the host's list of the message with that *reference*; None if it is not there.
+        """Return the index in the host's list of the message with that *reference*; None if it is not there, or if the
+        reference is one of several messages.
 
         Raises ``UnknownReference`` for a text that is no reference.
         """
         wanted = parse_reference(reference)
-        place = wanted.first << 32 | (wanted.first_post or 0)
+        if wanted.first_post is None or wanted.first_post != wanted.last_post:
+            return None
+        place = wanted.first << 32 | wanted.first_post
         at = bisect_left(self._places, place)
         return self._lead + at if at < len(self._places) and self._places[at] == place else None
 
@@ -182,14 +185,22 @@ def _list_new(now: Snapshot, log: LogPrints, found: Alignment, body: Sequence[Me
     for message in new:
         if _begins(message):
             ids = {}
-        yield _rename_calls(message, ids) if any(one != other for one, other in ids.items()) else message
+        yield rename_calls(message, ids) if any(one != other for one, other in ids.items()) else message
 
 
-def _rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
-    """Return *message*, which answers calls, with their *ids* replaced."""
-    renamed = {key: ids.get(value, value) if key == "tool_call_id" else value for key, value in message.items()}
-    if not isinstance(content := renamed.get("content"), str) and content is not None:
-        parts = [content] if isinstance(content, Mapping) else content
+def rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
+    """Return *message* with the ids of its calls, and of those that it answers, replaced by those that *ids* has for
+    them."""
+    renamed = dict(message)
+    if renamed.get("tool_call_id") in ids:
+        renamed["tool_call_id"] = ids[renamed["tool_call_id"]]
+    if calls := renamed.get("tool_calls"):
+        renamed["tool_calls"] = [{**call, "id": ids.get(call["id"], call["id"])} for call in calls]
+    content = renamed.get("content")
+    parts = (
+        () if content is None or isinstance(content, str) else (content,) if isinstance(content, Mapping) else content
+    )
+    if any(map(_is_result, parts)):
         renamed["content"] = [
             {key: ids.get(value, value) if key in ("tool_use_id", "id") else value for key, value in part.items()}
             if _is_result(part)

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from memory import Store, Synced
 from memory.messages import SYSTEM
+from memory.sync import rename_calls
 
 from ..compose import Prompt
 from ..sessions import Session, Sessions
@@ -93,8 +94,12 @@ class Conversations(Generic[Item]):
         """Return *prompt* as the framework has it: whole groups as its own objects, all else as new ones."""
         begins = list(accumulate([len(group.messages) for group in groups], initial=0))
         owners = dict(zip(begins, groups, strict=False))
-        # For each message, which of the host's it is; None: none.
-        same = [synced.find(one.ref) if one.kind == "original" and one.ref else None for one in prompt.sources]
+        # For each message, which of the host's it stands for; None: none.
+        places = [synced.find(source.ref) if source.ref else None for source in prompt.sources]
+        same = [
+            place if source.kind == "original" else None for place, source in zip(places, prompt.sources, strict=True)
+        ]
+        messages = _take_ids(prompt.messages, places, _list_messages(groups))
         system, at = read_system(prompt)
         shown: list[Item] = []
         made: list[Message] = []
@@ -103,7 +108,7 @@ class Conversations(Generic[Item]):
             group = owners.get(first) if first is not None else None
             count = len(group.messages) if group is not None else 1
             if group is None or first is None or same[at : at + count] != [*range(first, first + count)]:
-                made.append(prompt.messages[at])
+                made.append(messages[at])
                 at += 1
                 continue
             shown += [*self.write(made), *group.items]
@@ -137,6 +142,22 @@ class Conversations(Generic[Item]):
 
 def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
     return [message for group in groups for message in group.messages]
+
+
+def _take_ids(messages: Sequence[Message], places: Sequence[int | None], given: Sequence[Message]) -> list[Message]:
+    """Return *messages* with the ids that their calls have in what the framework gave: a replay may have new ones.
+    *places* are the indexes in that."""
+    ids: dict[str, str] = {}
+    renamed = []
+    for message, place in zip(messages, places, strict=True):
+        if place is not None:
+            ids |= zip(_list_ids(message), _list_ids(given[place]), strict=False)
+        renamed.append(rename_calls(message, ids) if ids else message)
+    return renamed
+
+
+def _list_ids(message: Message) -> list[str]:
+    return [call["id"] for call in message.get("tool_calls") or ()]
 
 
 def read_system(prompt: Prompt) -> tuple[str, int]:

@@ -181,6 +181,7 @@ def test_the_places_of_all_messages_are_known() -> None:
     window = memory.sync(HISTORY[5:])
     assert window.references == ["r1.p4", "r2.p0"]
     assert (window.find("r2.p0"), window.find("r1.p0"), window.find("r9.p0")) == (1, None, None)
+    assert [whole.find(several) for several in ("r1", "r1-r2", "r1.p0-p3")] == [None, None, None]
     with pytest.raises(UnknownReference):
         window.find("there")
 

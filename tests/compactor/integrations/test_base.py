@@ -93,3 +93,30 @@ def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() ->
     assert [any(one is other for other in held) for one in shown] == [True, False, True, True]
     assert shown[0] is held[0]
     assert shown[2] is held[2]
+
+
+def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
+    """The log has the old ids, the framework's own objects the new ones; a prompt holds some of both."""
+
+    def history(tag: str) -> list[Turn]:
+        turns: list[Turn] = []
+        for number in range(8):
+            call = {"id": f"{tag}{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            result = {"role": "tool", "tool_call_id": call["id"], "content": f"row {number} " + "word " * 300}
+            turns += [
+                Turn(({"role": "user", "content": f"question {number}"},)),
+                Turn(({"role": "assistant", "content": None, "tool_calls": [call]},)),
+                Turn((result,)),
+                Turn(({"role": "assistant", "content": f"answer {number}"},)),
+            ]
+        return [*turns, Turn(({"role": "user", "content": "And now?"},))]
+
+    with Compaction(1_500) as compaction:
+        for tag in "ab":
+            given = history(tag)
+            shown = compaction.fit("s", given)[1]
+            assert 0 < sum(one not in given for one in shown) < len(shown)
+            messages = [message for turn in shown for message in turn.messages]
+            calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+            assert calls == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+            assert {call[0] for call in calls} == {tag}
