@@ -74,7 +74,7 @@ def from_chat(
     """Return ``{"system": ..., "messages": ...}`` of a prompt's *messages*, for ``client.messages.create``.
 
     Without pressure these are what ``to_chat`` was given. ``system`` is missing if there is none. Messages that
-    Anthropic would refuse are not made: the user begins, and nobody says an empty text. Of more blocks with
+    Anthropic would refuse are not made: the user begins, and nobody says a blank text. Of more blocks with
     ``cache_control`` than *max_cache_breakpoints*, those of ``system`` keep it, and the newest: a host that moves it on
     with each turn leaves it behind in the log. Give less if your tools have some.
     """
@@ -159,7 +159,7 @@ def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, 
         content = [restore_difference(result, native.get("result"))]
     elif not isinstance(content, str) or calls_of(message) or "blocks" in native:
         content = write_blocks(DIALECT, message, native)
-    if not content:
+    if not (content.strip() if isinstance(content, str) else content):
         return
     is_joined = native.get("joined", True) and bool(made) and made[-1]["role"] == role
     if not is_joined:
@@ -220,7 +220,7 @@ def _write_parts(parts: Sequence[Block], _: str) -> Block | None:
     if kind in ("image", "document", "search_result"):
         return dict(to_plain(part))
     text = text_of_part(part)
-    return {"type": "text", "text": text} if text else None
+    return {"type": "text", "text": text} if text.strip() else None  # models say a line break before a call
 
 
 def _write_call(call: Block, _: str) -> Block:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def check_anthropic(request: Mapping[str, Any]) -> None:
-    """The user begins; every call is answered in the next message; no result without its call; no text is empty."""
+    """The user begins; every call is answered in the next message; no result without its call; no text is blank."""
     assert request.keys() <= {"system", "messages"}
     assert _is_text_or_blocks(request.get("system", "-"), {"text"})
     messages = request["messages"]
@@ -52,9 +52,10 @@ def check_anthropic(request: Mapping[str, Any]) -> None:
 
 def _is_text_or_blocks(content: Any, types: set[str] | None) -> bool:
     if isinstance(content, str):
-        return bool(content)
+        return bool(content.strip())
     return bool(content) and all(
-        (types is None or block["type"] in types) and (block["type"] != "text" or block["text"]) for block in content
+        (types is None or block["type"] in types) and (block["type"] != "text" or block["text"].strip())
+        for block in content
     )
 
 

@@ -261,3 +261,23 @@ def test_a_mark_for_the_cache_that_moves_on_is_not_left_behind_too_often() -> No
     prompt = compose(memory, budget=PLENTY).messages
     for most in (0, 1, 3):
         assert json.dumps(anthropic.from_chat(prompt, max_cache_breakpoints=most)).count("cache_control") == most
+
+
+def test_blank_texts_are_left_out_for_anthropic() -> None:
+    """It refuses them, though its models say a line break before a call."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": " "}
+    history = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [{"type": "text", "text": "\n"}, call]},
+        {"role": "user", "content": [result, {"type": "text", "text": ""}]},
+        {"role": "assistant", "content": " "},
+        {"role": "user", "content": "And now?"},
+    ]
+    request = come_back(anthropic, anthropic.to_chat(history))
+    check_anthropic(request)
+    assert request["messages"] == [
+        history[0],
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
+    ]
