@@ -39,6 +39,7 @@ from memory import (
     Recall,
     Redacted,
     Reduction,
+    Rewound,
     Round,
     RoundClosed,
     Rounds,
@@ -121,8 +122,8 @@ else:
 # Sessions, and what reads and keeps them.
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
 __all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
-__all__ += ["Reduction", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced", "ToolCall"]
-__all__ += ["Usage", "expire", "open_store"]
+__all__ += ["Reduction", "Rewound", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced"]
+__all__ += ["ToolCall", "Usage", "expire", "open_store"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]

@@ -23,7 +23,7 @@ from .errors import (
     UnknownReference,
     UnknownRound,
 )
-from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted
+from .events import CheckpointFailed, Event, EventHook, HookFailed, ProviderFailed, Redacted, Rewound
 from .journal import CompactionRecord, Journal
 from .memory import Appended, Conversation, Memory
 from .overlays import CompactedMessage, CompactionProvider, JournalState, Note, Origin, Overlay, Reduction, Reductions
@@ -69,6 +69,7 @@ __all__ = [
     "Redacted",
     "Reduction",
     "Reductions",
+    "Rewound",
     "Round",
     "RoundClosed",
     "Rounds",

@@ -12,14 +12,15 @@ import pytest
 
 from memory import (
     CompactedMessage,
+    Event,
     InMemoryStore,
     Memory,
     Reduction,
+    Rewound,
     RoundClosed,
     StaleCompaction,
     Store,
     UnknownReference,
-    events,
     open_store,
 )
 from memory.recall import Recall
@@ -244,7 +245,7 @@ def test_reductions_of_posts_that_stay_stay(store: Store) -> None:
 def test_hooks_hear_of_it_in_every_process(store: Store) -> None:
     """One event, with references and no words; where others wrote, when their entries are read."""
     memory, other = Memory("s", store=store), Memory("s", store=store)
-    heard: list[tuple[str, events.Event]] = []
+    heard: list[tuple[str, Event]] = []
     memory.on_event(lambda event: heard.append(("own", event)))
     other.on_event(lambda event: heard.append(("other", event)))
     say(memory, *["apple"] * 300)
@@ -254,8 +255,8 @@ def test_hooks_hear_of_it_in_every_process(store: Store) -> None:
     assert memory.rewind("r10") == ()
     assert other.refresh()
     assert [(who, type(event), event.facts()["references"]) for who, event in heard] == [
-        ("own", events.Rewound, gone),
-        ("other", events.Rewound, gone),
+        ("own", Rewound, gone),
+        ("other", Rewound, gone),
     ]
     assert other.messages() == memory.messages()
     assert len(other.messages()) == 20
