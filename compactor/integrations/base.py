@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from memory.messages import SYSTEM
 from memory.sync import rename_calls
 
 from ..compose import Prompt
+from ..formats.native import calls_of, read_arguments, read_call, text_of_part
 from ..sessions import Session, Sessions
 from ..summarizers.chat_models import from_chat_model
 
@@ -85,7 +87,7 @@ class Conversations(Generic[Item]):
             return await session.memory.to_thread(self._fit, session, items, options)
 
     def _fit(self, session: Session, items: Sequence[Item], options: Mapping[str, Any]) -> tuple[str, list[Item]]:
-        groups = list(self.read(items))
+        groups = _join_silent(self.read(items))
         synced = session.memory.sync(_list_messages(groups))
         prompt = session.compose(budget=self.budget, summary_as="header", **options)
         return self._show(groups, synced, prompt)
@@ -140,6 +142,18 @@ class Conversations(Generic[Item]):
         self.close()
 
 
+def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
+    """Return *groups*, each with messages: objects that say nothing go with those before them, or behind."""
+    joined: list[Group[Item]] = []
+    for group in groups:
+        if joined and not (group.messages and joined[-1].messages):
+            before = joined.pop()
+            joined.append(Group([*before.items, *group.items], [*before.messages, *group.messages]))
+        else:
+            joined.append(group)
+    return joined
+
+
 def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
     return [message for group in groups for message in group.messages]
 
@@ -164,3 +178,47 @@ def read_system(prompt: Prompt) -> tuple[str, int]:
     """Return the system prompt, and how many messages of *prompt* it takes."""
     texts = [str(message["content"]) for message in takewhile(lambda one: one["role"] in SYSTEM, prompt.messages)]
     return "\n\n".join(texts), len(texts)
+
+
+def make_answer(content: object, calls: Iterable[tuple[str, str, object]]) -> Message:
+    """Return the model's chat message. *calls*: id, name, and the arguments as JSON text or as what it says."""
+    made = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": _to_json(arguments)}}
+        for call_id, name, arguments in calls
+    ]
+    return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
+
+
+def _to_json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def make_content(said: str | Iterable[Any]) -> Any:
+    """Return a message's content, of texts and of parts for files: one text if there are no files."""
+    given = [said] if isinstance(said, str) else list(said)
+    if all(isinstance(one, str) for one in given):
+        return "".join(given)
+    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in given]
+
+
+def make_file(url: str, *, is_image: bool) -> Message:
+    """Return the part of a content that shows a file; *url* may hold it as data."""
+    if is_image:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"file_data": url}}
+
+
+def make_tool(name: str, description: str | None, parameters: object) -> Message:
+    """Return a tool's schema, as ``compose`` counts it."""
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def read_text(message: Message) -> str:
+    """Return the text of a *message* that is written anew: a mark for each file, which the host has."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(map(text_of_part, content))
+
+
+def read_calls(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return id, name and arguments of each call in a *message*."""
+    return [(call["id"], read_call(call)[0], read_arguments(read_call(call)[1])) for call in calls_of(message)]

@@ -1,0 +1,85 @@
+"""pydantic-ai: a capability that shortens each model request, and nothing that the message history keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai import messages as ai
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.models import ModelRequestContext
+
+from ..summarizers import from_chat_model
+from .base import Conversations, Group, Message, make_answer, make_content, make_file, make_tool, read_calls, read_text
+
+__all__ = ["Compaction"]
+
+
+class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
+    """Capability of an agent: ``Agent(model, capabilities=[Compaction(budget=100_000)])``.
+
+    Arguments are those of ``Conversations``. The ``conversation_id``, which messages keep, names the session.
+    """
+
+    async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
+        given, parameters = request_context.messages, request_context.model_request_parameters
+        told, fixed = parameters.instruction_parts or [], [part for part in given[0].parts if _is_system(part)]
+        system = "\n\n".join(part.content for part in (*fixed, *told))
+        offered = (*parameters.function_tools, *parameters.output_tools)
+        tools = [make_tool(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
+        model, session_id = from_chat_model(request_context.model), ctx.conversation_id or "default"
+        text, messages = await self.afit(session_id, given, model=model, system=system, tools=tools)
+        if fixed and messages[:1] != given[:1]:
+            messages.insert(0, ai.ModelRequest(parts=fixed))
+        if added := text.removeprefix(system).strip():
+            parameters = replace(parameters, instruction_parts=[*told, ai.InstructionPart(added, dynamic=True)])
+        return replace(request_context, messages=messages or given, model_request_parameters=parameters)
+
+    def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
+        for place, item in enumerate(items):
+            parts = [part for part in item.parts if place or not _is_system(part)]
+            if item.kind == "request":
+                yield Group([item], [*map(_read_part, parts)])
+                continue
+            calls = [part for part in parts if isinstance(part, ai.ToolCallPart)]
+            text = "".join(part.content for part in parts if isinstance(part, ai.TextPart))
+            made = [(one.tool_call_id, one.tool_name, one.args_as_json_str()) for one in calls]
+            yield Group([item], [make_answer(text, made)])
+
+    def write(self, messages: Sequence[Message]) -> Iterable[ai.ModelMessage]:
+        for is_answer, run in groupby(messages, lambda message: message["role"] == "assistant"):
+            parts = [part for message in run for part in _write(message)]
+            yield ai.ModelResponse(parts=parts) if is_answer else ai.ModelRequest(parts=parts)
+
+
+def _is_system(part: Any) -> bool:
+    return isinstance(part, ai.SystemPromptPart)
+
+
+def _read_part(part: Any) -> Message:
+    if isinstance(part, ai.ToolReturnPart):
+        content = make_content([part.model_response_str(), *map(_read_content, part.files)])
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
+    said = part.model_response() if isinstance(part, ai.RetryFeedbackPart) else getattr(part, "content", None) or ""
+    content = make_content(said if isinstance(said, str) else map(_read_content, said))
+    return {"role": "system" if _is_system(part) else "user", "content": content}
+
+
+def _read_content(one: Any) -> str | Message:
+    if isinstance(one, (str, ai.TextContent, ai.CachePoint)):
+        return one if isinstance(one, str) else getattr(one, "content", "")
+    url = str(getattr(one, "data_uri", None) or getattr(one, "url", ""))
+    return make_file(url, is_image=isinstance(one, ai.ImageUrl) or url.startswith("data:image/"))
+
+
+def _write(message: Message) -> list[Any]:
+    text, role = read_text(message), message["role"]
+    if role == "tool":
+        return [ai.ToolReturnPart(message.get("name") or "", text, tool_call_id=message["tool_call_id"])]
+    if role != "assistant":
+        return [ai.UserPromptPart(text) if role == "user" else ai.SystemPromptPart(text)]
+    calls = [ai.ToolCallPart(name, given, tool_call_id=call_id) for call_id, name, given in read_calls(message)]
+    return [*([ai.TextPart(text)] if text else []), *calls]
