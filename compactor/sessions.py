@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 #: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
-DEFAULT_THREADS, DEFAULT_CALLS = 8, 6
+DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
 #: Sessions that are open at once, and seconds until an unused one is closed.
 DEFAULT_MAX_OPEN, DEFAULT_IDLE_SECONDS = 10_000, 3_600.0
 #: Busy sessions that are passed over in one search for one to close; minimum seconds between two searches by a timer.
@@ -128,6 +128,8 @@ class _Use:
 
     async def __aenter__(self) -> Session:
         self._entry = self._sessions._take_open(self._id)
+        if self._entry is None and getattr(self._sessions.store, "is_resident", False):
+            return self.__enter__()
         if self._entry is None:  # else, as most of the time, there is nothing to wait for
             try:
                 await Lane().run(self._open)
@@ -154,8 +156,8 @@ class Sessions:
 
     *store* is a store or its URL; by default all sessions are in one store in memory. *summarizer*, *config* and
     *options* are those of ``ContextCompactor``, for each of *roles*. *budget* is the default of ``Session.compose``, in
-    tokens. All sessions share one store, one executor (by default a ``DaemonExecutor`` of eight threads) and one
-    ``Limits`` (by default six model calls at once).
+    tokens. All sessions share one store, one executor (by default a ``DaemonExecutor`` of six threads) and one
+    ``Limits`` (by default four model calls at once).
 
     At most *max_open* sessions stay open, and each for *idle_seconds* after its last use; None: any number, for ever.
     The least recently used ones are closed first, but none that is in use, and none whose compaction runs or waits. A
@@ -229,7 +231,7 @@ class Sessions:
 
         All that use one session at the same time get the same one. It is not evicted while it is in use; afterwards, a
         reference to its memory still works, as that of another process would. Opening reads the store, and raises its
-        ``StoreError``; ``async with`` does so in a thread. Raises ``RuntimeError`` after ``close``.
+        ``StoreError``; ``async with`` reads a database in a thread. Raises ``RuntimeError`` after ``close``.
         """
         require("session_id", session_id, str, "the session's name, as a text")
         return _Use(self, session_id)

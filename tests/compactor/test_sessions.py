@@ -283,11 +283,15 @@ def test_asyncio_opens_and_closes_without_blocking_the_loop(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_a_cancelled_opening_leaves_the_session_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_opening_leaves_the_session_unused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Else nothing could ever evict it."""
 
     async def main() -> None:
-        sessions, begun, go = sessions_with(), threading.Event(), threading.Event()
+        sessions, begun, go = (
+            sessions_with(store=f"sqlite:///{tmp_path / 'chat.db'}"),
+            threading.Event(),
+            threading.Event(),
+        )
         make = sessions._make
 
         def slow(session_id: str) -> Session:
