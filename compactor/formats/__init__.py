@@ -7,7 +7,7 @@ providers' clients do, at their first request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import anthropic, chat, gemini, responses
@@ -45,7 +45,7 @@ def detect(items: Iterable[Any]) -> str:
 
 def to_chat(items: Iterable[Any], format: str = "") -> list[Message]:  # noqa: A002  (the word that hosts look for)
     """Return *items* as chat messages for a ``Memory``; detects the *format*. Raises ``UnknownFormat``."""
-    items = list(items)
+    items = list(items) if isinstance(items, Iterator) else items
     return list(_find(format or detect(items)).to_chat(items))
 
 

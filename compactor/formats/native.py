@@ -1,8 +1,8 @@
 """What a chat message cannot say of a provider's own item, kept beside it under one key.
 
 A chat message made of a provider's item has a key ``native`` if the item cannot be made of the message alone: with the
-name of the format, and with what differs. Text is never in there, so a message that was shortened since gives an item
-with the shorter text. A message whose item is plain has no such key.
+name of the format, and with what differs. What the message says is not in there again, so a message that was shortened
+since gives an item with the shorter text. A message whose item is plain has no such key.
 
 ``native`` has some of these keys:
 
@@ -10,7 +10,8 @@ with the shorter text. A message whose item is plain has no such key.
 - ``item``: how the item differs from the plain one.
 - ``blocks``: how each block of the item is made: of parts of the message's content, of one of its calls, or as it is.
 - ``parts``: how many parts the content had; absent: it was a text. Otherwise it was shortened, and is one text.
-- ``result``: how the block of a tool's result differs from the plain one.
+- ``result``: how the block of a tool's result differs from the plain one; ``as_is``: the item, whose result is no text.
+- ``form``, ``key``: which of several ways to write the same it was. ``legacy``, ``instructions``: what the message was.
 - ``joined``: whether the message continues the item of the message before it; absent: if the roles are the same.
 """
 
@@ -55,7 +56,7 @@ class Dialect:
 
 def read_items(items: Iterable[Any], name: str) -> Iterator[Block]:
     """Yield *items* as plain mappings. Raises ``UnknownFormat`` with the place of one that is none."""
-    if isinstance(items, (str, bytes, Mapping)):
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise UnknownFormat(f"give a list of {name} items, not {describe(items)}; put a single one into a list")
     for place, item in enumerate(items, 1):
         try:

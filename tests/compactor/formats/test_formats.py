@@ -149,7 +149,8 @@ def test_a_shortened_result_is_the_same_item_with_a_shorter_text(name: str) -> N
 
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_the_format_of_a_history_is_detected(name: str) -> None:
-    """A plain message may be of several formats; one with a call is of one."""
+    """A plain message may be of several formats; one with a call is of one. Also of an iterator."""
+    assert formats.to_chat(iter(PAIR[name])) == formats.to_chat(PAIR[name], name)
     assert formats.detect(PAIR[name]) == name
     assert formats.detect([{"role": "user", "content": "Look."}]) == "chat"
 
@@ -161,6 +162,7 @@ def test_the_format_of_a_history_is_detected(name: str) -> None:
         ([{"role": "narrator", "content": "secret"}], "item 1 is a mapping with role 'narrator'"),
         ([3], "of type int"),
         ({"role": "user", "content": "Hi"}, "into a list"),
+        (None, "of type NoneType"),
         ([PAIR["gemini"][0], PAIR["anthropic"][0]], "item 1 is of the format gemini, item 2 of anthropic"),
     ],
 )
