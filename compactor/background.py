@@ -19,6 +19,7 @@ from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 from memory.visibility import sees
 
+from ._later import importing
 from .config import CompactorConfig, check_config
 from .coroutines import Coroutines
 from .cost.automatic import RULE, Automatic
@@ -400,9 +401,10 @@ def _choose_strategies(given: tuple[Strategy, ...] | None, is_automatic: bool) -
     """Return the *given* strategies, or else the usual ones, which are imported now."""
     if given is not None:
         return given
-    from .strategies import compact_rounds, offload_large
-    from .strategies.compact_notes import compact_notes_in_view
-    from .strategies.compress_tool_runs import compress_open_round
+    with importing:
+        from .strategies import compact_rounds, offload_large
+        from .strategies.compact_notes import compact_notes_in_view
+        from .strategies.compress_tool_runs import compress_open_round
 
     if not is_automatic:
         return (compact_rounds,)

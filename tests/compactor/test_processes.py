@@ -285,3 +285,39 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
         print("parent", end_of(compactor), compactor.stop(SOON))
     """
     assert run(f"WHERE = {where!r}\n{textwrap.dedent(code)}") == ["child 0", "parent 7 True"]
+
+
+@forks
+def test_a_child_compacts_though_another_thread_was_importing_strategies() -> None:
+    """They are imported when a first compaction is due: the fork waits until they are."""
+    script = """
+import faulthandler, os, sys, threading
+from compactor import CompactorConfig, ContextCompactor, Memory
+
+importing, release = threading.Event(), threading.Event()
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "compactor.strategies":
+            importing.set()
+            release.wait()
+
+sys.meta_path.insert(0, Slow)
+os.register_at_fork(before=release.set)
+memory = Memory()
+for _ in range(4):
+    memory.append({"role": "user", "content": "Where is order 48213-QX? " * 50})
+    memory.append({"role": "assistant", "content": "On its way. " * 50})
+compactor = ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=1, retain_recent=1))
+compactor.start()
+importing.wait()
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(30, exit=True)
+    os._exit(0 if compactor.compact_now(20).end_index == 3 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), compactor.wait_idle(20))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["0", "True"], done.stderr
