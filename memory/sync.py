@@ -42,9 +42,12 @@ NEWEST = 50
 SIZE = 16
 #: A place is the number of a round, shifted by 32 bits, and that of a post.
 NUMBER = 0xFFFF_FFFF
-#: What a message of the log may be: the host may lack it, because the agent appended it with a kind of its own; or it
-#: equals any message, because its words were erased.
-_USUAL, _OPTIONAL, _ERASED = b"\0\1\2"
+#: What a message of the log may be. The host may lack it, because the agent appended it with a kind of its own. From
+#: ``_ERASED`` on its words were erased: it equals any message of the same kind, see ``_find_kind``.
+_USUAL, _OPTIONAL, _ERASED = 0, 1, 2
+_SENDERS = (chat.ASSISTANT, USER, chat.TOOL, chat.FUNCTION, *chat.SYSTEM)
+#: Who sends messages that answer no call.
+_BEGIN = (chat.ASSISTANT, USER)
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -139,7 +142,7 @@ def sync_messages(
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = SyncState(log, held, prints)
-        found = align(log, prints) if start < 0 else _match(log, prints, start)
+        found = align(log, prints, body) if start < 0 else _match(log, prints, body, start)
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.kept, _reference(log.places[found.end]))
@@ -162,8 +165,9 @@ def sync_messages(
     for run in found.runs:
         shown += log.places[run.start : run.stop]
     shown.extend(one.round_number << 32 | one.post_number for one in places[len(front) :])
+    dropped = found.dropped - log.kinds.count(_OPTIONAL, 0, found.dropped)  # the host never had those
     appended = len(added) - sum(not post.message and not post.extra for post in front)
-    return Synced(appended, len(given) - appended, found.dropped, undone, lead, shown)
+    return Synced(appended, len(given) - appended, dropped, undone, lead, shown)
 
 
 def _reference(place: int) -> str:
@@ -381,7 +385,7 @@ def read_log(now: Snapshot, known: LogPrints) -> LogPrints:
             continue
         read = _Reader()
         for place, kind, message in _list_messages(filter_posts(chat.ASSISTANT, now.round_at(number)), post):
-            fingerprint = read(message)
+            fingerprint = (_Reader() if kind == _OPTIONAL else read)(message)
             if place >= post:
                 prints.append(fingerprint)
                 kinds.append(kind)
@@ -410,21 +414,28 @@ def _list_messages(round_: Round, first: int) -> Iterator[tuple[int, int, Messag
     from the calls that it may answer."""
     asked = chat.query_message(round_)
     if asked is not None and first == 0:
-        yield 0, _ERASED if round_.user_query == REDACTED else _USUAL, asked
+        yield 0, _find_kind(chat.parse(asked)) if round_.user_query == REDACTED else _USUAL, asked
     posts = round_.post_list
     start = bisect_left(posts, first, key=lambda post: post.number)
-    while 0 < start < len(posts) and posts[start].send_from not in (chat.ASSISTANT, USER):
+    while 0 < start < len(posts) and (posts[start].send_from not in _BEGIN or posts[start].kind != chat.MESSAGE):
         start -= 1
     for place in range(start, len(posts)):
         post = posts[place]
         if place == 0 and asked is not None and chat.repeats_query(post, round_):
             continue
-        kind = _ERASED if post.message == REDACTED else _USUAL if post.kind == chat.MESSAGE else _OPTIONAL
+        kind = _find_kind(post) if post.message == REDACTED else _USUAL if post.kind == chat.MESSAGE else _OPTIONAL
         yield post.number, kind, chat.from_post(post)
 
 
-def align(log: LogPrints, prints: bytes) -> Alignment:
-    """Return how the host's messages lie over those of the log: as many as possible match, from the host's first on.
+def _find_kind(post: Post) -> int:
+    """Return the kind of an erased message, by who sends it and how many calls it makes."""
+    sender = post.send_from if post.send_from in _SENDERS else USER  # another agent's name
+    return _ERASED + _SENDERS.index(sender) + len(_SENDERS) * min(len(post.tool_calls), 40)
+
+
+def align(log: LogPrints, prints: bytes, body: Sequence[Message]) -> Alignment:
+    """Return how the host's messages, with these *prints*, lie over those of the log: as many as possible match, from
+    the host's first on.
 
     If equally many do in two places, the host has all of the log rather than the newest part of it; else the place
     after which nothing is undone comes first.
@@ -432,13 +443,13 @@ def align(log: LogPrints, prints: bytes) -> Alignment:
     length = len(log.kinds)
     if not prints:
         return Alignment(length, length, 0, (), is_diverged=False)
-    best = _match(log, prints, 0)
+    best = _match(log, prints, body, 0)
     for start in _find_starts(log, prints):
         if not best.is_diverged:
             break
         if length - start < best.kept:
             continue
-        found = _match(log, prints, start)
+        found = _match(log, prints, body, start)
         if (found.kept, not found.is_diverged) > (best.kept, best.dropped == 0 or not best.is_diverged):
             best = found
     return best
@@ -450,14 +461,14 @@ def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
         wanted, place = prints[behind * SIZE :][:SIZE], 0
         while (place := log.prints.find(wanted, place + 1)) >= 0:
             start = place // SIZE - behind
-            if place % SIZE == 0 and start > 0 and (not behind or log.kinds[start] == _ERASED):
+            if place % SIZE == 0 and start > 0 and (not behind or log.kinds[start] >= _ERASED):
                 yield start
 
 
-def _match(log: LogPrints, prints: bytes, start: int) -> Alignment:
+def _match(log: LogPrints, prints: bytes, body: Sequence[Message], start: int) -> Alignment:
     """Return how the host's messages lie over the log's from index *start* on."""
     here, there, runs = start, 0, list[range]()
-    length, theirs = len(log.kinds), len(prints) // SIZE
+    length = len(log.kinds)
     while True:
         same = _count_equal(log.prints, here, prints, there)
         if same:
@@ -465,10 +476,11 @@ def _match(log: LogPrints, prints: bytes, start: int) -> Alignment:
         here, there = here + same, there + same
         if here == length:
             break
-        if log.kinds[here] == _ERASED and there < theirs:
+        kind = log.kinds[here]
+        if kind >= _ERASED and there < len(body) and kind == _find_kind(chat.parse(body[there])):
             runs.append(range(here, here + 1))
             here, there = here + 1, there + 1
-        elif log.kinds[here] == _OPTIONAL:
+        elif kind == _OPTIONAL:
             here += 1
         else:
             break
