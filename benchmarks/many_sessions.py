@@ -199,8 +199,9 @@ def measure(sessions: int, threads: int, max_concurrency: int, latency: float) -
 def _one(latency: float) -> None:
     memory = Memory("the first")
     add_rounds(memory, 0)
-    with ContextCompactor.for_role(memory, ROLES[0], CONFIG, Model(latency)) as compactor:
-        compactor.compact_now(LONG)
+    pool = ThreadPoolExecutor(1)
+    with pool, ContextCompactor.for_role(memory, ROLES[0], CONFIG, Model(latency), executor=pool) as compactor:
+        compactor.compact_now(LONG)  # on a thread that ends with it
 
 
 def _watched(compactors: Sequence[ContextCompactor], busy: dict[int, Memory]) -> tuple[Wave, Callable[[], object]]:
