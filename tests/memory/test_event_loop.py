@@ -71,6 +71,24 @@ def test_a_session_in_memory_is_written_at_once() -> None:
     asyncio.run(serve())
 
 
+def test_who_appends_in_memory_lets_others_have_their_turn() -> None:
+    """A long history holds up no other task: between two of its messages each of them goes on."""
+
+    async def serve() -> None:
+        memory, seen = Memory(), []
+        appending = asyncio.create_task(append_all(memory))
+        while not appending.done():
+            seen.append(len(contents(memory)))
+            await asyncio.sleep(0)
+        assert len(set(seen)) > 90
+
+    async def append_all(memory: Memory) -> None:
+        for number in range(100):
+            await memory.aappend(said(number))
+
+    asyncio.run(serve())
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 12))
 def test_cancelled_appends_leave_a_whole_log_in_order(cancelled: list[bool], begun: int) -> None:
     """A message is in the log or it is not; those after it follow in the order in which they were given."""
