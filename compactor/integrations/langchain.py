@@ -57,4 +57,4 @@ def _override(request: ModelRequest[Any], system: str, messages: list[BaseMessag
     message = SystemMessage(content=system) if system else None
     if request.system_message is not None and request.system_message.text == system:
         message = request.system_message
-    return request.override(messages=messages, system_message=message)  # type: ignore[typeddict-item]
+    return request.override(messages=messages, system_message=message)  # type: ignore[arg-type]
