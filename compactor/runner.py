@@ -272,6 +272,7 @@ class Runner:
     def wait_idle(self, timeout: float | None) -> bool:
         if threading.get_ident() in self._events.threads_inside:
             raise _waits_for_itself("wait_idle")
+        timeout = bound_wait(timeout)  # refused even if there is nothing to wait for
         ticket = self._ticket
         with self._lock:
             self._wait_for(

@@ -123,7 +123,12 @@ def test_code_blocks_of_the_docs_run(
     people's code, and not run."""
     if block.info == 'title="before"':
         return
-    for module in ("fastapi", "agents", "langchain"):  # those of `.ci/framework` are installed one at a time
+    for module in (
+        "fastapi",
+        "agents",
+        "langchain",
+        "pydantic_ai",
+    ):  # those of `.ci/framework` are installed one at a time
         if f"from {module}" in block.text:
             pytest.importorskip(module)
     with reader(block.page, tmp_path, monkeypatch, said=[]):
@@ -214,6 +219,7 @@ FOREIGN = {
     "architecture": {"fork"},
     "evaluate": {"dry", "fail", "spend", "user_id"},
     "formats": {"is_error", "response"},
+    "frameworks": {"SummarizationMiddleware", "OpenAIResponsesCompactionSession"},
     "serving": {"ThreadPoolExecutor"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
