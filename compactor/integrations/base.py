@@ -118,16 +118,6 @@ class Conversations(Generic[Item]):
             at += count
         return system, [*shown, *self.write(made)]
 
-    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
-        """Return *made* with each object that equals one of *items* replaced by that one; both are in order."""
-        shown: list[Item] = []
-        place = 0
-        for one in made:
-            at = next((at for at in range(place, len(items)) if items[at] == one), None)
-            shown.append(one if at is None else items[at])
-            place = place if at is None else at + 1
-        return shown
-
     def close(self, timeout: float | None = 5.0) -> bool:
         """Stop all compactors, and return whether no worker is left: ``Sessions.close``."""
         return self._sessions.close(timeout) if self._sessions is not None else True
@@ -139,7 +129,26 @@ class Conversations(Generic[Item]):
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.close()
+        Conversations.close(self)  # a framework may have a method of that name
+
+
+class Converted(Conversations[Item]):
+    """For frameworks whose items are converted all together: what their names and ids mean is in other items."""
+
+    def _show(self, groups: Sequence[Group[Item]], _synced: Synced, prompt: Prompt) -> tuple[str, list[Item]]:
+        system, count = read_system(prompt)
+        items = [item for group in groups for item in group.items]
+        return system, self.show_equal(items, self.write(prompt.messages[count:]))
+
+    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
+        """Return *made* with each object that equals one of *items* replaced by that one; both are in order."""
+        shown: list[Item] = []
+        place = 0
+        for one in made:
+            at = next((at for at in range(place, len(items)) if items[at] == one), None)
+            shown.append(one if at is None else items[at])
+            place = place if at is None else at + 1
+        return shown
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
@@ -183,13 +192,14 @@ def read_system(prompt: Prompt) -> tuple[str, int]:
 def make_answer(content: object, calls: Iterable[tuple[str, str, object]]) -> Message:
     """Return the model's chat message. *calls*: id, name, and the arguments as JSON text or as what it says."""
     made = [
-        {"id": call_id, "type": "function", "function": {"name": name, "arguments": _to_json(arguments)}}
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": dump_json(arguments)}}
         for call_id, name, arguments in calls
     ]
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
 
 
-def _to_json(value: object) -> str:
+def dump_json(value: object) -> str:
+    """Return *value* as JSON; a text as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -7,18 +7,15 @@ from typing import Any
 
 from agents.run import CallModelData, ModelInputData
 
-from memory import Synced
-
-from ..compose import Prompt
 from ..formats import responses
-from .base import Conversations, Group, Message, read_system
+from .base import Converted, Group, Message
 
 __all__ = ["Compaction"]
 
 Item = Any  # one of the SDK's input items: a mapping
 
 
-class Compaction(Conversations[Item]):
+class Compaction(Converted[Item]):
     """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``.
 
     The SDK does not tell a filter whose conversation it is: use one object for each conversation, or give all of
@@ -40,7 +37,3 @@ class Compaction(Conversations[Item]):
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(responses.from_chat(messages)["input"])
-
-    def _show(self, groups: Sequence[Group[Item]], _synced: Synced, prompt: Prompt) -> tuple[str, list[Item]]:
-        system, count = read_system(prompt)
-        return system, self.show_equal(groups[0].items, self.write(prompt.messages[count:]))

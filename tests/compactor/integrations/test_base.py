@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compactor.integrations.base import Conversations, Group, Message
+from compactor.integrations.base import Conversations, Converted, Group, Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def test_sessions_are_apart() -> None:
 def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:
     held = [["a"], ["b"], ["a"], ["c"]]
 
-    shown = Conversations[list[str]](1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
+    shown = Converted[list[str]](1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
 
     assert [any(one is other for other in held) for one in shown] == [True, False, True, True]
     assert shown[0] is held[0]

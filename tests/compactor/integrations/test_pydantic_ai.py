@@ -32,7 +32,7 @@ from pydantic_ai.usage import UsageLimits
 
 from compactor.integrations import contract
 from compactor.integrations.pydantic_ai import Compaction
-from compactor.testing import AdapterContract
+from compactor.testing import AdapterContract, summarize_by_terms
 
 UNLIMITED = UsageLimits(request_limit=None)
 hooks = Hooks[None]()
@@ -129,7 +129,7 @@ def test_a_system_prompt_in_the_history_stays_in_front() -> None:
         seen.append(messages)
         return ModelResponse(parts=[TextPart("word " * 100)])
 
-    with Compaction(1_500) as compaction:
+    with Compaction(1_500, summarizer=summarize_by_terms) as compaction:
         agent = Agent(FunctionModel(reply), system_prompt="Be brief.", capabilities=[compaction])
         history: list[ModelMessage] = []
         for number in range(20):

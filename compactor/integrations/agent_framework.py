@@ -1,0 +1,73 @@
+"""Microsoft Agent Framework: a middleware that shortens each model call, and nothing that the session keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from agent_framework import ChatContext, ChatMiddleware, Content
+from agent_framework import Message as Item
+
+from .base import Conversations, Group, Message, make_answer, make_content, make_file, make_tool, read_calls, read_text
+
+__all__ = ["Compaction"]
+
+
+class Compaction(Conversations[Item], ChatMiddleware):
+    """Middleware of an agent: ``Agent(client=client, middleware=[Compaction(budget=100_000)])``.
+
+    Arguments are those of ``Conversations``. The agent's session names the session here; without one, *session_id*
+    does.
+    """
+
+    def __init__(self, budget: int, *, session_id: str = "default", **options: Any) -> None:
+        super().__init__(budget, **options)
+        self._session_id = session_id
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        options = dict(context.options or {})
+        given = options.get("instructions") or ""
+        offered = [tool for tool in options.get("tools") or () if hasattr(tool, "parameters")]
+        tools = [make_tool(tool.name, tool.description, tool.parameters()) for tool in offered]
+        session_id = context.session.session_id if context.session is not None else self._session_id
+        system, context.messages = await self.afit(session_id, context.messages, system=given, tools=tools)
+        if system != given:
+            context.options = {**options, "instructions": system}
+        await call_next()
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        for item in items:
+            said = make_content(
+                [_read(one) for one in item.contents if one.type not in ("function_call", "function_result")]
+            )
+            if item.role == "assistant":
+                calls = [one for one in item.contents if one.type == "function_call"]
+                yield Group(
+                    [item], [make_answer(said, [(one.call_id, one.name, one.arguments or {}) for one in calls])]
+                )
+                continue
+            results = [one for one in item.contents if one.type == "function_result"]
+            made = [{"role": "tool", "tool_call_id": one.call_id, "content": _read_result(one)} for one in results]
+            yield Group([item], [*made, *([{"role": item.role, "content": said}] if said or not made else [])])
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        return [Item(role=message["role"], contents=_write(message)) for message in messages]
+
+
+def _read(content: Content) -> str | Message:
+    if content.type in ("data", "uri"):
+        return make_file(content.uri or "", is_image=(content.media_type or "").startswith("image/"))
+    return (content.text or "") if content.type == "text" else ""
+
+
+def _read_result(content: Content) -> Any:
+    said = [_read(one) for one in content.items or ()]
+    return make_content(said) if said else str(content.result or content.exception or "")
+
+
+def _write(message: Message) -> list[Content]:
+    text = read_text(message)
+    if message["role"] == "tool":
+        return [Content.from_function_result(message["tool_call_id"], result=text)]
+    calls = [Content.from_function_call(call_id, name, arguments=given) for call_id, name, given in read_calls(message)]
+    return [*([Content.from_text(text)] if text else []), *calls]

@@ -1,0 +1,97 @@
+"""Strands Agents: a middleware that shortens each model call, and nothing that the agent keeps."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+from strands.middleware.stages import InvokeModelContext
+
+from .base import (
+    Conversations,
+    Group,
+    Message,
+    dump_json,
+    make_answer,
+    make_content,
+    make_file,
+    make_tool,
+    read_calls,
+    read_text,
+)
+
+__all__ = ["Compaction"]
+
+Item = Any  # one of the agent's messages: a mapping
+
+
+class Compaction(Conversations[Item]):
+    """Middleware of an agent: ``agent.add_middleware(InvokeModelStage.Input, Compaction(budget=100_000))``.
+
+    Arguments are those of ``Conversations``, and *session_id*, a function of the agent. By default the ids of its
+    session manager and of itself name the session; an agent without a session manager gets a new one.
+    """
+
+    def __init__(self, budget: int, *, session_id: Callable[[Any], str] | None = None, **options: Any) -> None:
+        super().__init__(budget, **options)
+        self._name_session = session_id or self._read_ids
+        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    async def __call__(self, context: InvokeModelContext) -> InvokeModelContext:
+        given = context.system_prompt or []
+        blocks = [{"text": given}] if isinstance(given, str) else list(given)
+        system = "\n\n".join(block["text"] for block in blocks if "text" in block)
+        tools = [make_tool(one["name"], one["description"], one["inputSchema"]["json"]) for one in context.tool_specs]
+        session_id = self._name_session(context.agent)
+        text, messages = await self.afit(session_id, context.messages, system=system, tools=tools)
+        if added := text.removeprefix(system).strip():
+            return context.replace(messages=messages, system_prompt=[*blocks, {"text": added}])
+        return context.replace(messages=messages)
+
+    def _read_ids(self, agent: Any) -> str:
+        kept = getattr(getattr(agent, "_session_manager", None), "session_id", None)
+        return f"{kept}/{agent.agent_id}" if kept else self._names.setdefault(agent, uuid4().hex)
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        for item in items:
+            blocks = item["content"]
+            said = make_content(
+                [_read(block) for block in blocks if "toolUse" not in block and "toolResult" not in block]
+            )
+            if item["role"] == "assistant":
+                calls = [block["toolUse"] for block in blocks if "toolUse" in block]
+                answer = make_answer(said, [(one["toolUseId"], one["name"], one["input"]) for one in calls])
+                yield Group([item], [answer])
+                continue
+            results = [_read_result(block["toolResult"]) for block in blocks if "toolResult" in block]
+            yield Group([item], [*results, *([{"role": "user", "content": said}] if said else [])])
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        for is_answer, run in groupby(messages, lambda message: message["role"] == "assistant"):
+            blocks = [block for message in run for block in _write(message)]
+            yield {"role": "assistant" if is_answer else "user", "content": blocks}
+
+
+def _read(block: Mapping[str, Any]) -> str | Message:
+    kind = next((kind for kind in ("image", "document", "video") if kind in block), None)
+    if kind is None:
+        return dump_json(block.get("json", block.get("text", "")))
+    data = base64.b64encode(block[kind]["source"].get("bytes", b"")).decode()
+    return make_file(f"data:{kind}/{block[kind].get('format')};base64,{data}", is_image=kind == "image")
+
+
+def _read_result(result: Mapping[str, Any]) -> Message:
+    content = make_content([_read(block) for block in result["content"]])
+    return {"role": "tool", "tool_call_id": result["toolUseId"], "content": content}
+
+
+def _write(message: Message) -> list[Any]:
+    said = [{"text": text}] if (text := read_text(message)) else []
+    if message["role"] == "tool":
+        return [{"toolResult": {"toolUseId": message["tool_call_id"], "status": "success", "content": said}}]
+    calls = [{"toolUseId": call_id, "name": name, "input": given} for call_id, name, given in read_calls(message)]
+    return [*said, *({"toolUse": call} for call in calls)]

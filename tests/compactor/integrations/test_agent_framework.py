@@ -1,0 +1,122 @@
+"""Microsoft Agent Framework's own agent with the middleware, offline, on a scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agent_framework", reason="the extra `agent-framework` is not installed")
+
+from agent_framework import (
+    Agent,
+    AgentSession,
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    ResponseStream,
+)
+
+from compactor.integrations import contract
+from compactor.integrations.agent_framework import Compaction
+from compactor.testing import AdapterContract
+
+
+class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+    def __init__(self, seen: list[list[Any]]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def _reply(self, messages: Sequence[Message]) -> list[Content]:
+        self.seen.append([_read(message.to_dict()) for message in messages])
+        at = max(place for place, message in enumerate(messages) if message.role == "user")
+        results = sum(one.type == "function_result" for message in messages[at:] for one in message.contents)
+        reply = contract.answer(messages[at].text, results)
+        calls = [
+            Content.from_function_call(f"c{len(self.seen)}-{place}", name, arguments={"row": row})
+            for place, (name, row) in enumerate(reply.calls)
+        ]
+        return calls or [Content.from_text(reply.text)]
+
+    def _inner_get_response(self, *, messages: Any, stream: bool, **_options: Any) -> Any:
+        async def answer() -> ChatResponse:
+            return ChatResponse(messages=[Message(role="assistant", contents=self._reply(messages))])
+
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            yield ChatResponseUpdate(role="assistant", contents=self._reply(messages))
+
+        return ResponseStream(updates(), finalizer=ChatResponse.from_updates) if stream else answer()
+
+
+def _read(message: Any) -> Any:
+    """A message's author is added when its turn ends."""
+    return {"role": message["role"], "contents": message["contents"]}
+
+
+class Host:
+    def __init__(self, compaction: Compaction | None, kept: dict[str, Any]) -> None:
+        self.seen: list[list[Any]] = []
+        self.kept = kept
+        middleware = [compaction] if compaction is not None else []
+        tools: Any = [contract.look, contract.fail]
+        self._agent = Agent(client=Scripted(self.seen), instructions="Be brief.", tools=tools, middleware=middleware)
+
+    def _session(self, session: str) -> AgentSession:
+        """The framework has sessions as plain values between turns."""
+        if session in self.kept:
+            return AgentSession.from_dict(self.kept[session])
+        return self._agent.create_session(session_id=session)
+
+    async def say(self, session: str, text: str) -> str:
+        current = self._session(session)
+        done = await self._agent.run(text, session=current)
+        self.kept[session] = current.to_dict()
+        return done.text
+
+    async def stream(self, session: str, text: str) -> str:
+        current = self._session(session)
+        said = "".join([update.text async for update in self._agent.run(text, session=current, stream=True)])
+        self.kept[session] = current.to_dict()
+        return said
+
+    async def history(self, session: str) -> Sequence[Any]:
+        kept = self.kept.get(session) or self._session(session).to_dict()
+        return [_read(message) for message in kept["state"].get("in_memory", {}).get("messages", [])]
+
+    async def go_back(self, session: str, turns: int) -> None:
+        messages = self.kept[session]["state"]["in_memory"]["messages"]
+        asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
+        del messages[asked[-turns] :]
+
+    def text_of(self, message: Any) -> str:
+        said = []
+        for one in message["contents"]:
+            said += [one.get("text") or "", f"{one['name']} {one['arguments']}" if "arguments" in one else ""]
+            said += [str(one.get("result") or "")]
+        return " ".join(filter(None, said))
+
+    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+        calls = [one["call_id"] for one in message["contents"] if one["type"] == "function_call"]
+        return calls, [one["call_id"] for one in message["contents"] if one["type"] == "function_result"]
+
+
+class TestAgentFramework(AdapterContract):
+    gives_own_objects = (
+        False  # a session is read again for each turn, and messages have no equality: these are their values
+    )
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._path = tmp_path
+
+    def make_host(self, compaction: Any, before: Any = None) -> Host:
+        return Host(compaction, before.kept if before is not None else {})
+
+    def make_compaction(self, **options: Any) -> Compaction:
+        return Compaction(**options)

@@ -1,0 +1,118 @@
+"""Strands' own agent with the middleware, offline, on a scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("strands", reason="the extra `strands` is not installed")
+
+from strands import Agent, tool
+from strands.agent.conversation_manager import NullConversationManager
+from strands.middleware import InvokeModelStage
+from strands.models import Model
+from strands.session.file_session_manager import FileSessionManager
+
+from compactor.integrations import contract
+from compactor.integrations.strands import Compaction
+from compactor.testing import AdapterContract
+
+
+class Scripted(Model):
+    def __init__(self, seen: list[list[Any]]) -> None:
+        self.seen = seen
+
+    def update_config(self, **_config: Any) -> None:
+        pass
+
+    def get_config(self) -> Any:
+        return {}
+
+    async def structured_output(self, *_args: Any, **_options: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError
+        yield
+
+    async def stream(self, messages: Any, *_args: Any, **_options: Any) -> AsyncIterator[Any]:
+        self.seen.append(messages)
+        blocks = [{**block, "role": message["role"]} for message in messages for block in message["content"]]
+        at = max(place for place, block in enumerate(blocks) if "text" in block and block["role"] == "user")
+        reply = contract.answer(blocks[at]["text"], sum("toolResult" in block for block in blocks[at:]))
+        yield {"messageStart": {"role": "assistant"}}
+        for place, (name, row) in enumerate(reply.calls):
+            call = {"name": name, "toolUseId": f"c{len(self.seen)}-{place}"}
+            yield {"contentBlockStart": {"start": {"toolUse": call}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": f'{{"row": {row}}}'}}}}
+            yield {"contentBlockStop": {}}
+        if not reply.calls:
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": reply.text}}}
+            yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use" if reply.calls else "end_turn"}}
+
+
+class Host:
+    def __init__(self, compaction: Compaction | None, path: Path) -> None:
+        self.seen: list[list[Any]] = []
+        self.path = path
+        self._compaction = compaction
+        self._agents: dict[str, Agent] = {}
+
+    def _agent(self, session: str) -> Agent:
+        if session not in self._agents:
+            agent = self._agents[session] = Agent(
+                Scripted(self.seen),
+                system_prompt="Be brief.",
+                tools=[tool(contract.look), tool(contract.fail)],
+                session_manager=FileSessionManager(session, storage_dir=str(self.path)),
+                conversation_manager=NullConversationManager(),
+                callback_handler=None,
+            )
+            if self._compaction is not None:
+                agent.add_middleware(InvokeModelStage.Input, self._compaction)
+        return self._agents[session]
+
+    async def say(self, session: str, text: str) -> str:
+        return str(await self._agent(session).invoke_async(text)).strip()
+
+    async def stream(self, session: str, text: str) -> str:
+        events = [event async for event in self._agent(session).stream_async(text)]
+        return "".join(event.get("data", "") for event in events)
+
+    async def history(self, session: str) -> Sequence[Any]:
+        return [{"role": one["role"], "content": one["content"]} for one in self._agent(session).messages]
+
+    async def go_back(self, session: str, turns: int) -> None:
+        kept = self._agent(session).messages
+        asked = [at for at, one in enumerate(kept) if "text" in one["content"][0] and one["role"] == "user"]
+        del kept[asked[-turns] :]
+
+    def text_of(self, message: Any) -> str:
+        said = []
+        for block in message["content"]:
+            call, result = block.get("toolUse"), block.get("toolResult")
+            said += [block.get("text", ""), f"{call['name']} {call['input']}" if call else ""]
+            said += [part["text"] for part in result["content"]] if result else []
+        return " ".join(filter(None, said))
+
+    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+        blocks = message["content"]
+        calls = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+        return calls, [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+
+
+class TestStrands(AdapterContract):
+    gives_own_objects = False  # a call has copies
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._path = tmp_path
+
+    def make_host(self, compaction: Any, before: Any = None) -> Host:
+        self._made = getattr(self, "_made", 0) + 1
+        return Host(compaction, before.path if before is not None else self._path / f"host{self._made}")
+
+    def make_compaction(self, **options: Any) -> Compaction:
+        return Compaction(session_id=lambda agent: agent._session_manager.session_id, **options)
