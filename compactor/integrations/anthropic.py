@@ -1,0 +1,55 @@
+"""Anthropic's SDK: for a loop of your own, makes each request short, and changes nothing that you keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..formats import anthropic
+from ..formats.native import to_plain
+from .base import Converted, Group, Message, make_tool, read_text
+
+__all__ = ["Compaction"]
+
+Item = Any  # one of the request's messages: a mapping
+
+
+class Compaction(Converted[Item]):
+    """Makes requests: ``client.messages.create(model=..., **await compaction.prepare("session", messages=messages))``.
+
+    Arguments are those of ``Conversations``. Imports no SDK: the clients for Bedrock and Vertex take the same request.
+    """
+
+    async def prepare(
+        self,
+        session_id: str,
+        *,
+        messages: Sequence[Item],
+        system: str | Sequence[Mapping[str, Any]] = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Return *messages*, *system* and *tools* for a request, within the budget; *messages* is the whole history.
+
+        Messages and blocks that are shown whole come back as they are, with what is signed or marked for the cache.
+        Raises as ``compose``, and ``UnknownFormat``.
+        """
+        given = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
+        schemas = [make_tool(str(one.get("name")), one.get("description"), one.get("input_schema")) for one in tools]
+        text, shown = await self.afit(session_id, messages, system=given, tools=schemas)
+        request: dict[str, Any] = {"messages": shown, **({"tools": tools} if tools else {})}
+        if added := text.removeprefix(given).strip():
+            request["system"] = text if isinstance(system, str) else [*system, {"type": "text", "text": added}]
+        elif system:
+            request["system"] = system
+        return request
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        return [Group(items, anthropic.to_chat(items))]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        return list(anthropic.from_chat(messages)["messages"])
+
+    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
+        plain = [to_plain(item) for item in items]  # answers hold objects of the SDK
+        own = {id(one): item for one, item in zip(plain, items, strict=True)}
+        return [own.get(id(one), one) for one in super().show_equal(plain, made)]
