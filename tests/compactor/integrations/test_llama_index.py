@@ -1,0 +1,119 @@
+"""LlamaIndex's own agent with the memory, offline, on a scripted model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_index.core", reason="the extra `llama-index` is not installed")
+
+from llama_index.core.agent.workflow import AgentStream, FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, TextBlock, ToolCallBlock
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.memory.types import BaseChatStoreMemory
+from llama_index.core.storage.chat_store import SimpleChatStore
+from llama_index.core.tools import FunctionTool, ToolSelection
+from pydantic import PrivateAttr
+
+from compactor.integrations import contract
+from compactor.integrations.llama_index import Compaction
+from compactor.testing import AdapterContract
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the framework's own
+
+
+class Scripted(MockFunctionCallingLLM):
+    _seen: list[Any] = PrivateAttr()
+
+    async def astream_chat_with_tools(self, tools: Any, *, chat_history: Any = None, **_options: Any) -> Any:
+        shown = [message for message in chat_history if message.role != "system"]
+        self._seen.append(shown)
+        at = max(place for place, message in enumerate(shown) if message.role == "user")
+        reply = contract.answer(str(shown[at].content), len(shown) - at - 1)
+        calls = [
+            ToolCallBlock(tool_call_id=f"c{len(self._seen)}-{place}", tool_name=name, tool_kwargs={"row": row})
+            for place, (name, row) in enumerate(reply.calls)
+        ]
+        blocks: Any = calls or [TextBlock(text=reply.text)]
+
+        async def stream() -> AsyncIterator[ChatResponse]:
+            yield ChatResponse(message=ChatMessage(role="assistant", blocks=blocks), delta=reply.text)
+
+        return stream()
+
+    async def achat_with_tools(self, *args: Any, **options: Any) -> ChatResponse:
+        return [one async for one in await self.astream_chat_with_tools(*args, **options)][-1]
+
+    def get_tool_calls_from_response(self, response: ChatResponse, **_options: Any) -> list[ToolSelection]:
+        return [
+            ToolSelection(tool_id=one.tool_call_id, tool_name=one.tool_name, tool_kwargs=one.tool_kwargs)
+            for one in response.message.blocks
+            if isinstance(one, ToolCallBlock)
+        ]
+
+
+class Plain(BaseChatStoreMemory):
+    @classmethod
+    def from_defaults(cls, *_args: Any, **_options: Any) -> Plain:
+        return cls()
+
+
+class Host:
+    def __init__(self, compaction: Compaction | None, store: SimpleChatStore) -> None:
+        self.seen: list[Any] = []
+        self.store = store
+        self._compaction = compaction
+        model = Scripted()
+        model._seen = self.seen
+        tools: Any = [FunctionTool.from_defaults(contract.look), FunctionTool.from_defaults(contract.fail)]
+        self._agent = FunctionAgent(llm=model, tools=tools, system_prompt="Be brief.", streaming=True)
+
+    def _memory(self, session: str) -> Any:
+        if self._compaction is None:
+            return Plain(chat_store=self.store, chat_store_key=session)
+        return self._compaction.make_memory(session, chat_store=self.store)
+
+    async def say(self, session: str, text: str) -> str:
+        done = await self._agent.run(text, memory=self._memory(session))
+        return str(done.response.content)
+
+    async def stream(self, session: str, text: str) -> str:
+        run = self._agent.run(text, memory=self._memory(session))
+        said = "".join([event.delta async for event in run.stream_events() if isinstance(event, AgentStream)])
+        await run
+        return said
+
+    async def history(self, session: str) -> Sequence[ChatMessage]:
+        return list(await self._memory(session).aget_all())
+
+    async def go_back(self, session: str, turns: int) -> None:
+        kept = await self.history(session)
+        asked = [at for at, message in enumerate(kept) if message.role == "user"]
+        await self._memory(session).aset(kept[: asked[-turns]])
+
+    def text_of(self, message: ChatMessage) -> str:
+        calls = [one for one in message.blocks if isinstance(one, ToolCallBlock)]
+        return " ".join([message.content or "", *(f"{one.tool_name} {one.tool_kwargs}" for one in calls)]).strip()
+
+    def pair(self, message: ChatMessage) -> tuple[list[str], list[str]]:
+        calls = [str(one.tool_call_id) for one in message.blocks if isinstance(one, ToolCallBlock)]
+        return calls, [message.additional_kwargs["tool_call_id"]] if message.role == "tool" else []
+
+
+class TestLlamaIndex(AdapterContract):
+    gives_own_objects = False  # stores may give copies
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self._path = tmp_path
+
+    def make_host(self, compaction: Any, before: Any = None) -> Host:
+        # A copy: the store's own JSON fails on the newest pydantic.
+        return Host(compaction, copy.deepcopy(before.store) if before is not None else SimpleChatStore())
+
+    def make_compaction(self, **options: Any) -> Compaction:
+        return Compaction(**options)
