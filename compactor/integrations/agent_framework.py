@@ -37,9 +37,7 @@ class Compaction(Conversations[Item], ChatMiddleware):
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         for item in items:
-            said = make_content(
-                [_read(one) for one in item.contents if one.type not in ("function_call", "function_result")]
-            )
+            said = make_content(map(_read, item.contents))
             if item.role == "assistant":
                 calls = [one for one in item.contents if one.type == "function_call"]
                 yield Group(

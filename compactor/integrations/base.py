@@ -205,7 +205,7 @@ def dump_json(value: object) -> str:
 
 def make_content(said: str | Iterable[Any]) -> Any:
     """Return a message's content, of texts and of parts for files: one text if there are no files."""
-    given = [said] if isinstance(said, str) else list(said)
+    given = [said] if isinstance(said, str) else [one for one in said if one]
     if all(isinstance(one, str) for one in given):
         return "".join(given)
     return [{"type": "text", "text": one} if isinstance(one, str) else one for one in given]

@@ -58,17 +58,19 @@ class Compaction(Conversations[Item]):
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         for item in items:
-            blocks = item["content"]
-            said = make_content(
-                [_read(block) for block in blocks if "toolUse" not in block and "toolResult" not in block]
+            calls, results = (
+                [block[kind] for block in item["content"] if kind in block] for kind in ("toolUse", "toolResult")
             )
+            messages: list[Message] = [
+                {"role": "tool", "tool_call_id": one["toolUseId"], "content": make_content(map(_read, one["content"]))}
+                for one in results
+            ]
+            content = make_content(map(_read, item["content"]))
             if item["role"] == "assistant":
-                calls = [block["toolUse"] for block in blocks if "toolUse" in block]
-                answer = make_answer(said, [(one["toolUseId"], one["name"], one["input"]) for one in calls])
-                yield Group([item], [answer])
-                continue
-            results = [_read_result(block["toolResult"]) for block in blocks if "toolResult" in block]
-            yield Group([item], [*results, *([{"role": "user", "content": said}] if said else [])])
+                messages.append(make_answer(content, [(one["toolUseId"], one["name"], one["input"]) for one in calls]))
+            elif content or not results:
+                messages.append({"role": "user", "content": content})
+            yield Group([item], messages)
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         for is_answer, run in groupby(messages, lambda message: message["role"] == "assistant"):
@@ -82,11 +84,6 @@ def _read(block: Mapping[str, Any]) -> str | Message:
         return dump_json(block.get("json", block.get("text", "")))
     data = base64.b64encode(block[kind]["source"].get("bytes", b"")).decode()
     return make_file(f"data:{kind}/{block[kind].get('format')};base64,{data}", is_image=kind == "image")
-
-
-def _read_result(result: Mapping[str, Any]) -> Message:
-    content = make_content([_read(block) for block in result["content"]])
-    return {"role": "tool", "tool_call_id": result["toolUseId"], "content": content}
 
 
 def _write(message: Message) -> list[Any]:

@@ -120,3 +120,16 @@ class TestAgentFramework(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)
+
+
+def test_files_count_and_come_back_as_the_hosts_own() -> None:
+    picture = Content.from_data(b"\x89PNG" * 50, "image/png")
+    asked = Message(role="user", contents=[Content.from_text("What is this?"), picture])
+
+    with Compaction(100_000) as compaction:
+        _, shown = compaction.fit("s", [asked])
+        with compaction.sessions().open("s") as session:
+            parts = session.memory.messages()[0]["content"]
+
+    assert shown[0] is asked
+    assert [part["type"] for part in parts] == ["text", "image_url"]

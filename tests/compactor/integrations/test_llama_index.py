@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_index.core", reason="the extra `llama-index` is not installed")
 
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, TextBlock, ToolCallBlock
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ImageBlock, TextBlock, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory.types import BaseChatStoreMemory
 from llama_index.core.storage.chat_store import SimpleChatStore
@@ -117,3 +117,15 @@ class TestLlamaIndex(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)
+
+
+def test_pictures_count_and_come_back_as_the_hosts_own() -> None:
+    asked = ChatMessage(role="user", blocks=[TextBlock(text="What is this?"), ImageBlock(image=b"\x89PNG" * 50)])
+
+    with Compaction(100_000) as compaction:
+        _, shown = compaction.fit("s", [asked])
+        with compaction.sessions().open("s") as session:
+            parts = session.memory.messages()[0]["content"]
+
+    assert shown[0] is asked
+    assert [part["type"] for part in parts] == ["text", "image_url"]

@@ -116,3 +116,16 @@ class TestStrands(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=lambda agent: agent._session_manager.session_id, **options)
+
+
+def test_files_count_and_come_back_as_the_hosts_own() -> None:
+    picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG" * 50}}}
+    asked = {"role": "user", "content": [{"text": "What is this?"}, picture, {"cachePoint": {"type": "default"}}]}
+
+    with Compaction(100_000) as compaction:
+        _, shown = compaction.fit("s", [asked])
+        with compaction.sessions().open("s") as session:
+            parts = session.memory.messages()[0]["content"]
+
+    assert shown[0] is asked
+    assert [part["type"] for part in parts] == ["text", "image_url"]
