@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The page that shows ``planner.yaml``.
 PROMPTS = "docs/summarizers.md"
 
+#: What blocks import that a newcomer's environment need not have; `.ci/framework` installs a framework by itself.
+FRAMEWORKS = ("agents", "fastapi", "google.adk", "langchain", "llama_index", "pydantic_ai", "strands")
+
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,6 +36,12 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+    @property
+    def framework(self) -> str:
+        """The framework that it imports; empty if none."""
+        imported = re.findall(r"^(?:from|import) ([\w.]+)", self.text, re.MULTILINE)
+        return next((one for one in FRAMEWORKS for name in imported if f"{name}.".startswith(f"{one}.")), "")
 
     def run(self) -> dict[str, Any]:
         """Run the block as a script is run, and return its names. Its lines are those of the page in a traceback."""

@@ -123,14 +123,8 @@ def test_code_blocks_of_the_docs_run(
     people's code, and not run."""
     if block.info == 'title="before"':
         return
-    for module in (
-        "fastapi",
-        "agents",
-        "langchain",
-        "pydantic_ai",
-    ):  # those of `.ci/framework` are installed one at a time
-        if f"from {module}" in block.text:
-            pytest.importorskip(module)
+    if block.framework:
+        pytest.importorskip(block.framework)
     with reader(block.page, tmp_path, monkeypatch, said=[]):
         block.run()
     behind = next((other for other in blocks(block.page) if other.line > block.line), None)
