@@ -352,7 +352,7 @@ class Sessions:
 
     def _make(self, session_id: str) -> Session:
         memory = Memory(session_id, store=self.store, take_over=self._take_over)
-        memory._taken_over += self._left_open.pop(session_id, ())
+        memory._own_rounds += self._left_open.pop(session_id, ())
         compactors = {
             role: ContextCompactor.for_role(memory, role, self._config, self._summarizer, **self._options)
             for role in self._roles
@@ -397,7 +397,7 @@ class Sessions:
             memory = cast("Session", entry.session).memory
             for runner in _runners(entry):
                 runner.stop(0)
-            found = [memory.snapshot.open_round(one) for one in (memory._own_round, *memory._taken_over) if one]
+            found = map(memory.snapshot.open_round, memory._own_rounds)
             own = [one.opened.round_id for one in found if one is not None and not came_as_message(one.opened.extra)]
             with self._lock:
                 if own:

@@ -177,7 +177,7 @@ class Memory(Log):
         opened = create_unchecked(RoundOpened, fields) if is_usual else RoundOpened(**fields)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            same = now.open_round(round_id) if id is not None and round_id == self._own_round else None
+            same = now.open_round(round_id) if self._own_rounds[-1:] == (id,) else None
             # The same call again, because its reply was lost.
             if same is not None and not same.count and copy_with(same.opened, created_at=made_at) == opened:
                 return []
@@ -440,7 +440,7 @@ class Memory(Log):
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         ends = {} if before is None else {before.number: before.opened.round_id}
-        for round_id in {self._own_round, *self._taken_over} - {"", *ends.values()} if now.live else ():
+        for round_id in set(self._own_rounds).difference(ends.values()) if now.live else ():
             if (own := now.open_round(round_id)) is not None:
                 ends[own.number] = round_id
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]

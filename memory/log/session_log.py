@@ -63,12 +63,12 @@ class Log(ABC):
     ``_announce`` is called for each new round once, with no lock held.
     """
 
-    _own_round: str  # id of the newest round that this Memory opened
+    # Ids of the rounds that the next round finishes: the newest that this Memory opened, or those that it took over.
+    _own_rounds: tuple[str, ...]
     # The entries being appended, or of the append that failed last; and ids of entries whose append failed. Two
     # attributes, because a successful append needs no ids: only reading on after a failure collects them.
     _appending: Sequence[Entry]
     _own_entries: frozenset[str]
-    _taken_over: tuple[str, ...]  # ids of rounds that another process left open, which the next round finishes
 
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
         self.session_id = session_id
@@ -96,7 +96,7 @@ class Log(ABC):
         self._heard, self._news = False, _NO_NEWS
         if take_over:
             live = self.snapshot.live.values()
-            self._taken_over = tuple(item.opened.round_id for item in live if item.state == "created")
+            self._own_rounds = tuple(item.opened.round_id for item in live if item.state == "created")
         self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
         if self._is_indexed:
             self._keep_checkpoint(self.snapshot)
@@ -108,7 +108,7 @@ class Log(ABC):
         self._lock = threading.RLock()
         self._writing = False
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
-        self._own_round, self._own_entries, self._appending, self._taken_over = "", _NO_ENTRIES, (), ()
+        self._own_rounds, self._own_entries, self._appending = (), _NO_ENTRIES, ()
         self._writer, self._made = new_id()[:24], itertools.count()  # ids of entries: random, then a running number
 
     @abstractmethod
@@ -217,7 +217,7 @@ class Log(ABC):
             raise
         self.snapshot = apply_all(now, entries, records)
         if opened:
-            self._own_round, self._taken_over = next(reversed(opened)), ()
+            self._own_rounds = (next(reversed(opened)),)
         self._to_erase |= erasing
         self._own_entries, self._appending, self._behind = _NO_ENTRIES, (), False
         return True
@@ -297,7 +297,7 @@ class Log(ABC):
         for entry, record in zip(entries, records, strict=True) if self._own_entries else ():
             if entry.id in self._own_entries:
                 if type(record) is RoundOpened:
-                    self._own_round, self._taken_over = record.round_id, ()
+                    self._own_rounds = (record.round_id,)
                 elif type(record) is PostRedacted:
                     self._to_erase[entry.number] = entry.round
                 self._own_entries -= {entry.id}

@@ -55,7 +55,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "format": STATE_FORMAT,
         "version": STATE_VERSION,
         "session": memory.session_id,
-        "own_rounds": [one for one in (memory._own_round, *memory._taken_over) if one],  # the next round finishes them
+        "own_rounds": [*memory._own_rounds],
         "entries": entries,
     }
 
@@ -87,7 +87,7 @@ def memory_from(
     cls(session, store=kept, **options)  # refuses wrong options before anything is written
     append_new(kept, session, entries)
     memory = cls(session, store=kept, **options)
-    memory._taken_over = (*memory._taken_over, *own_rounds)
+    memory._own_rounds += tuple(own_rounds)
     return memory
 
 

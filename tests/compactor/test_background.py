@@ -101,7 +101,7 @@ def test_it_stops_before_the_first_open_round_wherever_that_is() -> None:
     """A round that another writer left open is not jumped over."""
     memory = memory_of(2)
     Memory.create_round(memory, "left open", id="r3")
-    memory._own_round = ""  # as if another process had opened it
+    memory._own_rounds = ()  # as if another process had opened it
     for _ in range(4):
         add_round(memory)
     with ContextCompactor.for_role(memory, ROLE, EAGER, ScriptedSummarizer()) as compactor:

@@ -229,7 +229,7 @@ def rounds_left_open(count: int) -> Memory:
     memory = Memory("s")
     for _ in range(count):
         memory.create_round("open")
-        memory._own_round = ""  # as other writers' rounds
+        memory._own_rounds = ()  # as other writers' rounds
     return memory
 
 
