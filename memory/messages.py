@@ -358,16 +358,18 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
 
 
 def _tool_call(call_id: str, asked: Mapping[str, Any]) -> ToolCall:
-    return create_unchecked(ToolCall, {"id": call_id, "name": _name(asked), "arguments": _arguments(asked)})
+    name, arguments = read_call(asked)
+    return create_unchecked(ToolCall, {"id": call_id, "name": name, "arguments": _dump_arguments(arguments)})
 
 
-def _name(asked: Mapping[str, Any]) -> str:
-    return str(asked.get("name") or "")
+def read_call(asked: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the name of a call, and its arguments as they are, under any of their usual keys."""
+    return str(asked.get("name") or ""), next(
+        (asked[key] for key in ("arguments", "input", "args") if key in asked), ""
+    )
 
 
-def _arguments(asked: Mapping[str, Any]) -> str:
-    """Return the arguments of a call as text, under any of their usual keys."""
-    arguments = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
+def _dump_arguments(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
     try:
@@ -377,7 +379,8 @@ def _arguments(asked: Mapping[str, Any]) -> str:
 
 
 def _call_text(asked: Mapping[str, Any]) -> str:
-    return f"{_name(asked)}({_arguments(asked)})"
+    name, arguments = read_call(asked)
+    return f"{name}({_dump_arguments(arguments)})"
 
 
 def _text_in(parts: Sequence[Any], role: str) -> str:

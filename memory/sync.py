@@ -364,11 +364,11 @@ def _read_part(part: Any) -> Any:
 
 def _read_call(asked: Mapping[str, Any]) -> list[Any]:
     """Return the name and the arguments of a call, parsed if they are JSON: a framework may write them anew."""
-    arguments = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
+    name, arguments = chat.read_call(asked)
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = from_json(arguments or "{}")
-    return [asked.get("name") or "", arguments]
+    return [name, arguments]
 
 
 def read_log(now: Snapshot, known: LogPrints) -> LogPrints:

@@ -10,8 +10,9 @@ since gives an item with the shorter text. A message whose item is plain has no 
 - ``item``: how the item differs from the plain one.
 - ``blocks``: how each block of the item is made: of parts of the message's content, of one of its calls, or as it is.
 - ``parts``: how many parts the content had; absent: it was a text. Otherwise it was shortened, and is one text.
-- ``result``: how the block of a tool's result differs from the plain one; ``as_is``: the item, whose result is no text.
-- ``form``, ``key``: which of several ways to write the same it was. ``legacy``, ``instructions``: what the message was.
+- ``result``: how the block of a tool's result differs from the plain one; ``as_is``: an item whose result is no text.
+- ``form``, ``key``: which of several ways the item used to say the same.
+- ``legacy``, ``instructions``: what the message was.
 - ``joined``: whether the message continues the item of the message before it; absent: if the roles are the same.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory import messages as chat
 from memory.errors import MessageError
 from memory.messages import FUNCTION, NATIVE, SYSTEM, TOOL
 
@@ -80,7 +82,7 @@ def to_plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json", exclude_none=True)
-    raise UnknownFormat(f"{describe(value)} there is something that is no JSON; convert it to text first")
+    raise UnknownFormat(f"a value {describe(value)} is no JSON; convert it to text first")
 
 
 def read_messages(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -271,9 +273,7 @@ def calls_of(message: Mapping[str, Any]) -> list[Block]:
 
 def read_call(call: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the name of a chat call, and its arguments or its input as they are."""
-    asked = call.get("function") or call.get("custom") or call
-    given = next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
-    return str(asked.get("name") or ""), given
+    return chat.read_call(call.get("function") or call.get("custom") or call)
 
 
 def read_arguments(given: Any) -> dict[str, Any]:

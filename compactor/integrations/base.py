@@ -231,4 +231,5 @@ def read_text(message: Message) -> str:
 
 def read_calls(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
     """Return id, name and arguments of each call in a *message*."""
-    return [(call["id"], read_call(call)[0], read_arguments(read_call(call)[1])) for call in calls_of(message)]
+    asked = [(call["id"], *read_call(call)) for call in calls_of(message)]
+    return [(call_id, name, read_arguments(given)) for call_id, name, given in asked]
