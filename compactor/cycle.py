@@ -70,7 +70,7 @@ class Glance(NamedTuple):
     #: ``said`` and rounds at the time.
     said: int
     total: int
-    #: By what the provider counts more than we do.
+    #: The factor by which the provider counts more tokens than we do.
     correction: float
 
 

@@ -231,10 +231,9 @@ class Runner:
 
     def notify(self, *, published: bool = False) -> None:
         """Take note that something happened, or was *published* beside the runs. Never blocks, never raises."""
-        due = published or self._pending or self._index_due or self._run is not None
-        if (
-            not due and self._state is State.IDLE and self._cycle.stays_undue()
-        ):  # in this thread: most of the time, no other is asked
+        is_due = published or self._pending or self._index_due or self._run is not None
+        # In this thread: most of the time, no other is needed.
+        if not is_due and self._state is State.IDLE and self._cycle.stays_undue():
             self._skip_reason = Skip.BELOW_TRIGGER
             return
         with self._lock:

@@ -23,7 +23,7 @@ SummaryAs = Literal["system", "user", "header"]
 
 
 def place_in_front(system: Sequence[Message], added: Sequence[Message], summary_as: SummaryAs) -> list[Message]:
-    """Return *system*, the host's messages in front, with those *added*: the summary, the line about what is left out.
+    """Return the host's messages in front, *system*, and those *added*: the summary, the line about what is left out.
     What changes stands last, so that a provider's cache keeps the beginning."""
     if summary_as == "user":
         return [*system, *[{**one, "role": "user"} for one in added]]
@@ -49,8 +49,8 @@ def count_added(system: Sequence[Message], added: Sequence[Message], summary_as:
     """Return how many tokens *added* adds to *system*."""
     if summary_as != "header":
         return sum([count_message(one, count) for one in added])
-    before, after = system, place_in_front(system, added, summary_as)
-    return sum([count_message(one, count) for one in after]) - sum([count_message(one, count) for one in before])
+    after = place_in_front(system, added, summary_as)
+    return sum([count_message(one, count) for one in after]) - sum([count_message(one, count) for one in system])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -86,8 +86,8 @@ class Layout:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The source of each message."""
-        front, one = [Source(None, "original")] * len(self.system), self.compaction
-        added = [(one.start_index, one.last_round)] if one is not None else []
+        front, compaction = [Source(None, "original")] * len(self.system), self.compaction
+        added = [(compaction.start_index, compaction.last_round)] if compaction is not None else []
         added += [(min(self.omitted), max(self.omitted))] if self.omitted else []
         if added and self.summary_as == "header":
             at, both = find_header(self.system), range_reference(added[0][0], max(last for _, last in added))

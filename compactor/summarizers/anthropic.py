@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from .answers import field, make_summary, parse_body, read_counts
 from .base import Continued, Style, SummarizerError, Summary
-from .model import Arguments, ModelSummarizer, http_options, loaded, read_stream, refuse_redirects, sendable
+from .model import Arguments, ModelSummarizer, find_imported, http_options, read_stream, refuse_redirects, sendable
 from .response_limits import Limit, limit_connections
 
 #: Tokens of an answer where no limit is given; the API demands one.
@@ -120,7 +120,7 @@ class AnthropicSummarizer(ModelSummarizer):
         return {**arguments, "extra_body": {**(arguments.get("extra_body") or {}), "output_config": config}}
 
     def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:
-        anthropic, own = loaded("anthropic"), self._given is None
+        anthropic, own = find_imported("anthropic"), self._given is None
         opened = getattr(client.messages, "with_streaming_response", None)
         if anthropic is None or opened is None:
             return read_message(client.messages.create(**arguments, timeout=timeout), self.model)

@@ -57,7 +57,7 @@ class ModelSummarizer(ABC):
     """Return a model's summary for a request; raise ``SummarizerError`` if there is none. One provider each derives
     from it. Any number of threads may call one."""
 
-    #: Environment variables of the key and the address; the address without either; and how addresses mostly end.
+    #: Environment variables of the key and of the address; the default address; how most addresses end; a model's name.
     _KEYS: ClassVar[Sequence[str]]
     _BASE_URLS: ClassVar[Sequence[str]]
     _DEFAULT_URL: ClassVar[str]
@@ -401,8 +401,8 @@ def refuse_redirects(client: Any) -> Any:
     return client
 
 
-def loaded(module: str) -> Any:
-    """Return *module* if it is imported, as it is where somebody has a client of it."""
+def find_imported(module: str) -> Any:
+    """Return *module* if it was imported, as it was by whoever has a client of it; else None."""
     return sys.modules.get(module)
 
 

@@ -16,8 +16,8 @@ from .base import Continued, Style, SummarizerError, Summary
 from .model import (
     Arguments,
     ModelSummarizer,
+    find_imported,
     http_options,
-    loaded,
     read_stream,
     refuse_redirects,
     sendable,
@@ -100,7 +100,7 @@ class OpenAISummarizer(ModelSummarizer):
         self._arguments = {name: value for name, value in arguments.items() if value is not None} | dict(extra or {})
 
     def _check_client(self, client: Any) -> None:
-        openai = loaded("openai")
+        openai = find_imported("openai")
         if openai is not None and isinstance(client, openai.AsyncOpenAI):
             raise TypeError("client= must be synchronous: pass openai.OpenAI(...) instead of AsyncOpenAI")
         if not callable(getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)):
@@ -189,5 +189,5 @@ def _in_body(arguments: Arguments) -> dict[str, Any]:
 
 def _openai_of(client: Any) -> Any:
     """Return the openai module if *client* is one of its clients, else None. Such a client implies the import."""
-    openai = loaded("openai")
+    openai = find_imported("openai")
     return openai if openai is not None and isinstance(client, openai.OpenAI) else None
