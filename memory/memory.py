@@ -37,7 +37,7 @@ from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_u
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .sync import Synced, SyncState, sync_messages
+from .sync import Synced, SyncState, list_messages, sync_messages
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
@@ -479,7 +479,7 @@ class Memory(Log):
     ) -> Synced:
         """Do what ``sync`` does, always on another thread: to compare thousands of messages takes long. It is in order
         with ``aappend``. Do not change the messages before it returns."""
-        call = partial(self.sync, list(messages), on_divergence=on_divergence, verify=verify)
+        call = partial(self.sync, list_messages(messages), on_divergence=on_divergence, verify=verify)
         return await self._find_lane().run(call)
 
     def set_header(self, name: str, text: str, *, role: str = chat.ASSISTANT) -> None:

@@ -77,6 +77,8 @@ def parse(message: Mapping[str, Any]) -> Post:
         send_to, extra = USER if role == ASSISTANT else ASSISTANT, NO_FIELDS if role == "user" else EMPTY
         said = {"send_from": _SENDERS[role], "send_to": send_to, "message": content, "extra": extra}
         return create_unchecked(Post, NO_POST | said)
+    if content is None and isinstance(message.get("parts"), (list, tuple)):
+        raise MessageError("the message has parts and no content: convert it to a chat message, see compactor.formats")
     parts = () if isinstance(content, str) or content is None else _parts(content)
     if role != ASSISTANT and any(map(_is_result, parts)):
         role = TOOL  # also in a user message: a tool's result is neither the user's word nor the host's

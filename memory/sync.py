@@ -127,11 +127,9 @@ def sync_messages(
     memory: Memory, messages: Iterable[Message], on_divergence: Literal["rewind", "raise"], *, verify: bool
 ) -> Synced:
     """See ``Memory.sync``."""
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
-        raise TypeError(f"give the list of all chat messages, not {kind_of(messages)}")
     if on_divergence not in ("rewind", "raise"):
         raise ValueError(f"on_divergence is 'rewind' or 'raise', not {on_divergence!r}")
-    given = list(messages)
+    given = list_messages(messages)
     lead = next((place for place, one in enumerate(given) if not _is_system(one)), len(given))
     body = given[lead:]
     state = memory._sync_state or SyncState()
@@ -168,6 +166,13 @@ def sync_messages(
     dropped = found.dropped - log.kinds.count(_OPTIONAL, 0, found.dropped)  # the host never had those
     appended = len(added) - sum(not post.message and not post.extra for post in front)
     return Synced(appended, len(given) - appended, dropped, undone, lead, shown)
+
+
+def list_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return *messages* as a new list. Raises ``TypeError`` for what is none."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError(f"give the list of all chat messages, not {kind_of(messages)}")
+    return list(messages)
 
 
 def _reference(place: int) -> str:
@@ -308,13 +313,16 @@ class _Reader:
         said: list[Any] = []
         if results or role in (chat.TOOL, chat.FUNCTION):
             ids = [part.get("tool_use_id", part.get("id")) for part in results] or [message.get("tool_call_id")]
-            at = [self._calls.get(one, self._answered + place) for place, one in enumerate(ids)]
+            at = [self._calls.get(str(one), self._answered + place) for place, one in enumerate(ids)]
             if at != [*range(self._answered, self._answered + len(at))]:
                 said.append(["answers", at])  # not in the order of the calls
             self._answered += len(at)
         else:
             asked = [*calls, *(one for one in parts if isinstance(one, Mapping) and one.get("type") == "tool_use")]
-            self._calls, self._answered = {call["id"]: place for place, call in enumerate(asked) if "id" in call}, 0
+            self._calls, self._answered = (
+                {str(call["id"]): place for place, call in enumerate(asked) if "id" in call},
+                0,
+            )
         said += [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
         if called := message.get("function_call"):
             said.append(["called", *_read_call(called)])

@@ -32,7 +32,7 @@ def to_chat(messages: Iterable[Any]) -> list[Message]:
     chat: list[Message] = []
     for place, item in enumerate(read_items(messages, NAME), 1):
         role, called, message = item.get("role"), item.get("function_call"), item
-        if role not in CHAT_ROLES:
+        if role not in CHAT_ROLES or (isinstance(item.get("parts"), list) and item.get("content") is None):
             raise UnknownFormat(f"message {place} is no chat message: {describe(item)}")
         if role == "assistant" and isinstance(called, dict) and "tool_calls" not in item:
             call = {"id": str(called.get("name")), "type": "function", "function": called}

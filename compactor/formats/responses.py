@@ -46,7 +46,9 @@ def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Me
     run: list[Block] = []
     for place, item in enumerate(read_items(items, NAME), 1):
         kind, role = item.get("type", "message"), item.get("role")
-        if not isinstance(kind, str) or (kind == "message" and role not in (*_ROLES, "assistant")):
+        if not isinstance(kind, str) or (
+            kind == "message" and (role not in (*_ROLES, "assistant") or "content" not in item)
+        ):
             raise UnknownFormat(f"item {place} is no item of the Responses API: {describe(item)}")
         if kind == "message" and role != "assistant":
             message = _read_message(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from contextlib import closing
@@ -297,12 +298,42 @@ def test_an_edit_in_place_is_found_in_the_newest_messages_and_in_all_if_asked() 
     assert caught.value.index == 10
 
 
-@pytest.mark.parametrize("wrong", [5, {"role": "nobody"}, {"content": "q"}, {"role": "user", "content": 5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        5,
+        {"role": "nobody"},
+        {"content": "q"},
+        {"role": "user", "content": 5},
+        {"role": "user", "parts": [{"text": "in another format"}]},
+    ],
+)
 def test_a_wrong_message_is_refused_by_its_place(wrong: Any) -> None:
     """And nothing is written."""
     memory = Memory()
     with pytest.raises(MessageError, match="message 3: "):
         memory.sync([SYSTEM, user("q"), wrong])
     assert memory.messages() == []
-    with pytest.raises(TypeError, match="list of all chat messages"):
-        memory.sync(user("q"))  # type: ignore[arg-type]
+    for no_list in (user("q"), "q", 5):
+        with pytest.raises(TypeError, match="list of all chat messages"):
+            memory.sync(no_list)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="list of all chat messages"):
+            asyncio.run(memory.async_sync(no_list))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", [["a"], 5, None])
+def test_results_with_odd_ids_are_stored_once(odd: Any) -> None:
+    """As ``append`` takes them, so does ``sync``."""
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": odd, "name": "f", "input": {}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": odd, "content": "dry"}]}
+    memory = Memory()
+    assert memory.sync([user("q"), call, result]).appended == 3
+    assert memory.sync([user("q"), dict(call), dict(result)]).appended == 0
+
+
+def test_system_messages_alone_undo_nothing() -> None:
+    """A host that begins anew with its system prompt has not said yet how its history goes on."""
+    memory = Memory()
+    memory.sync([SYSTEM, user("q")])
+    assert memory.sync([SYSTEM]).undone == 0
+    assert memory.messages() == [SYSTEM, user("q")]

@@ -174,6 +174,9 @@ def test_an_unknown_format_is_named(items: Any, says: str) -> None:
     for name in ("responses", "anthropic", "gemini", "chat"):
         with pytest.raises(formats.UnknownFormat):
             formats.to_chat([{"speaker": "user", "utterance": "secret", "role": "narrator"}], name)
+    for name in ("responses", "anthropic", "chat"):
+        with pytest.raises(formats.UnknownFormat, match="keys: parts, role"):  # Gemini's: nothing is lost in silence
+            formats.to_chat([{"role": "user", "parts": [{"text": "secret"}]}], name)
     with pytest.raises(formats.UnknownFormat, match="there is no format 'xml'; the known ones are chat,"):
         formats.from_chat([], "xml")
 
