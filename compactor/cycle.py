@@ -187,7 +187,7 @@ class Cycle:
             return False
         now, bounds = getter.memory.snapshot, glance.bounds
         said = now.said - glance.said
-        if said > MAX_UNCOUNTED or self._what_holds(now) != glance.same:
+        if said > MAX_UNCOUNTED or self._what_holds(now, self.list_composed()) != glance.same:
             return False
         new = now.total - glance.total
         more = Bounds(
@@ -211,22 +211,32 @@ class Cycle:
         skipped = role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None
         self.emit_later(*_SKIPPED, skipped, repeats=True)
 
-    def remember_look(self, view: View) -> None:
-        """Remember that nothing was due in *view*."""
+    def remember_look(self, view: View, composed: tuple[object, ...]) -> None:
+        """Remember that nothing was due in *view*. *composed* is what ``list_composed`` gave before it was made."""
         rounds = view.rounds
         if not isinstance(rounds, Rounds) or not self.journal.is_in_log:
+            return
+        if view.total == 0 and rounds.usage.input_tokens is not None:  # the trigger was not asked, and goes by that
             return
         now, correction = rounds._snapshot, view.usage.correction
         tokens = view.tokens if self.counts_bytes else math.inf
         tail = view.tokens_behind(view.end) if self.counts_bytes else math.inf
-        bounds = Bounds(view.tail_length, view.messages, tail, tokens * correction, self.config.model)
+        # A call that waits gets a note for each result that it lacks, as soon as something else is said.
+        newest = [part.group for account in view.growing[-1:] for part in account.parts[-1:] if part.group.pending]
+        notes = sum([max(len(group.calls) + 1 - len(group.posts), 0) for group in newest])
+        tokens, tail = tokens + notes * MESSAGE_BOUND, tail + notes * MESSAGE_BOUND
+        bounds = Bounds(view.tail_length, view.messages + notes, tail, tokens * correction, self.config.model)
         self._told_rounds = now.total
-        self._glance = Glance(self._what_holds(now), bounds, now.said, now.total, correction)
+        self._glance = Glance(self._what_holds(now, composed), bounds, now.said, now.total, correction)
 
-    def _what_holds(self, now: Snapshot) -> tuple[object, ...]:
+    def list_composed(self) -> tuple[object, ...]:
+        """Return what the newest prompts told that is not in the log, and that a look goes by."""
+        ledger, asked = self.ledger, self.ledger.asked
+        return ledger.header_tokens, ledger.tool_tokens, asked.budgets, asked.model
+
+    def _what_holds(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
         """Return what the tokens of a prompt depend on beside what is said."""
-        role, ledger = self.ledger.role, self.ledger
-        asked = ledger.asked
+        role = self.ledger.role
         return (
             now.journals.get(role),
             now.prepared.get(role),
@@ -237,10 +247,7 @@ class Cycle:
             now.redactions,
             now.pins,
             now.header,
-            ledger.header_tokens,
-            ledger.tool_tokens,
-            asked.budgets,
-            asked.model,
+            *composed,
         )
 
     def _check_model(self, model: str) -> None:
@@ -316,6 +323,7 @@ class StrategyPass:
         self._cycle = cycle
         self._run = run
         self._forbidden = forbidden or _forbid_at_exit
+        self._composed = cycle.list_composed()  # first: a prompt that is made meanwhile is looked at again
         while True:  # the journal is read first: rounds that are added in between only lengthen the tail
             self._state = state = cycle.journal.read()
             rounds = cycle.read_rounds()
@@ -414,7 +422,7 @@ class StrategyPass:
             skip = Skip.BELOW_TRIGGER
         self._skip(skip, run)
         if skip in (Skip.EMPTY, Skip.BELOW_TRIGGER) and self.deferred is None:
-            cycle.remember_look(view)
+            cycle.remember_look(view, self._composed)
         return None
 
     def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:

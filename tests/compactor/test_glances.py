@@ -139,6 +139,62 @@ def test_hooks_hear_of_a_look_in_the_thread_that_appends() -> None:
     assert heard == [("MainThread", 1), ("MainThread", 2), ("MainThread", 3)]
 
 
+def start(executor: ManualExecutor, memory: Memory, trigger: Trigger) -> ContextCompactor:
+    options: dict[str, Any] = {"executor": executor, "clock": FakeClock(), "trigger": trigger}
+    compactor = ContextCompactor.for_role(memory, ROLE, None, ScriptedSummarizer(), **options)
+    compactor.start()
+    return compactor
+
+
+@pytest.mark.parametrize("trigger", [over_messages(5), over_tokens(180)], ids=repr)
+@pytest.mark.parametrize("closes", [False, True])
+def test_calls_that_stay_without_results_are_looked_at(trigger: Trigger, closes: bool) -> None:
+    """While they wait they have none; as soon as something else happens, a note stands for each."""
+    memory, executor = Memory("session"), ManualExecutor()
+    start(executor, memory, trigger)
+    calls = [{**CALL, "id": f"c{number}"} for number in range(6)]
+    memory.append({"role": "user", "content": "Where are they?"})
+    memory.append({"role": "assistant", "content": None, "tool_calls": calls})
+    executor.run_all()
+    if closes:
+        memory.finish_round(memory.conversation.rounds[-1].id)
+    else:
+        memory.append({"role": "user", "content": "Well?"})
+    assert executor.jobs
+
+
+def test_a_count_of_the_providers_is_looked_at_though_its_round_failed() -> None:
+    """With the next message: while there was none, the trigger was not asked."""
+    memory, executor = Memory("session"), ManualExecutor()
+    start(executor, memory, over_usage(900))
+    memory.append({"role": "user", "content": "Where is order 17?"})
+    executor.run_all()
+    memory.finish_round(memory.conversation.rounds[0].id, state="failed")
+    memory.record_usage(ROLE, 2_000)
+    executor.run_all()
+    memory.append({"role": "user", "content": "Hello."})
+    assert executor.jobs
+
+
+def test_a_prompt_that_is_made_during_a_look_is_looked_at() -> None:
+    """The look has not seen its system message, nor its tools."""
+    memory, executor = Memory("session"), ManualExecutor()
+    trigger = over_tokens(300)
+    judge = trigger.verdict
+
+    def judge_and_compose(view: View) -> Any:
+        verdict = judge(view)
+        compose(memory, ROLE, budget=9_000, system="word " * 300)
+        return verdict
+
+    trigger.verdict = judge_and_compose
+    start(executor, memory, trigger)
+    memory.append({"role": "user", "content": "Where is order 17?"})
+    executor.run_all()
+    memory.append({"role": "assistant", "content": "On its way."})
+    assert executor.jobs
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
