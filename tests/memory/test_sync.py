@@ -337,3 +337,18 @@ def test_system_messages_alone_undo_nothing() -> None:
     memory.sync([SYSTEM, user("q")])
     assert memory.sync([SYSTEM]).undone == 0
     assert memory.messages() == [SYSTEM, user("q")]
+
+
+def test_a_host_that_keeps_the_first_message_and_the_newest_hides_the_others() -> None:
+    """As a history that goes on otherwise behind the first one. Who asks for it is told."""
+    history = [
+        user("q0"),
+        *(said for n in range(1, 9) for said in ({"role": "assistant", "content": f"a{n}"}, user(f"q{n}"))),
+    ]
+    memory = Memory()
+    memory.sync(history)
+    with pytest.raises(HistoryDiverged):
+        memory.sync([history[0], *history[-4:]], on_divergence="raise")
+    assert memory.messages() == history
+    assert memory.sync([history[0], *history[-4:]]).undone == len(history) - 1
+    assert memory.messages() == [history[0], *history[-4:]]
