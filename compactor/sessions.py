@@ -397,8 +397,8 @@ class Sessions:
             memory = cast("Session", entry.session).memory
             for runner in _runners(entry):
                 runner.stop(0)
-            found = map(memory.snapshot.open_round, memory._own_rounds)
-            own = [one.opened.round_id for one in found if one is not None and not came_as_message(one.opened.extra)]
+            growing = [one.opened for one in memory.snapshot.live.values() if one.state == "created"]  # asks no store
+            own = {one.round_id for one in growing if not came_as_message(one.extra)}.intersection(memory._own_rounds)
             with self._lock:
                 if own:
                     self._left_open[entry.id] = tuple(own)
