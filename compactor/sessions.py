@@ -342,11 +342,12 @@ class Sessions:
         with self._lock:
             entry.session, entry.opening = session, None
             is_wanted = self._entries.get(session_id) is entry
-        cast("Future[None]", opening).set_result(None)
         if not is_wanted:  # closed or purged meanwhile
+            cast("Future[None]", opening).set_exception(_closed())
             for compactor in session.compactors.values():
                 compactor.stop(0)
             raise _closed()
+        cast("Future[None]", opening).set_result(None)
         self._evict()
         return entry
 

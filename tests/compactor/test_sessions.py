@@ -200,6 +200,36 @@ def test_a_failed_opening_is_told_to_all_and_tried_again(monkeypatch: pytest.Mon
         use(sessions, "a", talk)
 
 
+def test_close_during_an_opening_is_told_to_all_who_wait_for_it() -> None:
+    """Nobody gets a session whose compactors do not run."""
+    sessions, begun, go = sessions_with(), threading.Event(), threading.Event()
+    make, told = sessions._make, list[str]()
+
+    def slow(session_id: str) -> Session:
+        begun.set()
+        assert go.wait(SOON)
+        return make(session_id)
+
+    def take() -> None:
+        try:
+            with sessions.open("a"):
+                told.append("open")
+        except RuntimeError as error:
+            told.append(str(error))
+
+    sessions._make = slow  # type: ignore[method-assign]
+    first, second = threading.Thread(target=take), threading.Thread(target=take)
+    first.start()
+    assert begun.wait(SOON)
+    second.start()
+    wait_for(lambda: sessions._entries["a"].users == 2)
+    sessions.close()
+    go.set()
+    for thread in (first, second):
+        thread.join(SOON)
+    assert [text.startswith("these sessions were closed") for text in told] == [True, True]
+
+
 def test_a_purged_session_begins_anew() -> None:
     """Whoever still has the old memory is told, and nothing of the old is in the new one."""
     with sessions_with(budget=1_000) as sessions:
