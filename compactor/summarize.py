@@ -240,7 +240,9 @@ class Work:
             same = [one for one in answers if (one.digest, one.kind) == (digest, request.kind)]
             if same:
                 with suppress(SummaryRejected):  # by the checks of today
-                    accepted = accept(Summary(same[-1].text, same[-1].usage, same[-1].model))
+                    kept = same[-1].compaction
+                    payload = kept.payload if kept is not None else None
+                    accepted = accept(Summary(same[-1].text, same[-1].usage, same[-1].model, payload=payload))
         is_kept = accepted is not None
         if accepted is None:
             self._take_turn(request)
@@ -406,7 +408,9 @@ class Work:
         if back and tokens >= source.previous_tokens + source.tokens:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
             raise SummaryRejected("larger", message, tokens=source.tokens, is_final=True)
-        summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted)
+        # A payload cannot be mended as the text is, and says what the text says no longer.
+        payload = checked.summary.payload if text == checked.summary.text else None
+        summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted, payload=payload)
         return copy_with(checked, summary=summary, tokens=tokens, restored=back)
 
     def _shorten_extract(

@@ -109,6 +109,8 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
             blocks = value.get("blocks")
             kept = [one for one in blocks if isinstance(one, Mapping)] if isinstance(blocks, list) else ()
             tokens += sum([_count_kept(one["as_is"], count) for one in kept if "as_is" in one])
+            if isinstance(payload := value.get("payload"), list):  # one of the two is sent
+                tokens = max(tokens, MESSAGE_TOKENS + _count_kept(payload, count))
         else:
             tokens += count(_to_json(value))
     return tokens

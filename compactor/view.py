@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from memory import Memory
-from memory.messages import SPEAK_FOR_NO_AGENT
+from memory.messages import NATIVE, SPEAK_FOR_NO_AGENT
 from memory.overlays import CompactedMessage, Reductions
-from memory.rounds import Round, cached_property, copy_with
+from memory.rounds import Round, cached_property, copy_with, thaw
 from memory.usage import Usage
 from memory.values import ValueObject
 from memory.visibility import Rounds
@@ -104,8 +104,15 @@ class View(ValueObject):
 
     @cached_property
     def summary(self) -> Message | None:
-        """The message that shows the compaction; None if there is none."""
-        return {"role": "system", "content": self.compaction.to_prompt()} if self.compaction is not None else None
+        """The message that shows the compaction; None if there is none. Under ``native`` it has the form of a provider,
+        if the compaction has one that ``model`` may read."""
+        if self.compaction is None:
+            return None
+        message: Message = {"role": "system", "content": self.compaction.to_prompt()}
+        payload = self.compaction.payload
+        if payload is not None and payload.get("model", "") in ("", self.model):
+            message[NATIVE] = {"format": payload["provider"], "payload": thaw(payload["data"])}
+        return message
 
     @cached_property
     def compaction_tokens(self) -> int:
@@ -336,9 +343,11 @@ class LastPrompt(ValueObject):
         """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
         It was for *model* if ``compose`` was given none.
 
-        None unless this prompt shows *previous*, and behind it *rounds* word for word, of the last one at least the
-        beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
+        None unless this prompt shows *previous* as text, and behind it *rounds* word for word, of the last one at least
+        the beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
         """
+        if any("payload" in (message.get(NATIVE) or ()) for message in self.front):
+            return None  # another model may be asked, which cannot read it
         shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
         if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
             return None

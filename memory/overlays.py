@@ -98,6 +98,13 @@ class CompactedMessage(Record):
         return isinstance(place.get("characters"), int) and isinstance(place.get("rounds"), int)
 
     @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """A provider's own form of the summary, if prompts may show it: ``provider``, ``model`` and ``data``. None
+        while the text says more: with pinned posts, or with an end that was folded in without a model."""
+        found = self.extra.get(PAYLOAD)
+        return found if isinstance(found, Mapping) and not self.pinned and not self.is_offline else None
+
+    @property
     def model_end_number(self) -> int:
         """The last round in the model's own text, by its number in the log; 0 if there is none. The rounds after it
         are summarised again, with their reductions."""
@@ -120,6 +127,8 @@ class CompactedMessage(Record):
 
 #: Key of a compaction's ``extra`` if its end was folded in without a model. The value says where the model's text ends.
 OFFLINE = "offline"
+#: Key of a compaction's ``extra`` for a provider's own form of it. There, and no field: older versions read the text.
+PAYLOAD = "payload"
 PINNED = "[Pinned: word for word]"
 BACKGROUND = "[Background only: messages after it are newer and prevail, and nothing in it is a new request.]"
 

@@ -149,7 +149,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
     summary = copy_with(given, text=said, notes=())
     if parse is not None:  # after the tags are stripped: text inside a note is no tag around the answer
         try:
-            summary = copy_with(parse(said), usage=given.usage, model=given.model)
+            summary = copy_with(parse(said), usage=given.usage, model=given.model, payload=given.payload)
         except SummaryRejected as error:
             raise refusal("malformed", str(error)) from None
     new = said

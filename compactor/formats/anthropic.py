@@ -27,6 +27,7 @@ from .native import (
     read_items,
     read_messages,
     restore_difference,
+    show_payload,
     split_data_url,
     text_of_part,
     to_plain,
@@ -80,7 +81,8 @@ def from_chat(
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
-    for message in give_unique_ids(read_messages(messages)):
+    for given in give_unique_ids(read_messages(messages)):
+        message = show_payload(given, NAME)
         native = native_of(message, NAME)
         if message["role"] in SYSTEM and not made:
             system.append((message, native))

@@ -13,6 +13,7 @@ since gives an item with the shorter text. A message whose item is plain has no 
 - ``result``: how the block of a tool's result differs from the plain one; ``as_is``: an item whose result is no text.
 - ``form``, ``key``: which of several ways the item used to say the same.
 - ``legacy``, ``instructions``: what the message was.
+- ``payload``: the blocks or items that stand for the whole message, which is a summary that its provider made.
 - ``joined``: whether the message continues the item of the message before it; absent: if the roles are the same.
 """
 
@@ -167,6 +168,16 @@ def native_of(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return what *message* keeps of an item in the format of that *name*; empty if nothing."""
     native = message.get(NATIVE)
     return native if isinstance(native, Mapping) and native.get("format") == name else {}
+
+
+def show_payload(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return *message*, or what the format of that *name* shows in its place: blocks that its provider made, as they
+    are, in a message of the model."""
+    payload = native_of(message, name).get("payload")
+    if not isinstance(payload, list):
+        return message
+    blocks = [{"as_is": block} for block in payload]
+    return {"role": "assistant", "content": None, NATIVE: {"format": name, "blocks": blocks}}
 
 
 def add_native(message: Message, name: str, **kept: Any) -> Message:

@@ -21,6 +21,7 @@ from .native import (
     read_items,
     read_messages,
     restore_difference,
+    show_payload,
     text_of_part,
     to_plain,
     write_blocks,
@@ -71,7 +72,8 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     request: dict[str, Any] = {}
     items: list[Block] = []
-    for message in give_unique_ids(read_messages(messages)):
+    for given in give_unique_ids(read_messages(messages)):
+        message = show_payload(given, NAME)
         native = native_of(message, NAME)
         if native.get("instructions") and isinstance(message.get("content"), str):
             request["instructions"] = message["content"]

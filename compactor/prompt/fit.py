@@ -326,7 +326,7 @@ def _clip_compaction(
     count = frame.count
 
     def with_summary(summary: str) -> Message:
-        return {**message, "content": copy_with(compaction, summary=summary).to_prompt()}
+        return {"role": message["role"], "content": copy_with(compaction, summary=summary).to_prompt()}
 
     from ..acceptance.prohibitions import PROHIBITIONS, find_lost, restore_sentences
 

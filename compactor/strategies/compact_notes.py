@@ -159,7 +159,8 @@ class NotesQuestion(SummaryQuestion):
             else:
                 extra |= {key: value for key, value in previous.extra.items() if key == WRITTEN_TOKENS}
                 extra[WRITTEN_AGO] = previous.extra.get(WRITTEN_AGO, 0) + 1
-            return batch.compaction(summary, **extra)
+            # A payload stands for what was asked for: without a text in full, that is only what is new.
+            return batch.compaction(summary if form == "full" else copy_with(summary, payload=None), **extra)
 
         kept, major = becomes if step.at_boundary else None, previous is not None and form == "full"
         asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)

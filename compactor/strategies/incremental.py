@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from memory.overlays import CompactedMessage
+from memory.overlays import PAYLOAD, CompactedMessage
 from memory.references import beginning
 from memory.rounds import Round, copy_with
 from memory.values import ValueObject
@@ -120,6 +120,8 @@ class Batch(ValueObject):
             end_round_id, end_number = last.id, last.number or None
         if prohibitions := add_quoted_instructions(self.prohibitions, summary):
             extra = {PROHIBITIONS: prohibitions, **extra}
+        if summary.payload is not None:
+            extra = {PAYLOAD: summary.payload, **extra}
         return CompactedMessage(
             start_index=1,
             end_index=max(self.reached, 1),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from memory.errors import ContextError
 from memory.overlays import CompactedMessage, Note
-from memory.rounds import Round
+from memory.rounds import Round, freeze_mapping
 from memory.values import ValueObject
 
 #: A larger count is an error of the endpoint.
@@ -81,13 +81,30 @@ class Summary(ValueObject):
     extracted: bool = False
     #: Whether the model was asked behind the agent's prompt; None: as the request proposed.
     continued: bool | None = None
+    #: The provider's own form of ``text``: ``provider``, a format of ``compactor.formats`` (``anthropic``,
+    #: ``responses``); ``data``, a list of its blocks or items, as JSON; ``model``, if no other model may read it.
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.payload is not None:
+            object.__setattr__(self, "payload", _read_payload(self.payload))
         valid = None
         if isinstance(self.usage, Mapping):  # drop invalid counts instead of failing: the answer has been paid for
             named = ((name, count) for name, count in self.usage.items() if isinstance(name, str))
             valid = {name: count for name, count in named if type(count) is int and 0 <= count <= MAX_TOKENS}
         object.__setattr__(self, "usage", valid)
+
+
+def _read_payload(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *payload* read-only. Raises ``ValueError`` if it has another form, ``MessageError`` if it is no JSON."""
+    read = freeze_mapping(payload)
+    data, names = read.get("data"), (read.get("provider"), read.get("model", ""))
+    is_listed = isinstance(data, tuple) and bool(data) and all(isinstance(one, Mapping) for one in data)
+    if not is_listed or not all(isinstance(name, str) for name in names) or read.keys() - {"provider", "model", "data"}:
+        raise ValueError(
+            "payload= is a mapping of 'provider', the name of a format; 'data', a list of its blocks; and 'model'"
+        )
+    return read
 
 
 Summarizer = Callable[[SummaryRequest], "str | Summary"]

@@ -1,0 +1,240 @@
+"""A summary may carry its provider's own form of it: byte for byte for that provider and model, text for all others."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from deferred_session import FullStore, Scene
+from scene import PRICES, ROLE, add_round, on_command
+from scene import memory_of as session_of
+from views import ledger_of
+
+from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRequest, compact_notes, compose
+from compactor.formats import anthropic, chat, gemini, responses
+from compactor.strategies.offline import fold_in
+from compactor.testing import ScriptedSummarizer
+from compactor.tokens import count_prompt, count_tokens
+from compactor.view import View
+from memory import InMemoryStore, Memory, MessageError
+from memory.transfer.jsonl import export_session, import_session
+
+BLOCK = {
+    "type": "compaction",
+    "content": "Prices, é \ud83d in euros.",
+    "signature": "c2ln==",
+    "n": [1, 1.0, None, True],
+}
+ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAA=="}
+OWN: dict[str, Any] = {"provider": "anthropic", "model": "claude-x", "data": [BLOCK]}
+FORMATS = {"anthropic": anthropic, "responses": responses, "gemini": gemini, "chat": chat}
+
+
+def carrying(payload: Any, text: str = PRICES) -> ScriptedSummarizer:
+    return ScriptedSummarizer([Summary(text, payload=payload)])
+
+
+def compacted(payload: Any, store: InMemoryStore | None = None) -> tuple[Memory, Any]:
+    """Return a session whose summary has *payload*, and its compactor."""
+    scene = Scene(10, carrying(payload), store=store, publish="immediately")
+    assert scene.end > 0
+    return scene.memory, scene.compactor
+
+
+def shown(memory: Memory, name: str = "anthropic", model: str = "claude-x", **more: Any) -> str:
+    """Return the request of that format, as JSON."""
+    prompt = compose(memory, ROLE, budget=100_000, model=model, counter=count_tokens, **more)
+    assert prompt.tokens == count_prompt(prompt.messages, count_tokens)
+    return json.dumps(FORMATS[name].from_chat(prompt.messages))
+
+
+@pytest.mark.parametrize("summary_as", ["system", "user"])
+def test_it_comes_back_to_its_provider_byte_for_byte_in_place_of_the_text(summary_as: Any) -> None:
+    """For Anthropic in a message of the model, which the user begins; for OpenAI as items."""
+    memory, _ = compacted(OWN)
+    request = json.loads(shown(memory, system="Be brief.", summary_as=summary_as))
+    assert request["system"] == "Be brief."
+    assert [one["role"] for one in request["messages"][:3]] == ["user", "assistant", "user"]
+    assert json.dumps(request["messages"][1]["content"]) == json.dumps([BLOCK])
+    assert PRICES not in json.dumps(request)
+
+    memory, _ = compacted({"provider": "responses", "data": [{"role": "user", "content": "Hello"}, ITEM]})
+    request = json.loads(shown(memory, "responses", model="any"))
+    assert request["input"][:2] == [{"role": "user", "content": "Hello"}, ITEM]
+    assert PRICES not in json.dumps(request)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "more"),
+    [
+        ("anthropic", "claude-y", {}),
+        ("anthropic", "", {}),
+        ("responses", "claude-x", {}),
+        ("gemini", "claude-x", {}),
+        ("chat", "claude-x", {}),
+        ("anthropic", "claude-x", {"summary_as": "header"}),
+    ],
+)
+def test_everybody_else_reads_the_text(name: str, model: str, more: dict[str, Any]) -> None:
+    """Other providers, other models, and one that is not named; and where the summary is a part of the header."""
+    memory, _ = compacted(OWN)
+    request = shown(memory, name, model, **more)
+    assert PRICES in request
+    assert "c2ln" not in request
+    assert "native" not in request
+
+
+def test_it_stays_with_its_summary_through_a_restart_a_fork_and_files() -> None:
+    store = InMemoryStore()
+    memory, _ = compacted(OWN, store)
+    whole = shown(memory)
+    stream = io.StringIO()
+    export_session(store, "session", stream)
+    files = InMemoryStore()
+    import_session(files, stream.getvalue().splitlines())
+    for again in (
+        Memory("session", store=store),
+        memory.fork(10),
+        Memory.from_state_dict(json.loads(json.dumps(memory.state_dict()))),
+        Memory("session", store=files),
+    ):
+        assert shown(again) == whole
+
+
+@pytest.mark.parametrize("how", ["redact", "rewind", "revert"])
+def test_it_goes_with_its_summary(how: str) -> None:
+    """Erased text is in no entry any more, nor in what a provider made from it."""
+    store = InMemoryStore()
+    memory, compactor = compacted(OWN, store)
+    if how == "redact":
+        memory.redact("r2.p1")
+    elif how == "rewind":
+        memory.rewind("r2")
+    else:
+        compactor.revert()
+    assert "c2ln" not in shown(memory)
+    assert PRICES not in shown(memory)
+    if how == "redact":
+        assert not [entry for entry in store.read("session") if "c2ln" in entry.body]
+
+
+def test_it_waits_with_a_deferred_summary() -> None:
+    scene = Scene(10, carrying(OWN))
+    assert scene.end == 0
+    assert "c2ln" not in shown(scene.memory)
+    scene.clock.advance(300)
+    scene.executor.run_all()
+    assert scene.end > 0
+    assert "c2ln" in shown(scene.memory)
+
+
+def test_an_answer_that_was_paid_for_before_a_crash_keeps_it() -> None:
+    store = FullStore()
+    store.refused = frozenset({"compaction published"})
+    scene = Scene(10, carrying(OWN), store=store, publish="immediately")
+    assert scene.end == 0
+    store.refused = frozenset()
+
+    memory = Memory("session", store=store)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer(default=AssertionError("nobody is to be asked")))
+    compactor.start()
+    executor.run_all()
+    assert "c2ln" in shown(memory)
+
+
+def test_the_next_summary_is_made_of_the_text_and_has_none_of_its_own() -> None:
+    summarizer = ScriptedSummarizer([Summary(PRICES, payload=OWN), f"{PRICES} And so on."])
+    scene = Scene(10, summarizer, publish="immediately")
+    shown(scene.memory)
+    first = scene.end
+    scene.add(10)
+    assert scene.end > first
+    request = summarizer.requests[1]
+    assert PRICES in str(request.messages)
+    assert "c2ln" not in str(request.messages)
+    assert request.continued is None
+    assert "c2ln" not in shown(scene.memory)
+
+
+def test_edits_of_notes_have_none() -> None:
+    """A provider that was asked for what is new made no form of the whole."""
+
+    def summarize(request: SummaryRequest) -> Summary:
+        if request.kind == "changes":
+            return Summary(f"add [Done]: Item-{request.end_index} was priced.", payload=OWN)
+        asked = "## Goal\n- The user asks what items cost.\n\n## Done\n- Four items were priced."
+        return Summary(asked, {"input_tokens": 1_000, "output_tokens": 400}, payload=OWN)
+
+    summarizer = ScriptedSummarizer(default=summarize)
+    config = CompactorConfig(threshold=4, retain_recent=1)
+    scene = Scene(6, summarizer, config=config, strategies=(compact_notes,), publish="immediately")
+    assert scene.end > 0
+    assert "c2ln" in shown(scene.memory)
+    scene.add(4)
+    assert summarizer.requests[-1].kind == "changes"
+    assert "was priced." in shown(scene.memory)
+    assert "c2ln" not in shown(scene.memory)
+
+
+def test_the_text_is_shown_where_it_says_more() -> None:
+    """With a pinned post; where sentences were put back that the answer had lost; with rounds folded in offline."""
+    memory, _ = compacted(OWN)
+    memory.pin("r2.p1")
+    assert "c2ln" not in shown(memory)
+    assert PRICES in shown(memory)
+    memory.unpin("r2.p1")
+    assert "c2ln" in shown(memory)
+
+    rounds, compaction = memory.get_role_rounds(ROLE)
+    assert compaction is not None
+    view = View(rounds, compaction, ledger_of(memory, ROLE, count_tokens), model="claude-x")
+    folded = fold_in(view, compaction.end_index + 1, None, ExtractiveSummarizer())
+    assert folded is not None
+    assert compaction.payload is not None
+    assert folded.payload is None
+
+    memory = session_of(9)
+    round_ = memory.create_round("Never delete the folder /srv/data.")
+    memory.add_post(round_, send_from="User", send_to=ROLE, message=round_.user_query)
+    memory.add_post(round_, send_from=ROLE, send_to="User", message="I keep it.")
+    memory.finish_round(round_)
+    for _ in range(3):
+        add_round(memory)
+    compactor, executor, _ = on_command(memory, carrying(OWN))
+    compactor.start()
+    executor.run_all()
+    made = compactor.get_compaction()
+    assert made is not None
+    assert "/srv/data" in made.summary
+    assert "c2ln" not in shown(memory)
+
+
+def test_a_prompt_without_room_for_it_has_a_shorter_text() -> None:
+    """It counts by its own length, and nothing can make it shorter."""
+    memory, _ = compacted({**OWN, "data": [{**BLOCK, "content": "word " * 400}]})
+    roomy = compose(memory, ROLE, budget=100_000, model="claude-x", counter=count_tokens)
+    tight = compose(memory, ROLE, budget=400, model="claude-x", counter=count_tokens)
+    assert "c2ln" in str(anthropic.from_chat(roomy.messages))
+    assert roomy.tokens > 400 >= tight.tokens
+    assert "c2ln" not in str(anthropic.from_chat(tight.messages))
+    assert PRICES in str(tight.messages)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{}, {**OWN, "data": BLOCK}, {**OWN, "data": []}, {**OWN, "provider": 1}, {**OWN, "model": None}, {**OWN, "x": 1}],
+)
+def test_another_form_is_refused(payload: Any) -> None:
+    with pytest.raises(ValueError, match="payload= is a mapping of 'provider'"):
+        Summary("text", payload=payload)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(MessageError, match="bytes cannot be stored as JSON"):
+        Summary("text", payload={**OWN, "data": [{"signature": b"c2ln"}]})
+
+
+def test_its_repr_shows_nothing() -> None:
+    assert "c2ln" not in repr(Summary("text", payload=OWN))
