@@ -308,7 +308,8 @@ class _Reader:
 
     def _read(self, role: str, parts: Sequence[Any], message: Message) -> str:
         """Return the role and text of *message* if they say it all, else everything as JSON."""
-        calls = message.get("tool_calls") or ()
+        is_agent = role == chat.ASSISTANT  # else these are keys of the host's own, whatever they hold
+        calls = (message.get("tool_calls") or ()) if is_agent else ()
         results = list(filter(_is_result, parts))
         said: list[Any] = []
         if results or role in (chat.TOOL, chat.FUNCTION):
@@ -324,7 +325,7 @@ class _Reader:
                 0,
             )
         said += [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
-        if called := message.get("function_call"):
+        if is_agent and (called := message.get("function_call")):
             said.append(["called", *_read_call(called)])
         for key in ("name", "refusal") if role != chat.TOOL else ("refusal",):  # a result may name its tool or not
             if value := message.get(key):

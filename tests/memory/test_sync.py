@@ -352,3 +352,15 @@ def test_a_host_that_keeps_the_first_message_and_the_newest_hides_the_others() -
     assert memory.messages() == history
     assert memory.sync([history[0], *history[-4:]]).undone == len(history) - 1
     assert memory.messages() == [history[0], *history[-4:]]
+
+
+@pytest.mark.parametrize("key", ["tool_calls", "function_call"])
+@pytest.mark.parametrize("value", [5, "x", [None], [5], {"a": 1}], ids=repr)
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_calls_of_whoever_calls_nothing_are_the_hosts_own_keys(role: str, key: str, value: object) -> None:
+    """As for ``append``: whatever they hold, the next ``sync`` knows the message again."""
+    memory, history = Memory("session"), [{"role": role, "content": "Be brief.", key: value}]
+    memory.sync(history)
+    history.append({"role": "assistant", "content": "Yes."})
+    assert memory.sync(history).appended == 1
+    assert memory.sync([dict(message) for message in history]).appended == 0
