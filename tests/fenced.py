@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_server import ModelServer
+from model_server import ModelServer, reply
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,7 +18,29 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = "docs/summarizers.md"
 
 #: What blocks import that a newcomer's environment need not have; `.ci/framework` installs a framework by itself.
-FRAMEWORKS = ("agents", "fastapi", "google.adk", "langchain", "llama_index", "pydantic_ai", "strands")
+FRAMEWORKS = (
+    "agent_framework",
+    "agents",
+    "anthropic",
+    "fastapi",
+    "google.adk",
+    "langchain",
+    "llama_index",
+    "pydantic_ai",
+    "strands",
+)
+
+#: What Anthropic's client is answered.
+_CLAUDE = {
+    "id": "m-1",
+    "type": "message",
+    "role": "assistant",
+    "model": "model-1",
+    "content": [{"type": "text", "text": "It is on its way."}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 10, "output_tokens": 5},
+}
 
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -68,11 +90,14 @@ def reader(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, said: list[
         for block in blocks(source, language):
             (folder / name).write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(folder)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     typed = iter([*said, ""])
     monkeypatch.setattr("builtins.input", lambda _prompt="": next(typed))
-    with ModelServer() as server:
+    with ModelServer() as server, ModelServer("/v1/messages") as claude:
+        claude.always(reply(_CLAUDE))
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "none-is-needed-on-loopback")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.base_url.removesuffix("/v1"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none-is-needed-on-loopback")
         yield server

@@ -8,6 +8,7 @@ import re
 import runpy
 import tokenize
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -125,6 +126,7 @@ def test_code_blocks_of_the_docs_run(
         return
     if block.framework:
         pytest.importorskip(block.framework)
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="(?!__main__)")  # not the block's
     with reader(block.page, tmp_path, monkeypatch, said=[]):
         block.run()
     behind = next((other for other in blocks(block.page) if other.line > block.line), None)
@@ -213,7 +215,17 @@ FOREIGN = {
     "architecture": {"fork"},
     "evaluate": {"dry", "fail", "spend", "user_id"},
     "formats": {"is_error", "response"},
-    "frameworks": {"SummarizationMiddleware", "OpenAIResponsesCompactionSession"},
+    "frameworks": {
+        "SummarizationMiddleware",
+        "OpenAIResponsesCompactionSession",
+        "framework",
+        "chat_store",
+        "llama",
+        "EventsCompactionConfig",
+        "NullConversationManager",
+        "SummarizingConversationManager",
+        "SummarizationStrategy",
+    },
     "serving": {"ThreadPoolExecutor"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
