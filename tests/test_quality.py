@@ -203,11 +203,12 @@ def test_facts_are_told_all_along_in_real_dialogues_too() -> None:
 @pytest.mark.slow
 def test_so_many_compactions_happen_one_for_each_batch(rewritten: Run, noted: Run) -> None:
     """Summaries of one size, of which few are written anew where changes do."""
-    for run in (rewritten, noted):
+    # Notes that have passed through three summaries may grow to half more than their target first.
+    for run, growth in ((rewritten, 1.25), (noted, 1.6)):
         assert len(run.tokens) == 20
         assert list(run.summaries) == [*AFTER]
         assert len(set(run.summaries.values())) == 3
-        assert max(run.tokens) < 1.25 * SIZE
+        assert max(run.tokens) < growth * SIZE
     assert rewritten.majors == 0
     assert 0 < noted.majors < 5
 

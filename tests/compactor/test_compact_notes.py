@@ -253,8 +253,8 @@ def test_over_a_hundred_compactions_nothing_drifts_and_nothing_is_sent_twice() -
                 f"replace {len(request.notes)}: Item-{number + 1} is next.",
             ]
             return "\n".join([*edits, *(["remove 2"] if len(request.notes) > 30 else [])])
-        if request.start_index > 1 and not known:  # an addition
-            return f"## Done\n- Item-{number} was priced."
+        if request.start_index > 1 and not known:  # an addition, so long that changes cost less
+            return f"## Done\n- Item-{number} was priced, {', '.join(['and priced again'] * 20)}."
         done = [note.text for note in known if note.section == "Done"][-20:]
         return "\n".join(
             ["## Goal", "- Prices are asked for.", "## Done", *(f"- {text}" for text in done), f"- To {number}."]
