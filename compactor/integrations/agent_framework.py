@@ -40,9 +40,8 @@ class Compaction(Conversations[Item], ChatMiddleware):
             said = make_content(map(_read, item.contents))
             if item.role == "assistant":
                 calls = [one for one in item.contents if one.type == "function_call"]
-                yield Group(
-                    [item], [make_answer(said, [(one.call_id, one.name, one.arguments or {}) for one in calls])]
-                )
+                asked = [(one.call_id or "", one.name or "", one.arguments or {}) for one in calls]
+                yield Group([item], [make_answer(said, asked)])
                 continue
             results = [one for one in item.contents if one.type == "function_result"]
             made = [{"role": "tool", "tool_call_id": one.call_id, "content": _read_result(one)} for one in results]

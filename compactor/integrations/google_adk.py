@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
-from google.adk.models import LlmRequest
+from google.adk.models.llm_request import LlmRequest
 from google.adk.plugins.base_plugin import BasePlugin
 from google.genai.types import Content
 
@@ -31,7 +31,7 @@ class Compaction(Converted[Content], BasePlugin):
 
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
         config = llm_request.config
-        given = config.system_instruction or ""
+        given: Any = config.system_instruction or ""
         if not isinstance(given, str):
             given = read_text(gemini.to_chat([], system=given)[0])
         declared = [one for tool in config.tools or () for one in getattr(tool, "function_declarations", None) or ()]

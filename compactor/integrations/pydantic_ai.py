@@ -26,8 +26,9 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
         given, parameters = request_context.messages, request_context.model_request_parameters
-        told, fixed = parameters.instruction_parts or [], [part for part in given[0].parts if _is_system(part)]
-        system = "\n\n".join(part.content for part in (*fixed, *told))
+        told = parameters.instruction_parts or []
+        fixed = [part for part in given[0].parts if isinstance(part, ai.SystemPromptPart)]
+        system = "\n\n".join([*(part.content for part in fixed), *(part.content for part in told)])
         offered = (*parameters.function_tools, *parameters.output_tools)
         tools = [make_tool(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
         model, session_id = from_chat_model(request_context.model), ctx.conversation_id or "default"
