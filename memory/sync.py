@@ -107,6 +107,8 @@ class SyncState(ValueObject):
     log: LogPrints = field(default_factory=LogPrints)
     held: Sequence[Message] = ()
     prints: bytes = b""
+    #: Index in the log of the host's first message; -1: not known.
+    start: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -134,13 +136,14 @@ def sync_messages(
     body = given[lead:]
     state = memory._sync_state or SyncState()
     prints, repeated = _print_host(body, lead, state, verify=verify)
+    before = state.start if prints == state.prints else -1
     held: Sequence[Message] = body if repeated or not state.held else body[:1]
     undone, start = 0, -1
     while True:
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = SyncState(log, held, prints)
-        found = align(log, prints, body) if start < 0 else _match(log, prints, body, start)
+        found = align(log, prints, body, before) if start < 0 else _match(log, prints, body, start)
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.kept, _reference(log.places[found.end]))
@@ -149,6 +152,7 @@ def sync_messages(
             # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
             start, undone = (min(found.dropped, end), undone + len(log.kinds) - end) if rewound else (-1, undone)
             continue
+        placed_at = found.dropped
         # The host's first messages may be system messages from the middle of the history.
         while lead and found.dropped and _Reader()(given[lead - 1]) == log.prints[: found.dropped * SIZE][-SIZE:]:
             runs = (range(found.dropped - 1, found.dropped), *found.runs)
@@ -159,6 +163,7 @@ def sync_messages(
         places = memory._extend(added, only_at=now.number) if added else []
         if len(places) == len(added):
             break
+    memory._sync_state = SyncState(log, held, prints, placed_at)
     shown = array("Q")
     for run in found.runs:
         shown += log.places[run.start : run.stop]
@@ -442,16 +447,21 @@ def _find_kind(post: Post) -> int:
     return _ERASED + _SENDERS.index(sender) + len(_SENDERS) * min(len(post.tool_calls), 40)
 
 
-def align(log: LogPrints, prints: bytes, body: Sequence[Message]) -> Alignment:
+def align(log: LogPrints, prints: bytes, body: Sequence[Message], before: int = -1) -> Alignment:
     """Return how the host's messages, with these *prints*, lie over those of the log: as many as possible match, from
     the host's first on.
 
     If equally many do in two places, the host has all of the log rather than the newest part of it; else the place
-    after which nothing is undone comes first.
+    after which nothing is undone comes first. *before* is where the same history began in the log at the last call; it
+    begins there still, if all of it matches.
     """
     length = len(log.kinds)
     if not prints:
         return Alignment(length, length, 0, (), is_diverged=False)
+    if 0 <= before < length:
+        best = _match(log, prints, body, before)
+        if not best.is_diverged and best.kept == len(body):
+            return best
     best = _match(log, prints, body, 0)
     for start in _find_starts(log, prints):
         if not best.is_diverged:

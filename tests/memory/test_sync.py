@@ -364,3 +364,19 @@ def test_calls_of_whoever_calls_nothing_are_the_hosts_own_keys(role: str, key: s
     history.append({"role": "assistant", "content": "Yes."})
     assert memory.sync(history).appended == 1
     assert memory.sync([dict(message) for message in history]).appended == 0
+
+
+def test_the_same_history_twice_changes_nothing_where_it_could_begin_in_two_places() -> None:
+    """All messages are alike, one of the log's was erased, and the host has dropped its oldest."""
+    memory = Memory("session")
+    turns = [[user("yes"), says("go on")], [user("yes"), calls(("a", "f", "{}")), result("a", "yes"), says("go on")]]
+    history = turns[0] + turns[1] + turns[0]
+    memory.sync(history)
+    history = history[2:]
+    memory.sync(history)
+    memory.redact("r1.p0")
+    for _ in range(3):
+        history += turns[0]
+        memory.sync(history)
+        again = memory.sync(copy.deepcopy(history))
+        assert (again.appended, again.kept, again.undone) == (0, len(history), 0)
