@@ -33,7 +33,7 @@ from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
 from .runner import Runner, State
 from .summarizers import as_summarizer
-from .summarizers.configured import summarizer_of
+from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
 from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
@@ -140,7 +140,7 @@ class ContextCompactor:
         if rounds_now is None:  # it may be asynchronous
             rounds_getter = partial(self._coroutines.call, rounds_getter)
         #: The summarizer as it was passed; if none was, the one that the configuration names, or else the offline one.
-        self.summarizer: object = chosen if chosen is not None else summarizer_of(config)
+        self.summarizer: object = chosen if chosen is not None else find_summarizer(config)
         #: The session that it reads, once it is known.
         self._session = rounds_now.memory.session_id if rounds_now is not None else None
         self._count = counter if counter is not None else counter_for(config.model)

@@ -90,32 +90,32 @@ def _count_grid(width: float, height: float, unit: int) -> int:
     return math.ceil(round(width / unit, 6)) * math.ceil(round(height / unit, 6))
 
 
-def _tiles(base: int, tile: int) -> MediaRule:
+def _make_tiles(base: int, tile: int) -> MediaRule:
     return MediaRule(partial(_count_tiles, base, tile), _PAGE_TEXT + base + 6 * tile)
 
 
-def _patches(factor: float, auto: tuple[int, int], **details: tuple[int, int]) -> MediaRule:
+def _make_patches(factor: float, auto: tuple[int, int], **details: tuple[int, int]) -> MediaRule:
     budgets = {"auto": auto, "high": min(auto, (2_500, 2_048)), **details}
     picture = partial(_count_patches, budgets, factor)
     return MediaRule(picture, _PAGE_TEXT + math.ceil(min(auto[0], 2_500) * factor))
 
 
 #: Unknown models count as GPT-4o.
-DEFAULT_RULE = _tiles(85, 170)
+DEFAULT_RULE = _make_tiles(85, 170)
 _SMALL, _MEDIUM, _LARGE = (1_536, 2_048), (2_500, 2_048), (10_000, 6_000)
 #: By the beginning of a model's name; the longest that fits counts.
 _RULES = {
-    "gpt-4o-mini": _tiles(2_833, 5_667),
-    "o1": _tiles(75, 150),
-    "o3": _tiles(75, 150),
-    "computer-use": _tiles(65, 129),
-    "o4-mini": _patches(1.72, _SMALL),
-    **dict.fromkeys(("gpt-4.1-mini", "gpt-5-mini", "gpt-5.4-mini"), _patches(1.62, _SMALL)),
-    **dict.fromkeys(("gpt-4.1-nano", "gpt-5-nano", "gpt-5.4-nano"), _patches(2.46, _SMALL)),
-    **dict.fromkeys(("gpt-5.1-codex", "gpt-5.2", "gpt-5.3"), _patches(1, _SMALL)),
-    "gpt-5.4": _patches(1, _MEDIUM, original=_LARGE),
-    "gpt-5.5": _patches(1, _LARGE),
-    **dict.fromkeys(("gpt-5.6", "gpt-5.7", "gpt-5.8", "gpt-6"), _patches(1.2, (30_000, 65_535))),
+    "gpt-4o-mini": _make_tiles(2_833, 5_667),
+    "o1": _make_tiles(75, 150),
+    "o3": _make_tiles(75, 150),
+    "computer-use": _make_tiles(65, 129),
+    "o4-mini": _make_patches(1.72, _SMALL),
+    **dict.fromkeys(("gpt-4.1-mini", "gpt-5-mini", "gpt-5.4-mini"), _make_patches(1.62, _SMALL)),
+    **dict.fromkeys(("gpt-4.1-nano", "gpt-5-nano", "gpt-5.4-nano"), _make_patches(2.46, _SMALL)),
+    **dict.fromkeys(("gpt-5.1-codex", "gpt-5.2", "gpt-5.3"), _make_patches(1, _SMALL)),
+    "gpt-5.4": _make_patches(1, _MEDIUM, original=_LARGE),
+    "gpt-5.5": _make_patches(1, _LARGE),
+    **dict.fromkeys(("gpt-5.6", "gpt-5.7", "gpt-5.8", "gpt-6"), _make_patches(1.2, (30_000, 65_535))),
     "gemini": MediaRule(partial(_count_as_one, 1_120), 560),
     **dict.fromkeys(("gemini-1", "gemini-2"), MediaRule(_count_crops, 258)),
 }
@@ -185,7 +185,7 @@ def read_size(data: object) -> tuple[int, int] | None:
     head = _decode(data, 64)
     size = 0, 0
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        size = _int(head[16:20]), _int(head[20:24])
+        size = _read_int(head[16:20]), _read_int(head[20:24])
     elif head[:6] in (b"GIF87a", b"GIF89a"):
         size = int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -195,7 +195,7 @@ def read_size(data: object) -> tuple[int, int] | None:
     return size if min(size) > 0 else None
 
 
-def _int(data: bytes) -> int:
+def _read_int(data: bytes) -> int:
     return int.from_bytes(data, "big")
 
 
@@ -217,8 +217,8 @@ def _read_jpeg(data: bytes) -> tuple[int, int]:
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return _int(data[at + 7 : at + 9]), _int(data[at + 5 : at + 7])
-        at += 1 if marker == 0xFF else 2 + max(_int(data[at + 2 : at + 4]), 2)
+            return _read_int(data[at + 7 : at + 9]), _read_int(data[at + 5 : at + 7])
+        at += 1 if marker == 0xFF else 2 + max(_read_int(data[at + 2 : at + 4]), 2)
     return 0, 0
 
 

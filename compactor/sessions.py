@@ -26,7 +26,7 @@ from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
 from .cost.limits import Limits, LimitsStatus
 from .runner import Runner
-from .summarizers.configured import summarizer_of
+from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
 from .triggers import default_trigger
 
@@ -198,7 +198,7 @@ class Sessions:
         self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
         if summarizer is None and options.get("llm_api") is None:
-            summarizer = summarizer_of(config)
+            summarizer = find_summarizer(config)
         if budget is not None and options.get("trigger") is None and not getattr(summarizer, "model", None):
             config = config.with_defaults(max_tokens=budget)  # else the trigger learns it from compose
             options["trigger"] = default_trigger(config)  # one for all

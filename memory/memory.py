@@ -348,7 +348,7 @@ class Memory(Log):
             if only_at not in (None, now.number):
                 return
             place = rewind.read_place(now, ref)
-            part = rewind.part_to_copy(now, place)
+            part = rewind.find_part_to_copy(now, place)
             last = place.first if part is None else place.first - 1
             undone = rewind.undo_after(now, last, ids)
             references = tuple(range_reference(number, number) for number in undone)

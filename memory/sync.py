@@ -24,7 +24,7 @@ from .arguments import kind_of
 from .entries import HEADER_MESSAGE, HEADER_PART
 from .errors import HistoryDiverged, MessageError
 from .log.redaction import REDACTED
-from .log.rewind import floor_cut
+from .log.rewind import find_cut
 from .log.state import Snapshot
 from .references import parse_reference, place_reference
 from .rounds import EMPTY, USER, Post, Round, copy_with, thaw
@@ -68,7 +68,7 @@ class Synced(ValueObject):
     @property
     def references(self) -> list[str | None]:
         """For each of the host's messages its reference, such as ``r3.p2``; None for system messages in front."""
-        return [None] * self._lead + [*map(_reference, self._places)]
+        return [None] * self._lead + [*map(_make_reference, self._places)]
 
     def find(self, reference: str) -> int | None:
         """Return the index in the host's list of the message with that *reference*; None if it is not there, or if the
@@ -146,7 +146,7 @@ def sync_messages(
         found = align(log, prints, body, before) if start < 0 else _match(log, prints, body, start)
         if found.is_diverged:
             if on_divergence == "raise":
-                raise HistoryDiverged(lead + found.kept, _reference(log.places[found.end]))
+                raise HistoryDiverged(lead + found.kept, _make_reference(log.places[found.end]))
             end, reference = _find_way_back(now, log, found.end)
             rewound = memory._rewind(reference, only_at=now.number)
             # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
@@ -180,7 +180,7 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
     return list(messages)
 
 
-def _reference(place: int) -> str:
+def _make_reference(place: int) -> str:
     return place_reference(place >> 32, place & NUMBER)
 
 
@@ -229,7 +229,7 @@ def _find_way_back(now: Snapshot, log: LogPrints, end: int) -> tuple[int, str]:
     one. It may be fewer: no call is parted from its results."""
     while end:
         number, post = log.places[end - 1] >> 32, log.places[end - 1] & NUMBER
-        safe = floor_cut(now.round_at(number), post)
+        safe = find_cut(now.round_at(number), post)
         if safe == post:
             return end, place_reference(number, post)
         end = bisect_left(log.places, (number << 32 | safe) + 1)
@@ -308,7 +308,7 @@ class _Reader:
             self._answered += is_plain
         elif is_plain := len(message) == 2 and type(content) is str:  # most
             self._calls = {}
-        said = f"{role}\n{content}" if is_plain else self._read(role, _parts_of(content), message)
+        said = f"{role}\n{content}" if is_plain else self._read(role, _list_parts(content), message)
         return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
     def _read(self, role: str, parts: Sequence[Any], message: Message) -> str:
@@ -348,7 +348,7 @@ def _is_result(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "tool_result"
 
 
-def _parts_of(content: Any) -> Sequence[Any]:
+def _list_parts(content: Any) -> Sequence[Any]:
     """Return the parts of a message's content; a text is one."""
     if content is None or content == "":
         return ()
@@ -372,7 +372,7 @@ def _read_part(part: Any) -> Any:
             return {"call": _read_call(part)}
         case "tool_result":
             given = part.get("output", part.get("content"))
-            return {"result": [_read_part(one) for one in _parts_of(given)], "error": bool(part.get("is_error"))}
+            return {"result": [_read_part(one) for one in _list_parts(given)], "error": bool(part.get("is_error"))}
     return {key: value for key, value in part.items() if key not in ("id", "cache_control") and value is not None}
 
 

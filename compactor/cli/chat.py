@@ -20,7 +20,7 @@ from ..compose import compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
-from ..summarizers.model import sendable
+from ..summarizers.model import make_sendable
 from ..summarizers.openai import OpenAISummarizer, make_client
 from .savings import Messages, describe_event
 from .sessions import open_named
@@ -73,7 +73,7 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, A
 def stream_answer(client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:
     """Yield the answer to *messages* in pieces. Raises ``SummarizerError`` if it fails or breaks off."""
     try:
-        with client().chat.completions.create(model=model, messages=sendable(messages), stream=True) as answer:
+        with client().chat.completions.create(model=model, messages=make_sendable(messages), stream=True) as answer:
             text = _read_unstreamed(answer.response)
             streamed = (piece.choices[0].delta.content for piece in answer if piece.choices)
             yield from _join_surrogates(piece for piece in (streamed if text is None else [text]) if piece)

@@ -15,21 +15,21 @@ from .native import (
     Message,
     UnknownFormat,
     add_native,
-    calls_of,
     describe,
     find_difference,
     give_unique_ids,
+    list_calls,
     make_data_url,
-    native_of,
     read_arguments,
     read_blocks,
     read_call,
     read_items,
     read_messages,
+    read_native,
+    read_part_text,
     restore_difference,
     show_payload,
     split_data_url,
-    text_of_part,
     to_plain,
     write_blocks,
 )
@@ -83,7 +83,7 @@ def from_chat(
     made: list[Block] = []
     for given in give_unique_ids(read_messages(messages)):
         message = show_payload(given, NAME)
-        native = native_of(message, NAME)
+        native = read_native(message, NAME)
         if message["role"] in SYSTEM and not made:
             system.append((message, native))
         else:
@@ -140,13 +140,13 @@ def _read_result(block: Block) -> Message:
     if isinstance(content, list):
         content, _, kept = read_blocks(DIALECT, content)
     message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content or ""}
-    plain = _plain_result(message)
+    plain = _write_result(message)
     if isinstance(block.get("content"), (str, list)):
         plain["content"] = block["content"]
     return {**message, "native": {**kept, "result": find_difference(block, plain)}}
 
 
-def _plain_result(message: Mapping[str, Any]) -> Block:
+def _write_result(message: Mapping[str, Any]) -> Block:
     return {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": message.get("content")}
 
 
@@ -155,11 +155,11 @@ def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, 
     role = "assistant" if message["role"] == "assistant" else "user"
     content: Any = message.get("content")
     if message["role"] == "tool":
-        result = _plain_result(message)
+        result = _write_result(message)
         if not isinstance(content, str) or native.get("blocks") is not None:
             result["content"] = write_blocks(DIALECT, message, native)
         content = [restore_difference(result, native.get("result"))]
-    elif not isinstance(content, str) or calls_of(message) or "blocks" in native:
+    elif not isinstance(content, str) or list_calls(message) or "blocks" in native:
         content = write_blocks(DIALECT, message, native)
     if not (content.strip() if isinstance(content, str) else content):
         return
@@ -168,10 +168,10 @@ def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, 
         made.append(restore_difference({"role": role, "content": content}, native.get("item")))
         return
     before = made[-1]
-    made[-1] = {**before, "content": [*_as_blocks(before["content"]), *_as_blocks(content)]}
+    made[-1] = {**before, "content": [*_list_blocks(before["content"]), *_list_blocks(content)]}
 
 
-def _as_blocks(content: str | list[Block]) -> list[Block]:
+def _list_blocks(content: str | list[Block]) -> list[Block]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -201,10 +201,10 @@ def _read(block: Block) -> list[Block] | Block | None:
         url = source["url"]
     else:
         return [block]
-    return [{"type": "image_url", "image_url": {"url": url}} if kind == "image" else _file(url)]
+    return [{"type": "image_url", "image_url": {"url": url}} if kind == "image" else _make_file(url)]
 
 
-def _file(url: str) -> Block:
+def _make_file(url: str) -> Block:
     return {"type": "file", "file": {"file_data": url}}
 
 
@@ -221,7 +221,7 @@ def _write_parts(parts: Sequence[Block], _: str) -> Block | None:
         return {"type": "document", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
     if kind in ("image", "document", "search_result"):
         return dict(to_plain(part))
-    text = text_of_part(part)
+    text = read_part_text(part)
     return {"type": "text", "text": text} if text.strip() else None  # models say a line break before a call
 
 

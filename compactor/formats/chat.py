@@ -12,11 +12,11 @@ from .native import (
     Message,
     UnknownFormat,
     add_native,
-    calls_of,
     describe,
-    native_of,
+    list_calls,
     read_items,
     read_messages,
+    read_native,
 )
 
 __all__ = ["NAME", "from_chat", "to_chat"]
@@ -57,8 +57,8 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     legacy: set[str] = set()
     for message in read_messages(messages):
         plain = {key: one for key, one in message.items() if key != NATIVE}
-        calls = calls_of(plain)
-        if native_of(message, NAME).get("legacy") and calls:
+        calls = list_calls(plain)
+        if read_native(message, NAME).get("legacy") and calls:
             legacy = {call["id"] for call in calls}
             plain = {("function_call" if key == "tool_calls" else key): one for key, one in plain.items()}
             plain["function_call"] = calls[0]["function"]

@@ -16,20 +16,20 @@ from .native import (
     Message,
     UnknownFormat,
     add_native,
-    calls_of,
     describe,
     find_difference,
     is_same,
+    list_calls,
     make_data_url,
-    native_of,
     read_arguments,
     read_blocks,
     read_call,
     read_items,
     read_messages,
+    read_native,
+    read_part_text,
     restore_difference,
     split_data_url,
-    text_of_part,
     write_blocks,
 )
 
@@ -61,14 +61,14 @@ def to_chat(contents: Iterable[Any], *, system: str | Mapping[str, Any] | None =
         chat.append({"role": "system", "content": system})
     elif system is not None:
         item = next(read_items([system], NAME))
-        parts = _parts_of(item, "the system instruction")
+        parts = _read_parts(item, "the system instruction")
         content, _, kept = read_blocks(DIALECT, parts)
         kept |= {"item": find_difference(item, {"parts": parts}), "form": "content"}
         chat.append(add_native({"role": "system", "content": content}, NAME, **kept))
     role_before = ""
     waiting: dict[str, list[str]] = {}
     for place, item in enumerate(read_items(contents, NAME), 1):
-        parts = _parts_of(item, f"content {place}")
+        parts = _read_parts(item, f"content {place}")
         role = "assistant" if item.get("role") == "model" else "user"
         plain = {"role": "model" if role == "assistant" else "user", "parts": parts}
         for number, (message, kept) in enumerate(_split(role, parts, waiting)):
@@ -89,11 +89,11 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     contents: list[Block] = []
     names: dict[str, str] = {}
     for message in read_messages(messages):
-        native = native_of(message, NAME)
+        native = read_native(message, NAME)
         if message["role"] in SYSTEM and not contents:
             system.append((message, native))
             continue
-        for call in calls_of(message):
+        for call in list_calls(message):
             names[call["id"]] = read_call(call)[0]
         _append(contents, message, native, names)
     if contents and contents[0].get("role") == "model":
@@ -101,7 +101,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**_write_system(system), "contents": contents}
 
 
-def _parts_of(item: Block, where: str) -> list[Block]:
+def _read_parts(item: Block, where: str) -> list[Block]:
     parts = item.get("parts")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UnknownFormat(f"{where} is no Gemini content with a list of parts: {describe(item)}")
@@ -126,7 +126,7 @@ def _spell(block: Block, form: str) -> Block:
     }
 
 
-def _form_of(block: Block) -> str:
+def _find_form(block: Block) -> str:
     return CAMEL if any(spelled in block for spelled in _SPELLINGS.values()) else ""
 
 
@@ -186,7 +186,7 @@ def _read_response(part: Block, waiting: dict[str, list[str]], answered: set[str
         content, key = text, next(iter(response))
         key = None if is_same(_make_response(text, None), response) else key
     message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
-    kept: dict[str, Any] = {"key": key, "form": _form_of(part) or None}
+    kept: dict[str, Any] = {"key": key, "form": _find_form(part) or None}
     kept["result"] = find_difference(part, _write_response(message, kept, name))
     return message, kept
 
@@ -205,7 +205,7 @@ def _make_response(text: str, key: str | None) -> Any:
 
 def _write_response(message: Mapping[str, Any], native: Mapping[str, Any], name: str) -> Block:
     content = message.get("content")
-    text = content if isinstance(content, str) else "\n".join(map(text_of_part, content or ()))
+    text = content if isinstance(content, str) else "\n".join(map(read_part_text, content or ()))
     response = {"name": name, "response": _make_response(text, native.get("key"))}
     return _spell({"function_response": response}, native.get("form") or "")
 
@@ -223,13 +223,13 @@ def _append(
         parts = write_blocks(DIALECT, message, native)
     if not parts:
         return
-    if native.get("joined", True) and contents and _side(contents[-1]) == role:
+    if native.get("joined", True) and contents and _find_role(contents[-1]) == role:
         contents[-1] = {**contents[-1], "parts": [*contents[-1]["parts"], *parts]}
     else:
         contents.append(restore_difference({"role": role, "parts": parts}, native.get("item")))
 
 
-def _side(content: Block) -> str:
+def _find_role(content: Block) -> str:
     """Return whether the model or the user says *content*: results may have a role of their own."""
     return "model" if content.get("role") == "model" else "user"
 
@@ -285,7 +285,7 @@ def _write_parts(parts: Sequence[Block], form: str) -> Block | None:
             return _spell({"inline_data": {"mime_type": data[0], "data": data[1]}}, form)
         if url is not None:
             return _spell({"file_data": {"file_uri": url}}, form)
-    text = text_of_part(part)
+    text = read_part_text(part)
     return {"text": text} if text else None
 
 
@@ -294,4 +294,4 @@ def _write_call(call: Block, form: str) -> Block:
     return _spell({"function_call": {"name": name, "args": read_arguments(given)}}, form)
 
 
-DIALECT = Dialect(NAME, _read, _write_parts, _write_call, _form_of)
+DIALECT = Dialect(NAME, _read, _write_parts, _write_call, _find_form)

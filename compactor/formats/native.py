@@ -52,7 +52,7 @@ class Dialect:
     write_parts: Callable[[Sequence[Block], str], Block | None]
     write_call: Callable[[Block, str], Block]
     #: Gives the form of a block, where there are several ways to write one; "" is that of new blocks.
-    form_of: Callable[[Block], str] = lambda _: ""
+    find_form: Callable[[Block], str] = lambda _: ""
     #: Writes a text alone as a text, and not as a list of one block.
     writes_texts: bool = False
 
@@ -149,7 +149,7 @@ def give_unique_ids(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[s
     taken: set[str] = set()
     newest: dict[str, str] = {}
     for message in messages:
-        if calls := calls_of(message):
+        if calls := list_calls(message):
             for call in calls:
                 given, number = str(call["id"]), 2
                 newest[given] = given
@@ -164,7 +164,7 @@ def give_unique_ids(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[s
             yield message
 
 
-def native_of(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def read_native(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return what *message* keeps of an item in the format of that *name*; empty if nothing."""
     native = message.get(NATIVE)
     return native if isinstance(native, Mapping) and native.get("format") == name else {}
@@ -173,7 +173,7 @@ def native_of(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def show_payload(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return *message*, or what the format of that *name* shows in its place: blocks that its provider made, as they
     are, in a message of the model."""
-    payload = native_of(message, name).get("payload")
+    payload = read_native(message, name).get("payload")
     if not isinstance(payload, list):
         return message
     blocks = [{"as_is": block} for block in payload]
@@ -198,7 +198,7 @@ def read_blocks(dialect: Dialect, blocks: Sequence[Block]) -> tuple[Any, list[Bl
         if said is None:
             made.append({"as_is": block})
             continue
-        form = dialect.form_of(block)
+        form = dialect.find_form(block)
         if isinstance(said, list):
             one: Block = {"parts": [len(parts), len(said)]}
             other = dialect.write_parts(said, form)
@@ -224,7 +224,7 @@ def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[s
     content = message.get("content")
     given = [content] if isinstance(content, (str, Mapping)) else content or ()
     parts = [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": str(part)} for part in given]
-    calls = calls_of(message)
+    calls = list_calls(message)
     is_whole = native.get("parts") == (None if isinstance(content, str) else len(parts))
     made = native.get("blocks")
     if not isinstance(made, list):
@@ -257,7 +257,7 @@ def is_text(part: Any) -> bool:
     return isinstance(part, Mapping) and part.keys() == {"type", "text"} and isinstance(part["text"], str)
 
 
-def text_of_part(part: Mapping[str, Any]) -> str:
+def read_part_text(part: Mapping[str, Any]) -> str:
     """Return a chat part as text, for a format that has no block for it: a mark for media."""
     text = next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), None)
     return text if text is not None else f"[{part.get('type', 'part')}]"
@@ -276,7 +276,7 @@ def make_data_url(media_type: str, data: str) -> str:
     return f"data:{media_type};base64,{data}"
 
 
-def calls_of(message: Mapping[str, Any]) -> list[Block]:
+def list_calls(message: Mapping[str, Any]) -> list[Block]:
     """Return the calls of a chat message; in another role's than the model's, the key says nothing."""
     calls = message.get("tool_calls") if message.get("role") == "assistant" else None
     return [call for call in calls if isinstance(call, dict) and "id" in call] if isinstance(calls, list) else []

@@ -15,14 +15,14 @@ from .native import (
     describe,
     find_difference,
     give_unique_ids,
-    native_of,
     read_blocks,
     read_call,
     read_items,
     read_messages,
+    read_native,
+    read_part_text,
     restore_difference,
     show_payload,
-    text_of_part,
     to_plain,
     write_blocks,
 )
@@ -74,7 +74,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     items: list[Block] = []
     for given in give_unique_ids(read_messages(messages)):
         message = show_payload(given, NAME)
-        native = native_of(message, NAME)
+        native = read_native(message, NAME)
         if native.get("instructions") and isinstance(message.get("content"), str):
             request["instructions"] = message["content"]
         elif message["role"] == "assistant":
@@ -186,7 +186,7 @@ def _read_said(part: Block) -> Block | None:
     return None
 
 
-def _form_of(item: Block) -> str:
+def _find_form(item: Block) -> str:
     if item.get("type") == "custom_tool_call":
         return _CUSTOM
     return _LISTED if isinstance(item.get("content"), list) else ""
@@ -194,12 +194,12 @@ def _form_of(item: Block) -> str:
 
 def _write_items(parts: Sequence[Block], form: str) -> Block | None:
     if not form:
-        text = text_of_part(parts[0])
+        text = read_part_text(parts[0])
         return {"role": "assistant", "content": text} if text else None
     said = [
         {"type": "refusal", "refusal": part["refusal"]}
         if isinstance(part.get("refusal"), str)
-        else {"type": "output_text", "text": text_of_part(part), "annotations": []}
+        else {"type": "output_text", "text": read_part_text(part), "annotations": []}
         for part in parts
     ]
     return {"type": "message", "role": "assistant", "content": said}
@@ -239,9 +239,9 @@ def _write_content(parts: Sequence[Block], _: str) -> Block | None:
         return {"type": "input_image", "image_url": given.get("url"), **detail}
     if isinstance(given, Mapping) and kind == "file":
         return {"type": "input_file", **given}
-    text = text_of_part(part)
+    text = read_part_text(part)
     return {"type": "input_text", "text": text} if text else None
 
 
-RUN = Dialect(NAME, _read_item, _write_items, _write_call, _form_of)
+RUN = Dialect(NAME, _read_item, _write_items, _write_call, _find_form)
 CONTENT = Dialect(NAME, _read_content, _write_content, _write_call, writes_texts=True)

@@ -14,7 +14,7 @@ from memory.messages import SYSTEM
 from memory.sync import rename_calls
 
 from ..compose import Prompt
-from ..formats.native import calls_of, read_arguments, read_call, text_of_part
+from ..formats.native import list_calls, read_arguments, read_call, read_part_text
 from ..sessions import Session, Sessions
 from ..summarizers.chat_models import from_chat_model
 
@@ -226,10 +226,10 @@ def make_tool(name: str, description: str | None, parameters: object) -> Message
 def read_text(message: Message) -> str:
     """Return the text of a *message* that is written anew: a mark for each file, which the host has."""
     content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(map(text_of_part, content))
+    return content if isinstance(content, str) else "".join(map(read_part_text, content))
 
 
 def read_calls(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
     """Return id, name and arguments of each call in a *message*."""
-    asked = [(call["id"], *read_call(call)) for call in calls_of(message)]
+    asked = [(call["id"], *read_call(call)) for call in list_calls(message)]
     return [(call_id, name, read_arguments(given)) for call_id, name, given in asked]

@@ -118,7 +118,7 @@ class AdapterContract:
         assert list(map(host.text_of, kept)) == list(map(plain.text_of, whole)), "the framework's history has changed"
         newest = host.seen[-1]
         assert len(newest) < MAX_SEEN, f"the model saw {len(newest)} messages"
-        assert _length(host, newest) < _length(plain, plain.seen[-1]) / 2
+        assert _count_characters(host, newest) < _count_characters(plain, plain.seen[-1]) / 2
         for seen in host.seen:
             _check_pairs(host, seen)
 
@@ -257,7 +257,7 @@ async def _settle(compaction: Conversations[Any], session_id: str) -> None:
         await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
 
 
-def _length(host: Host, messages: Sequence[Any]) -> int:
+def _count_characters(host: Host, messages: Sequence[Any]) -> int:
     return sum(len(host.text_of(message)) for message in messages)
 
 

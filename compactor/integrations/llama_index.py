@@ -38,7 +38,7 @@ class Compaction(Conversations[ChatMessage]):
                 texts = [{"type": "text", "text": message["content"]}]
                 message["content"] = [*texts, *(make_file(url, is_image=True) for url in urls)]
             if role == "assistant":
-                calls = [(one.tool_call_id or "", one.tool_name, one.tool_kwargs) for one in _calls(item)]
+                calls = [(one.tool_call_id or "", one.tool_name, one.tool_kwargs) for one in _list_blocks(item)]
                 old = read_calls({"role": role, "tool_calls": to_plain(told.get("tool_calls") or [])})
                 message = dict(make_answer(message["content"], calls or old))
             elif role == "tool":
@@ -55,7 +55,7 @@ class Compaction(Conversations[ChatMessage]):
             yield ChatMessage(role=message["role"], blocks=blocks, additional_kwargs=told)
 
 
-def _calls(item: ChatMessage) -> list[Any]:
+def _list_blocks(item: ChatMessage) -> list[Any]:
     return [block for block in item.blocks if isinstance(block, Call)]
 
 

@@ -30,7 +30,7 @@ _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)
 _REMARK = r"\W{0,10}(?:%s)"
 
 
-def _pattern(kind: str, form: str = "%s") -> re.Pattern[str]:
+def _load(kind: str, form: str = "%s") -> re.Pattern[str]:
     """Return the pattern of one kind of reply."""
     from .cues import load_pattern  # here: a process without a summary needs none
 
@@ -39,7 +39,7 @@ def _pattern(kind: str, form: str = "%s") -> re.Pattern[str]:
 
 def is_greeting(text: str) -> bool:
     """Return whether *text* only greets or thanks. A guess, for English only."""
-    greeting = _pattern("greeting", _GREETING)
+    greeting = _load("greeting", _GREETING)
     return len(text) <= _MAX_REPLY and greeting.fullmatch(text.strip()) is not None
 
 
@@ -51,13 +51,13 @@ def is_reply(text: str) -> bool:
     if len(text) > _MAX_REPLY:
         return False
     text = _LEADING.sub("", text).rstrip()
-    greeting = _pattern("greeting", _GREETING).match(text)
+    greeting = _load("greeting", _GREETING).match(text)
     rest = text[greeting.end() :] if greeting else text
-    if not rest or _pattern("offer").match(rest) or _pattern("refusal").match(rest) or _pattern("abroad").match(text):
+    if not rest or _load("offer").match(rest) or _load("refusal").match(rest) or _load("abroad").match(text):
         return True
-    if greeting and _pattern("promise").match(rest):
+    if greeting and _load("promise").match(rest):
         return True
-    return len(text) <= _MAX_CLOSING and _pattern("offer").match(_SENTENCE.split(text)[-1]) is not None
+    return len(text) <= _MAX_CLOSING and _load("offer").match(_SENTENCE.split(text)[-1]) is not None
 
 
 def is_remark(text: str) -> bool:
@@ -69,7 +69,7 @@ def is_remark(text: str) -> bool:
     if not said or len(said) > _MAX_REMARKS:
         return not said
     sentences = filter(str.strip, _SENTENCE.split(said))
-    return is_reply(said) or all(_pattern("remark", _REMARK).match(one) or is_reply(one) for one in sentences)
+    return is_reply(said) or all(_load("remark", _REMARK).match(one) or is_reply(one) for one in sentences)
 
 
 # A tag's attributes, bounded: an unclosed tag is scanned once.
@@ -124,7 +124,7 @@ def strip_tags(text: str) -> str:
     if "<" not in bare and not bare.startswith(("```", "~~~", "{")):
         return bare
     for _ in range(_MAX_LAYERS):
-        before, text = text, _unwrap(_last_block(_drop_thoughts(text)))
+        before, text = text, _unwrap(_find_last_block(_drop_thoughts(text)))
         if text == before:
             break
     return text
@@ -136,22 +136,22 @@ def _drop_thoughts(text: str) -> str:
         if leading := _LEADING_END.match(text, start):
             end = leading.end()
         elif leading := _LEADING_THOUGHT.match(text, start):
-            end = _end_of(leading[1], text, leading.end()) or len(text)
-        elif (end := _loose_end(text, start)) == start:
+            end = _find_end(leading[1], text, leading.end()) or len(text)
+        elif (end := _find_loose_end(text, start)) == start:
             leading = _LEADING_DRAFT.match(text, start)
-            end = _end_of(leading[1], text, leading.end(), _BEHIND) if leading else 0
+            end = _find_end(leading[1], text, leading.end(), _BEHIND) if leading else 0
             if not end:
                 return text[start:].strip()
         start = end
 
 
-def _end_of(name: str, text: str, start: int, behind: str = "") -> int:
+def _find_end(name: str, text: str, start: int, behind: str = "") -> int:
     """Return the end of the first closing tag of *name* from *start*; 0 if there is none."""
     closing = re.compile(f"</{name}>{behind}", re.IGNORECASE).search(text, start)
     return closing.end() if closing else 0
 
 
-def _loose_end(text: str, start: int) -> int:
+def _find_loose_end(text: str, start: int) -> int:
     """Return the end of thoughts without an opening tag; *start* if there are none."""
     opening = _THOUGHT.search(text, start)  # closing tags after this one have an opening tag
     end = seen = start
@@ -168,7 +168,7 @@ def _loose_end(text: str, start: int) -> int:
 _Block = tuple[int, int, int, int]
 
 
-def _last_block(text: str) -> str:
+def _find_last_block(text: str) -> str:
     """Return the last closed, non-empty block of *text*, and the text after it unless that is a remark.
 
     Without a closed block, the last open one counts. Returns *text* unchanged if its tags do not wrap the answer.
@@ -321,7 +321,7 @@ def read_answer(answer: Any, model: str | None) -> Summary:
     finish, message = field(choices[0], "finish_reason"), field(choices[0], "message")
     called = finish in ("tool_calls", "function_call") or field(message, "tool_calls")
     return make_summary(
-        None if message is None else _text(field(message, "content")),
+        None if message is None else _read_text(field(message, "content")),
         counts,
         (field(answer, "model"), model),
         has_called=bool(called or field(message, "function_call")),
@@ -379,7 +379,7 @@ def field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _text(content: Any) -> str:
+def _read_text(content: Any) -> str:
     """Return the text parts of *content*; some servers answer in parts, including thoughts."""
     if isinstance(content, str):
         return content
@@ -466,7 +466,7 @@ class _ChatSummarizer:
             if isinstance(field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
             in_pieces = isinstance(answer, Iterator) and field(answer, "content") is None
-            text = "".join(map(_content, answer)) if in_pieces else _content(answer)
+            text = "".join(map(_read_content, answer)) if in_pieces else _read_content(answer)
         except ContextError:
             raise
         except Exception as exc:  # any exception of a foreign API is a failure of this call only
@@ -479,7 +479,7 @@ class _ChatSummarizer:
         return Summary(text)
 
 
-def _content(message: Any) -> str:
+def _read_content(message: Any) -> str:
     """Return the text of a message or of a piece. Raises ``SummarizerError`` for a tool call or other content."""
     if isinstance(message, str):
         return message

@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 
 from .answers import field, make_summary, parse_body, read_counts
 from .base import Continued, Style, SummarizerError, Summary
-from .model import Arguments, ModelSummarizer, find_imported, http_options, read_stream, refuse_redirects, sendable
+from .model import (
+    Arguments,
+    ModelSummarizer,
+    find_imported,
+    make_http_options,
+    make_sendable,
+    read_stream,
+    refuse_redirects,
+)
 from .response_limits import Limit, limit_connections
 
 #: Tokens of an answer where no limit is given; the API demands one.
@@ -82,7 +90,7 @@ class AnthropicSummarizer(ModelSummarizer):
     def _make_client(self, key: str, base_url: str) -> Any:
         import anthropic
 
-        connections = anthropic.DefaultHttpxClient(**http_options())
+        connections = anthropic.DefaultHttpxClient(**make_http_options())
         limit_connections(connections)
         client = anthropic.Anthropic(api_key=key, base_url=base_url, max_retries=0, http_client=connections)
         weakref.finalize(client, connections.close)
@@ -95,10 +103,10 @@ class AnthropicSummarizer(ModelSummarizer):
         client = with_options(max_retries=0, timeout=self._timeout)
         return refuse_redirects(client) if hasattr(client, "_prepare_options") else client
 
-    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         from ..formats.anthropic import from_chat
 
-        return {name: sendable(value) for name, value in from_chat(messages).items()}
+        return {name: make_sendable(value) for name, value in from_chat(messages).items()}
 
     def _is_cached(self, continued: Continued) -> bool:
         choice = _read_choice(continued.tool_choice)
@@ -106,10 +114,12 @@ class AnthropicSummarizer(ModelSummarizer):
         return super()._is_cached(continued) and (choice is None or choice.get("type") in ("auto", "none"))
 
     def _continue(self, continued: Continued) -> dict[str, Any]:
-        given: dict[str, Any] = {"tools": list(map(_read_tool, sendable(continued.tools)))} if continued.tools else {}
+        given: dict[str, Any] = (
+            {"tools": list(map(_read_tool, make_sendable(continued.tools)))} if continued.tools else {}
+        )
         if (choice := _read_choice(continued.tool_choice)) is not None:
             given["tool_choice"] = choice
-        return _mark_for_cache(given | self._arguments | self._plain(continued.messages))
+        return _mark_for_cache(given | self._arguments | self._write_messages(continued.messages))
 
     def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:  # noqa: ARG002
         config = dict(arguments.get("output_config") or {})
@@ -130,10 +140,10 @@ class AnthropicSummarizer(ModelSummarizer):
     def _is_too_long(self, error: Any, said: str) -> bool:
         return getattr(error, "status_code", None) == 413 or "prompt is too long" in said
 
-    def _remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
+    def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         if "credit balance is too low" in said:
             status = 402
-        return super()._remedy(status, error, said, arguments)
+        return super()._name_remedy(status, error, said, arguments)
 
 
 def read_message(answer: Any, model: str) -> Summary:

@@ -11,7 +11,7 @@ from memory.errors import ContextError
 from ..coroutines import coroutines_used, wait_for
 from .answers import as_summarizer, field, make_summary, read_counts
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
-from .model import headers_of, parse_retry_after, sendable, status_of
+from .model import make_sendable, parse_retry_after, read_headers, read_status
 
 _CUT = ("length", "max_tokens", "MAX_TOKENS")
 _REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "RECITATION", "BLOCKLIST")
@@ -46,17 +46,17 @@ class _ChatModel:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         try:
-            answer = self._ask(self._model, sendable(request.messages), coroutines_used.get().host is not None)
+            answer = self._ask(self._model, make_sendable(request.messages), coroutines_used.get().host is not None)
             return _read(wait_for(answer) if inspect.isawaitable(answer) else answer, self.model)
         except ContextError:
             raise
         except Exception as error:  # noqa: BLE001  (any exception of a foreign model is a failure of this call only)
-            status = status_of(error) or status_of(error.__cause__)
+            status = read_status(error) or read_status(error.__cause__)
             told = f"{type(error).__name__}{f', HTTP {status}' if status is not None else ''}"
             # Without its cause, whose text may quote the request.
             raise SummarizerError(
                 f"{type(self._model).__name__} failed ({told}): check the model's own configuration",
-                retry_after=parse_retry_after(headers_of(error) or headers_of(error.__cause__)),
+                retry_after=parse_retry_after(read_headers(error) or read_headers(error.__cause__)),
             ) from None
 
 

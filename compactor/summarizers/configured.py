@@ -11,7 +11,7 @@ from .base import SummarizerError
 from .extractive import ExtractiveSummarizer
 
 
-def summarizer_of(config: CompactorConfig) -> Any:
+def find_summarizer(config: CompactorConfig) -> Any:
     """Return the summarizer that *config* names: one for all compactors with the same settings, and offline if it names
     none. Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and
     ``ConfigError`` for an address that is none."""

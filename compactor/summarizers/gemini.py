@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from .answers import NoSummary, field, make_summary, read_counts
 from .base import Continued, Style, Summary
-from .model import Arguments, ModelSummarizer, http_options, sendable
+from .model import Arguments, ModelSummarizer, make_http_options, make_sendable
 from .response_limits import Limit, limit_connections
 
 _CUT = ("MAX_TOKENS", "CONTINUATION")
@@ -83,7 +83,7 @@ class GeminiSummarizer(ModelSummarizer):
     def _make_client(self, key: str, base_url: str) -> Any:
         from google.genai import Client
 
-        options: Any = {"base_url": base_url, "client_args": http_options(), "retry_options": {"attempts": 1}}
+        options: Any = {"base_url": base_url, "client_args": make_http_options(), "retry_options": {"attempts": 1}}
         # Not Vertex AI, whatever the environment says: the key belongs to this address.
         client = Client(vertexai=False, api_key=key, http_options=options)
         connections = getattr(client._api_client, "_httpx_client", None)
@@ -95,19 +95,19 @@ class GeminiSummarizer(ModelSummarizer):
     def _adapt_given(self, client: Any) -> Any:
         return client
 
-    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         from ..formats.gemini import from_chat
 
-        return {name: sendable(value) for name, value in from_chat(messages).items()}
+        return {name: make_sendable(value) for name, value in from_chat(messages).items()}
 
     def _continue(self, continued: Continued) -> dict[str, Any]:
-        given: dict[str, Any] = {"tools": _read_tools(sendable(continued.tools))} if continued.tools else {}
+        given: dict[str, Any] = {"tools": _read_tools(make_sendable(continued.tools))} if continued.tools else {}
         choice = continued.tool_choice
         if isinstance(choice, str) and choice in _MODES:
             given["tool_config"] = {"function_calling_config": {"mode": _MODES[choice]}}
         elif isinstance(choice, Mapping) and "function" not in choice:
             given["tool_config"] = choice
-        return given | self._arguments | self._plain(continued.messages)
+        return given | self._arguments | self._write_messages(continued.messages)
 
     def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:  # noqa: ARG002
         if arguments.keys() & {"response_mime_type", "response_schema", "response_json_schema"}:
@@ -131,13 +131,13 @@ class GeminiSummarizer(ModelSummarizer):
     def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002
         return "exceeds the maximum number of tokens" in said
 
-    def _remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
+    def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         if "API_KEY_INVALID" in said or "API key not valid" in said:
             status = 401
-        return super()._remedy(status, error, said, arguments)
+        return super()._name_remedy(status, error, said, arguments)
 
-    def _retry_after(self, error: Any) -> float | None:
-        named = super()._retry_after(error)
+    def _read_retry_after(self, error: Any) -> float | None:
+        named = super()._read_retry_after(error)
         if named is not None:
             return named
         details = field(field(getattr(error, "details", None), "error"), "details")

@@ -113,8 +113,8 @@ class ModelSummarizer(ABC):
         if client is None:
             self._require_package()
             # Resolved once, so that the key only goes to the address that it was checked against.
-            self._base_url = (base_url or _first_set(self._BASE_URLS)).strip() or self._DEFAULT_URL
-            self._endpoint = _endpoint(self._base_url)
+            self._base_url = (base_url or _find_first_set(self._BASE_URLS)).strip() or self._DEFAULT_URL
+            self._endpoint = _read_endpoint(self._base_url)
             self._key = SecretStr(self._find_key(api_key))
         else:
             if base_url is not None or api_key is not None:
@@ -145,12 +145,12 @@ class ModelSummarizer(ABC):
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         failures = self._failed.pop(asked, 0)
         if failures >= _FAILURES_BEFORE_PLAIN:
-            plain = self._answer(client, limit, self._arguments | self._plain(request.messages))
+            plain = self._answer(client, limit, self._arguments | self._write_messages(request.messages))
             return copy_with(plain, continued=False)
         try:
             return self._answer_in_style(client, limit, request)
         except SummarizerError as failed:
-            status = status_of(failed.__cause__) or 0
+            status = read_status(failed.__cause__) or 0
             if status not in _TURNED_AWAY:
                 if len(self._failed) >= _MAX_REMEMBERED:
                     self._failed = {}
@@ -169,17 +169,17 @@ class ModelSummarizer(ABC):
         return copy_with(summary, usage=add_usage(usage, summary.usage), continued=False)
 
     def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
-        arguments = self._arguments | self._plain(request.messages)
+        arguments = self._arguments | self._write_messages(request.messages)
         formatted = None
         if request.schema is not None and self._takes_formats:
-            formatted = self._format(arguments, request.kind, sendable(request.schema))
+            formatted = self._format(arguments, request.kind, make_sendable(request.schema))
         if formatted is None:
             return self._answer(client, limit, arguments, again=again)
         try:
             return self._answer(client, limit, formatted, again=again)
         except NoSummary as failed:
             cause = failed.__cause__
-            usage, refused = failed.usage, status_of(cause) is not None and not self._is_too_long(cause, str(cause))
+            usage, refused = failed.usage, read_status(cause) is not None and not self._is_too_long(cause, str(cause))
         summary = self._answer(client, limit, arguments, again=True)
         if refused:  # it answers without the schema, so the schema was the reason
             self._takes_formats = False
@@ -208,7 +208,7 @@ class ModelSummarizer(ABC):
         """Return *client*, the host's, for requests that are tried once and follow no redirect."""
 
     @abstractmethod
-    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the arguments that carry *messages*."""
 
     @abstractmethod
@@ -231,11 +231,11 @@ class ModelSummarizer(ABC):
         """Return whether the agent's prompt is likely to be in this model's cache."""
         return continued.model == self.model
 
-    def _remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:  # noqa: ARG002  (others need it)
+    def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:  # noqa: ARG002  (others need it)
         """Return what to do about *error*, by its *status* and what it *said*."""
         if 300 <= status < 400:
             # Never followed: the conversation would go to an unchecked address.
-            return _redirect_remedy(headers_of(error))
+            return _name_redirect_remedy(read_headers(error))
         if self._is_too_long(error, said):
             return TOO_LONG
         if status in _REMEDIES:
@@ -244,9 +244,9 @@ class ModelSummarizer(ABC):
             return "the server failed; if it goes on failing, look at its log or status page"
         return "check model=, extra= and the other parameters"
 
-    def _retry_after(self, error: Any) -> float | None:
+    def _read_retry_after(self, error: Any) -> float | None:
         """Return the seconds that the endpoint asks to wait; None if it names none."""
-        return parse_retry_after(headers_of(error))
+        return parse_retry_after(read_headers(error))
 
     # Clients and errors.
 
@@ -274,7 +274,7 @@ class ModelSummarizer(ABC):
             raise SummarizerError(f"{type(self).__name__} needs the package {module}; {remedy}")
 
     def _find_key(self, api_key: str | None) -> str:
-        key = (api_key or _first_set(self._KEYS)).strip()
+        key = (api_key or _find_first_set(self._KEYS)).strip()
         if not key:
             host, domain = urlsplit(self._endpoint).hostname or "", urlsplit(self._DEFAULT_URL).hostname or ""
             domain = ".".join(domain.split(".")[-2:])
@@ -300,15 +300,15 @@ class ModelSummarizer(ABC):
 
     def _explain(self, exc: Exception, arguments: Arguments) -> SummarizerError:
         """Return an error with cause and remedy in our own words: the original text may quote the request."""
-        name, status = type(exc).__name__, status_of(exc)
+        name, status = type(exc).__name__, read_status(exc)
         if status is not None:
             said = f"{exc} {getattr(exc, 'body', '')}"
             # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
-            remedy = self._remedy(status, exc, said, arguments)
+            remedy = self._name_remedy(status, exc, said, arguments)
             dislikes = status in _REFUSALS or any(word in said for word in self._SCHEMA_WORDS)
             return (NoSummary if dislikes else SummarizerError)(
-                f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._retry_after(exc)
+                f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._read_retry_after(exc)
             )
         if isinstance(exc, TimeoutError) or "Timeout" in name:
             return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
@@ -323,13 +323,13 @@ class ModelSummarizer(ABC):
         return SummarizerError(f"the request to {self._endpoint} failed ({name}): see the cause of this error")
 
 
-def status_of(error: object) -> int | None:
+def read_status(error: object) -> int | None:
     """Return the HTTP status of the endpoint's *error*; None if the failure has another cause."""
     codes = (getattr(error, name, None) for name in ("status_code", "code"))
     return next((code for code in codes if type(code) is int), None)
 
 
-def headers_of(error: object) -> Any:
+def read_headers(error: object) -> Any:
     return getattr(getattr(error, "response", None), "headers", None)
 
 
@@ -351,18 +351,18 @@ def parse_retry_after(headers: Any) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-def sendable(value: Any) -> Any:
+def make_sendable(value: Any) -> Any:
     """Return a copy of *value* without lone surrogates: UTF-8 cannot encode them, so one would fail every request."""
     if isinstance(value, str):
         return value if value.isascii() else replace_surrogates(value)
     if isinstance(value, Mapping):
-        return {key: sendable(item) for key, item in value.items()}
+        return {key: make_sendable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [sendable(item) for item in value]
+        return [make_sendable(item) for item in value]
     return value
 
 
-def http_options(most: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
+def make_http_options(most: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
     """Return options for an httpx client that follows no redirect and rejects a body over *most* bytes."""
     # Only gzip: it can be decompressed piece by piece.
     return {
@@ -406,11 +406,11 @@ def find_imported(module: str) -> Any:
     return sys.modules.get(module)
 
 
-def _first_set(names: Sequence[str]) -> str:
+def _find_first_set(names: Sequence[str]) -> str:
     return next((text for name in names if (text := os.environ.get(name, ""))), "")
 
 
-def _endpoint(base_url: str) -> str:
+def _read_endpoint(base_url: str) -> str:
     """Return *base_url* without password and query, safe to show. Raises ``ValueError`` if it is no URL."""
     try:
         url = urlsplit(base_url)
@@ -423,10 +423,10 @@ def _endpoint(base_url: str) -> str:
     return f"{url.scheme}://{where}{f':{port}' if port else ''}{url.path}"
 
 
-def _redirect_remedy(headers: Any) -> str:
+def _name_redirect_remedy(headers: Any) -> str:
     location = headers.get("location") if hasattr(headers, "get") else None
     try:
-        there = _endpoint(location) if isinstance(location, str) else ""
+        there = _read_endpoint(location) if isinstance(location, str) else ""
     except ValueError:
         there = ""
     printable = re.fullmatch(r"[\w.:/\[\]-]{1,200}", there, re.ASCII)

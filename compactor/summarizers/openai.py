@@ -17,10 +17,10 @@ from .model import (
     Arguments,
     ModelSummarizer,
     find_imported,
-    http_options,
+    make_http_options,
+    make_sendable,
     read_stream,
     refuse_redirects,
-    sendable,
 )
 from .response_limits import MAX_ANSWER_BYTES, Limit, limit_connections
 
@@ -114,21 +114,21 @@ class OpenAISummarizer(ModelSummarizer):
         if not callable(with_options):
             return client
         client = with_options(max_retries=0, timeout=self._timeout)
-        return client if _openai_of(client) is None else refuse_redirects(client)
+        return client if _find_openai(client) is None else refuse_redirects(client)
 
-    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"messages": sendable(messages)}
+    def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"messages": make_sendable(messages)}
 
     def _is_cached(self, continued: Continued) -> bool:
         return continued.model in ("", self.model)
 
     def _continue(self, continued: Continued) -> dict[str, Any]:
         # The agent's own tools and choice are part of its provider's cache key.
-        given = {"tools": sendable(continued.tools)} if continued.tools else {}
+        given = {"tools": make_sendable(continued.tools)} if continued.tools else {}
         if continued.tool_choice is not None:
-            given["tool_choice"] = sendable(continued.tool_choice)
+            given["tool_choice"] = make_sendable(continued.tool_choice)
         plain = [{key: message[key] for key in message if key != NATIVE} for message in continued.messages]
-        return given | self._arguments | self._plain(plain)
+        return given | self._arguments | self._write_messages(plain)
 
     def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:
         if "response_format" in arguments:
@@ -137,7 +137,7 @@ class OpenAISummarizer(ModelSummarizer):
         return {**arguments, "response_format": {"type": "json_schema", "json_schema": form}}
 
     def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:
-        openai = _openai_of(client)
+        openai = _find_openai(client)
         if openai is None:
             answer = client.chat.completions.create(**arguments, timeout=timeout)
             if not inspect.isawaitable(answer):
@@ -147,13 +147,15 @@ class OpenAISummarizer(ModelSummarizer):
             raise SummarizerError("client= is asynchronous: its chat.completions.create must return the answer")
         own = self._given is None
         create = client.chat.completions.with_streaming_response.create
-        body = read_stream(openai, create, _in_body(arguments) if own else arguments, limit, timeout, is_bounded=own)
+        body = read_stream(
+            openai, create, _move_to_body(arguments) if own else arguments, limit, timeout, is_bounded=own
+        )
         return read_answer(parse_body(body), self.model)
 
     def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002  (its code says it)
         return getattr(error, "code", None) == "context_length_exceeded"
 
-    def _remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
+    def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         param = getattr(error, "param", None)
         if getattr(error, "code", None) == "insufficient_quota":
             return "the account has no credit left; add some, or use another key"
@@ -162,21 +164,21 @@ class OpenAISummarizer(ModelSummarizer):
             return f"it refuses {param!r}; pass extra={{{other!r}: ...}} instead"
         if isinstance(param, str) and param in arguments and not self._is_too_long(error, said):
             return f"it refuses this {param!r}; leave it out, or give another value"
-        return super()._remedy(status, error, said, arguments)
+        return super()._name_remedy(status, error, said, arguments)
 
 
 def make_client(key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any) -> Any:
     """Return an ``openai.OpenAI`` that tries once, follows no redirect, and rejects a body over *most* bytes."""
     import openai
 
-    connections = openai.DefaultHttpxClient(**http_options(most))
+    connections = openai.DefaultHttpxClient(**make_http_options(most))
     limit_connections(connections)
     client = openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
     weakref.finalize(client, connections.close)  # closes the connections with the garbage-collected client
     return client
 
 
-def _in_body(arguments: Arguments) -> dict[str, Any]:
+def _move_to_body(arguments: Arguments) -> dict[str, Any]:
     """Return *arguments* for the same request, with messages and tools moved to ``extra_body``.
 
     They are plain JSON already. Converting each by its type would take openai several times as long as everything else.
@@ -187,7 +189,7 @@ def _in_body(arguments: Arguments) -> dict[str, Any]:
     return rest | {"messages": (), "extra_body": plain | dict(given or {})}
 
 
-def _openai_of(client: Any) -> Any:
+def _find_openai(client: Any) -> Any:
     """Return the openai module if *client* is one of its clients, else None. Such a client implies the import."""
     openai = find_imported("openai")
     return openai if openai is not None and isinstance(client, openai.OpenAI) else None

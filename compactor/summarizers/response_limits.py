@@ -44,7 +44,7 @@ def too_slow(seconds: float) -> str:
 current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 
 
-def _within(timeout: float | None) -> float | None:
+def _bound_timeout(timeout: float | None) -> float | None:
     limit = current.get()
     if limit is None:
         return timeout
@@ -61,18 +61,18 @@ class _Limited:
         return getattr(self._inner, name)
 
     def connect_tcp(self, *args: Any, timeout: float | None = None, **more: Any) -> _Limited:
-        return _Limited(self._inner.connect_tcp(*args, timeout=_within(timeout), **more))
+        return _Limited(self._inner.connect_tcp(*args, timeout=_bound_timeout(timeout), **more))
 
     def start_tls(self, *args: Any, timeout: float | None = None, **more: Any) -> _Limited:
-        return _Limited(self._inner.start_tls(*args, timeout=_within(timeout), **more))
+        return _Limited(self._inner.start_tls(*args, timeout=_bound_timeout(timeout), **more))
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        received: bytes = self._inner.read(max_bytes, timeout=_within(timeout))
+        received: bytes = self._inner.read(max_bytes, timeout=_bound_timeout(timeout))
         return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _WRITE):
-            self._inner.write(buffer[start : start + _WRITE], timeout=_within(timeout))
+            self._inner.write(buffer[start : start + _WRITE], timeout=_bound_timeout(timeout))
 
 
 def limit_connections(http_client: Any) -> None:

@@ -43,13 +43,13 @@ def read_place(now: Snapshot, ref: str) -> Reference:
     if post is not None:
         if post not in (0, *(one.number for one in round_.post_list)) or (post == 0 and query_message(round_) is None):
             raise UnknownReference(f"there is no {ref} in this session")
-        if (safe := floor_cut(round_, post)) != post:
+        if (safe := find_cut(round_, post)) != post:
             remedy = f"give {place_reference(number, safe)}, before the call, or a place behind the results"
             raise UnknownReference(f"{ref} stands between a call and its results; {remedy}")
     return place
 
 
-def floor_cut(round_: Round, post: int) -> int:
+def find_cut(round_: Round, post: int) -> int:
     """Return the number of the last post up to *post* behind which no call is parted from its results."""
     closed = copy_with(round_, state="finished")  # here, a call that waits for results ends where it stands
     callers = {one.send_from for one in round_.post_list if one.tool_calls}
@@ -59,7 +59,7 @@ def floor_cut(round_: Round, post: int) -> int:
     return post
 
 
-def part_to_copy(now: Snapshot, place: Reference) -> Round | None:
+def find_part_to_copy(now: Snapshot, place: Reference) -> Round | None:
     """Return the round at *place* with its posts up to there, if the conversation goes on inside it. None if *place* is
     a whole round, or the end of an open one: that goes on as it is."""
     if place.first_post is None:

@@ -131,7 +131,7 @@ def test_joined_conversations_are_one(file: Path) -> None:
 @pytest.fixture
 def no_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extractive summarizer makes something of everything, so here is one that makes nothing of anything."""
-    monkeypatch.setattr(background, "summarizer_of", lambda _config: ScriptedSummarizer(default=""))
+    monkeypatch.setattr(background, "find_summarizer", lambda _config: ScriptedSummarizer(default=""))
 
 
 @pytest.mark.usefixtures("no_summaries")
