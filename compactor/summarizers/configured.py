@@ -10,13 +10,24 @@ from ..config import CompactorConfig, ConfigError
 from .base import SummarizerError
 from .extractive import ExtractiveSummarizer
 
+#: Settings that say nothing without a model.
+_NEEDS_MODEL = ("summarizer_provider", "summarizer_base_url", "summarizer_api_key_env")
+
 
 def find_summarizer(config: CompactorConfig) -> Any:
     """Return the summarizer that *config* names: one for all compactors with the same settings, and offline if it names
     none. Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and
-    ``ConfigError`` for an address that is none."""
+    ``ConfigError`` for an address that is none, and for a provider, address or key without a model."""
     provider, model = config.summarizer_provider, config.summarizer_model
-    if provider == "extractive" or not model:
+    if provider == "extractive":
+        return ExtractiveSummarizer()
+    if not model:
+        given = [name for name in _NEEDS_MODEL if name in config.model_fields_set and getattr(config, name)]
+        if given:
+            key = given[0].replace("_", ".", 1)
+            raise ConfigError(
+                ("compaction.summarizer.model", f"is missing: compaction.{key} is set; name a model, or remove that")
+            )
         return ExtractiveSummarizer()
     return _make(provider, model, config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout)
 

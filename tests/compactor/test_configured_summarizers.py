@@ -107,3 +107,16 @@ def test_what_is_missing_is_told_when_the_compactor_is_made(monkeypatch: pytest.
     ):
         with pytest.raises((SummarizerError, ConfigError), match=told):
             ContextCompactor.for_role(memory_of(1), ROLE, CompactorConfig(**values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("provider", "anthropic"), ("base_url", "http://127.0.0.1:9"), ("api_key_env", "A_KEY")]
+)
+def test_a_provider_without_a_model_is_told(name: str, value: str) -> None:
+    """A host that names one does not mean sentences chosen offline. A role with a model of its own is no mistake."""
+    settings = Settings.from_dict(
+        {"compaction.summarizer": {name: value}, "planner.compaction.summarizer.provider": "extractive"}, env={}
+    )
+    with pytest.raises(ConfigError, match=rf"compaction.summarizer.model: is missing: .*summarizer.{name} is set"):
+        compactor_of(settings, "Critic")
+    assert isinstance(compactor_of(settings).summarizer, ExtractiveSummarizer)
