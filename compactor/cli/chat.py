@@ -20,8 +20,8 @@ from ..compose import compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded, CompactionFailed
 from ..summarizers.base import SummarizerError
-from ..summarizers.model import make_sendable
-from ..summarizers.openai import OpenAISummarizer, make_client
+from ..summarizers.model import make_client, make_sendable
+from ..summarizers.openai import OpenAISummarizer
 from .savings import Messages, describe_event
 from .sessions import open_named
 from .terminal import CannotRun, ConversationScreen, name_options, one_line, quantity
@@ -63,7 +63,7 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, A
         import openai  # takes half a second: not before the first message
 
         timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
-        return make_client(key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
+        return make_client(("openai", "OpenAI"), key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
 
     parts = urlsplit(url or OPENAI)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from .answers import field, make_summary, parse_body, read_counts
-from .base import Continued, Style, SummarizerError, Summary
-from .model import (
-    Arguments,
-    ModelSummarizer,
-    find_imported,
-    make_http_options,
-    make_sendable,
-    read_stream,
-    refuse_redirects,
-)
-from .response_limits import Limit, limit_connections
+from .answers import field, make_summary, read_counts
+from .base import Continued, SummarizerError, Summary
+from .model import Arguments, ModelSummarizer, make_sendable
 
 #: Tokens of an answer where no limit is given; the API demands one.
 DEFAULT_OUTPUT_TOKENS = 8_192
@@ -53,55 +42,12 @@ class AnthropicSummarizer(ModelSummarizer):
         "timeout": "use timeout=",
     }
     _SCHEMA_WORDS = ("output_config", "output_format", "json_schema")
-    _PACKAGE = ("anthropic", "anthropic")
+    _EXTRA = "anthropic"
+    _CLIENT = ("anthropic", "Anthropic")
+    _METHOD = "messages.create"
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: Any = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        max_output_tokens: int | None = None,
-        style: Style | None = None,
-        timeout: float = 60.0,
-        extra: Mapping[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(
-            model,
-            client=client,
-            base_url=base_url,
-            api_key=api_key,
-            max_output_tokens=max_output_tokens,
-            style=style,
-            timeout=timeout,
-            extra=extra,
-            clock=clock,
-        )
-        self._arguments = {"model": model, "max_tokens": max_output_tokens or DEFAULT_OUTPUT_TOKENS, **(extra or {})}
-
-    def _check_client(self, client: Any) -> None:
-        if type(client).__name__.startswith("Async"):
-            raise TypeError("client= must be synchronous: pass anthropic.Anthropic(...) instead of AsyncAnthropic")
-        if not callable(getattr(getattr(client, "messages", None), "create", None)):
-            raise TypeError("client= must have messages.create, as anthropic.Anthropic has")
-
-    def _make_client(self, key: str, base_url: str) -> Any:
-        import anthropic
-
-        connections = anthropic.DefaultHttpxClient(**make_http_options())
-        limit_connections(connections)
-        client = anthropic.Anthropic(api_key=key, base_url=base_url, max_retries=0, http_client=connections)
-        weakref.finalize(client, connections.close)
-        return client
-
-    def _adapt_given(self, client: Any) -> Any:
-        with_options = getattr(client, "with_options", None)
-        if not callable(with_options):
-            return client
-        client = with_options(max_retries=0, timeout=self._timeout)
-        return refuse_redirects(client) if hasattr(client, "_prepare_options") else client
+    def _make_arguments(self, max_output_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": self.model, "max_tokens": max_output_tokens or DEFAULT_OUTPUT_TOKENS, **extra}
 
     def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         from ..formats.anthropic import from_chat
@@ -129,13 +75,8 @@ class AnthropicSummarizer(ModelSummarizer):
         # In the body: older clients do not know the argument.
         return {**arguments, "extra_body": {**(arguments.get("extra_body") or {}), "output_config": config}}
 
-    def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:
-        anthropic, own = find_imported("anthropic"), self._given is None
-        opened = getattr(client.messages, "with_streaming_response", None)
-        if anthropic is None or opened is None:
-            return read_message(client.messages.create(**arguments, timeout=timeout), self.model)
-        body = read_stream(anthropic, opened.create, arguments, limit, timeout, is_bounded=own)
-        return read_message(parse_body(body), self.model)
+    def _read(self, answer: Any) -> Summary:
+        return read_message(answer, self.model)
 
     def _is_too_long(self, error: Any, said: str) -> bool:
         return getattr(error, "status_code", None) == 413 or "prompt is too long" in said

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 from .answers import NoSummary, field, make_summary, read_counts
-from .base import Continued, Style, Summary
-from .model import Arguments, ModelSummarizer, make_http_options, make_sendable
+from .base import Continued, Summary
+from .model import Arguments, ModelSummarizer, Options, make_http_options, make_sendable
 from .response_limits import Limit, limit_connections
 
 _CUT = ("MAX_TOKENS", "CONTINUATION")
@@ -44,41 +43,19 @@ class GeminiSummarizer(ModelSummarizer):
         "temperature": "use temperature=",
     }
     _SCHEMA_WORDS = ("response_schema", "json_schema", "JsonSchema", "response_mime_type")
-    _PACKAGE = ("google.genai", "gemini")
+    _EXTRA = "gemini"
+    _CLIENT = ("google.genai", "Client")
+    _METHOD = "models.generate_content"
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: Any = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        temperature: float | None = None,
-        max_output_tokens: int | None = None,
-        style: Style | None = None,
-        timeout: float = 60.0,
-        extra: Mapping[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(
-            model,
-            client=client,
-            base_url=base_url,
-            api_key=api_key,
-            max_output_tokens=max_output_tokens,
-            style=style,
-            timeout=timeout,
-            extra=extra,
-            clock=clock,
-        )
+    def __init__(self, model: str, *, temperature: float | None = None, **options: Unpack[Options]) -> None:
+        self._temperature = temperature
+        super().__init__(model, **options)
+
+    def _make_arguments(self, max_output_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:
         # Functions of the host's are never called here.
-        arguments = {"temperature": temperature, "max_output_tokens": max_output_tokens}
-        self._arguments = {name: value for name, value in arguments.items() if value is not None}
-        self._arguments |= {"automatic_function_calling": {"disable": True}, **(extra or {})}
-
-    def _check_client(self, client: Any) -> None:
-        if not callable(getattr(getattr(client, "models", None), "generate_content", None)):
-            raise TypeError("client= must have models.generate_content, as google.genai.Client has")
+        arguments: dict[str, Any] = {"automatic_function_calling": {"disable": True}, **extra}
+        given = {"temperature": self._temperature, "max_output_tokens": max_output_tokens}
+        return {name: value for name, value in given.items() if value is not None} | arguments
 
     def _make_client(self, key: str, base_url: str) -> Any:
         from google.genai import Client
@@ -86,6 +63,7 @@ class GeminiSummarizer(ModelSummarizer):
         options: Any = {"base_url": base_url, "client_args": make_http_options(), "retry_options": {"attempts": 1}}
         # Not Vertex AI, whatever the environment says: the key belongs to this address.
         client = Client(vertexai=False, api_key=key, http_options=options)
+        # Its option for connections of one's own wants httpx or httpx2, by its version and the environment.
         connections = getattr(client._api_client, "_httpx_client", None)
         if connections is not None:
             limit_connections(connections)
@@ -114,11 +92,11 @@ class GeminiSummarizer(ModelSummarizer):
             return None
         return {**arguments, "response_mime_type": "application/json", "response_json_schema": schema}
 
-    def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:  # noqa: ARG002
+    def _send(self, client: Any, method: str, limit: Limit, arguments: Arguments, timeout: float) -> Any:  # noqa: ARG002
         config = {name: value for name, value in arguments.items() if name != "contents"}
         config["http_options"] = {"timeout": max(1, int(timeout * 1_000))}
         try:
-            answer = client.models.generate_content(model=self.model, contents=arguments["contents"], config=config)
+            return client.models.generate_content(model=self.model, contents=arguments["contents"], config=config)
         except ValueError as error:
             if type(error).__name__ != "ValidationError":
                 raise
@@ -126,6 +104,8 @@ class GeminiSummarizer(ModelSummarizer):
             raise NoSummary(
                 "the client refuses an argument: check extra= and the tools, or update google-genai"
             ) from None
+
+    def _read(self, answer: Any) -> Summary:
         return read_response(answer, self.model)
 
     def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002

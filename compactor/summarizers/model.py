@@ -5,17 +5,21 @@ They try once: the compactor waits and retries.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 import sys
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, Self
+from operator import attrgetter
+from typing import Any, ClassVar, Self, TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -24,9 +28,9 @@ from memory.arguments import number, require, whole_number
 from memory.rounds import copy_with
 
 from ..tokens import replace_surrogates
-from .answers import NoSummary
+from .answers import NoSummary, parse_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, add_usage
-from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, too_slow
+from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
 
 _NO_KEY_NEEDED = "not-needed"  # clients insist on a key; servers on one's own machine do not
 #: Statuses for a request that the endpoint will always refuse.
@@ -53,6 +57,19 @@ TOO_LONG = "the request is longer than the model's window; lower summarizer_inpu
 Arguments = Mapping[str, Any]
 
 
+class Options(TypedDict, total=False):
+    """What all of them take beside the model's name."""
+
+    client: Any
+    base_url: str | None
+    api_key: str | None
+    max_output_tokens: int | None
+    style: Style | None
+    timeout: float
+    extra: Mapping[str, Any] | None
+    clock: Callable[[], float]
+
+
 class ModelSummarizer(ABC):
     """Return a model's summary for a request; raise ``SummarizerError`` if there is none. One provider each derives
     from it. Any number of threads may call one."""
@@ -65,8 +82,10 @@ class ModelSummarizer(ABC):
     _EXAMPLE: ClassVar[str]
     #: Arguments that *extra* may not contain, each with the remedy.
     _NOT_EXTRA: ClassVar[Mapping[str, str]]
-    #: The client's module, and the extra that installs it.
-    _PACKAGE: ClassVar[tuple[str, str]]
+    #: The extra that installs the client; the client's module and class; its method that asks a model.
+    _EXTRA: ClassVar[str]
+    _CLIENT: ClassVar[tuple[str, str]]
+    _METHOD: ClassVar[str]
     #: Words of an error about the schema of an answer.
     _SCHEMA_WORDS: ClassVar[Sequence[str]]
 
@@ -74,13 +93,13 @@ class ModelSummarizer(ABC):
         self,
         model: str,
         *,
-        client: Any,
-        base_url: str | None,
-        api_key: str | None,
-        max_output_tokens: int | None,
-        style: Style | None,
-        timeout: float,
-        extra: Mapping[str, Any] | None,
+        client: Any = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_output_tokens: int | None = None,
+        style: Style | None = None,
+        timeout: float = 60.0,
+        extra: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(model, str) or not model.strip():
@@ -100,7 +119,7 @@ class ModelSummarizer(ABC):
         #: False if it never continues the agent's last prompt, so that the caller need not rebuild that prompt.
         self.takes_continued = style != "separate"
         #: What goes with every request.
-        self._arguments: dict[str, Any] = {}
+        self._arguments: dict[str, Any] = self._make_arguments(max_output_tokens, extra or {})
         self._takes_formats = True
         #: How often in a row a request failed; its form may be the reason. One summarizer may serve many sessions.
         self._failed: dict[tuple[str, ...], int] = {}
@@ -189,23 +208,16 @@ class ModelSummarizer(ABC):
         with self._explain_errors(arguments):
             token = current.set(limit)
             try:
-                return self._send(client, limit, arguments, limit.left() if again else self._timeout)
+                timeout = limit.left() if again else self._timeout
+                return self._read(self._send(client, self._METHOD, limit, arguments, timeout))
             finally:
                 current.reset(token)
 
     # What providers differ in.
 
     @abstractmethod
-    def _check_client(self, client: Any) -> None:
-        """Raise ``TypeError`` unless *client* can be used."""
-
-    @abstractmethod
-    def _make_client(self, key: str, base_url: str) -> Any:
-        """Return a client that tries once, follows no redirect, and bounds the answer's size and time."""
-
-    @abstractmethod
-    def _adapt_given(self, client: Any) -> Any:
-        """Return *client*, the host's, for requests that are tried once and follow no redirect."""
+    def _make_arguments(self, max_output_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of every request."""
 
     @abstractmethod
     def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -220,8 +232,8 @@ class ModelSummarizer(ABC):
         """Return *arguments* that ask for an answer of *schema*; None if they cannot."""
 
     @abstractmethod
-    def _send(self, client: Any, limit: Limit, arguments: Arguments, timeout: float) -> Summary:
-        """Send one request, and read its answer."""
+    def _read(self, answer: Any) -> Summary:
+        """Return the summary in an *answer*, which is JSON or an object of the client. Raises as ``make_summary``."""
 
     @abstractmethod
     def _is_too_long(self, error: Any, said: str) -> bool:
@@ -248,7 +260,49 @@ class ModelSummarizer(ABC):
         """Return the seconds that the endpoint asks to wait; None if it names none."""
         return parse_retry_after(read_headers(error))
 
-    # Clients and errors.
+    # Clients and errors. Those of OpenAI and Anthropic are of one make.
+
+    def _check_client(self, client: Any) -> None:
+        """Raise ``TypeError`` unless *client* can be used."""
+        module, name = self._CLIENT
+        if type(client).__name__.startswith("Async"):
+            raise TypeError(f"client= must be synchronous: pass {module}.{name}(...) instead of Async{name}")
+        try:
+            is_client = callable(attrgetter(self._METHOD)(client))
+        except AttributeError:
+            is_client = False
+        if not is_client:
+            raise TypeError(f"client= must have {self._METHOD}, as {module}.{name} has")
+
+    def _make_client(self, key: str, base_url: str) -> Any:
+        """Return a client that tries once, follows no redirect, and bounds the answer's size and time."""
+        return make_client(self._CLIENT, key, base_url)
+
+    def _adapt_given(self, client: Any) -> Any:
+        """Return *client*, the host's, for requests that are tried once and follow no redirect."""
+        if not self._is_sdk(client):
+            return client
+        return refuse_redirects(client.with_options(max_retries=0, timeout=self._timeout))
+
+    def _is_sdk(self, client: Any) -> bool:
+        """Return whether *client* is one of the SDK's, and not a fake or a wrapper."""
+        return any(kind.__module__.partition(".")[0] == self._CLIENT[0] for kind in type(client).__mro__)
+
+    def _send(self, client: Any, method: str, limit: Limit, arguments: Arguments, timeout: float) -> Any:
+        """Return the answer to one request, as JSON or as an object."""
+        if not self._is_sdk(client):
+            answer = attrgetter(method)(client)(**arguments, timeout=timeout)
+            if not inspect.isawaitable(answer):
+                return answer
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise SummarizerError(f"client= is asynchronous: its {method} must return the answer")
+        own = self._given is None
+        resource, _, name = method.rpartition(".")
+        create = getattr(attrgetter(resource)(client).with_streaming_response, name)
+        sdk = sys.modules[self._CLIENT[0]]
+        body = read_stream(sdk, create, _move_to_body(arguments) if own else arguments, limit, timeout, is_bounded=own)
+        return parse_body(body)
 
     def _client(self) -> Any:
         if self._closed:
@@ -264,13 +318,13 @@ class ModelSummarizer(ABC):
         return self._own[process]
 
     def _require_package(self) -> None:
-        module, extra = self._PACKAGE
+        module = self._CLIENT[0]
         try:
             found = find_spec(module)
         except ModuleNotFoundError:  # the package around it
             found = None
         if found is None:
-            remedy = f"install it: pip install 'context-compactor[{extra}]'"
+            remedy = f"install it: pip install 'context-compactor[{self._EXTRA}]'"
             raise SummarizerError(f"{type(self).__name__} needs the package {module}; {remedy}")
 
     def _find_key(self, api_key: str | None) -> str:
@@ -389,7 +443,10 @@ def read_stream(
 
 
 def refuse_redirects(client: Any) -> Any:
-    """Return *client*, a copy of the given one, changed to follow no redirect."""
+    """Return *client*, a copy of the given one, changed to follow no redirect.
+
+    The clients' own option for that comes with ``post``, which cannot read an answer piece by piece.
+    """
     prepare = client._prepare_options
 
     def prepare_options(options: Any) -> Any:
@@ -401,9 +458,29 @@ def refuse_redirects(client: Any) -> Any:
     return client
 
 
-def find_imported(module: str) -> Any:
-    """Return *module* if it was imported, as it was by whoever has a client of it; else None."""
-    return sys.modules.get(module)
+def make_client(
+    kind: tuple[str, str], key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any
+) -> Any:
+    """Return a client of that module and class that tries once, follows no redirect, and rejects a body over *most*
+    bytes."""
+    sdk = import_module(kind[0])
+    connections = sdk.DefaultHttpxClient(**make_http_options(most))
+    limit_connections(connections)
+    client = getattr(sdk, kind[1])(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
+    weakref.finalize(client, connections.close)  # closes the connections with the garbage-collected client
+    return client
+
+
+def _move_to_body(arguments: Arguments) -> dict[str, Any]:
+    """Return *arguments* for the same request, with messages and tools moved to ``extra_body``.
+
+    They are plain JSON already. Converting each by its type would take the client several times as long as everything
+    else.
+    """
+    given = arguments.get("extra_body")
+    plain = {name: arguments[name] for name in ("messages", "tools") if name in arguments}
+    rest = {name: value for name, value in arguments.items() if name != "tools"}
+    return rest | {"messages": (), "extra_body": plain | dict(given or {})}
 
 
 def _find_first_set(names: Sequence[str]) -> str:

@@ -44,7 +44,6 @@ from model_server import (
 )
 
 from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
-from compactor.summarizers import openai as module
 from compactor.summarizers import response_limits as limits
 from compactor.summarizers.answers import read_answer
 
@@ -623,16 +622,16 @@ def test_of_two_clients_made_at_once_one_is_kept(
     server: ModelServer, summarizer: OpenAISummarizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A race of two first calls leaves one client, and the other closed."""
-    make, made = module.make_client, []
+    kind, made = openai.OpenAI, []
 
-    def race(*arguments: Any) -> Any:
-        client = make(*arguments)
+    def race(**options: Any) -> Any:
+        client = kind(**options)
         made.append(client)
         if len(made) == 1:  # what another thread may do just now
             summarizer(REQUEST)
         return client
 
-    monkeypatch.setattr(module, "make_client", race)
+    monkeypatch.setattr(openai, "OpenAI", race)
     summarizer(REQUEST)
     assert len(server.requests) == 2
     assert sorted(client.is_closed() for client in made) == [False, True]
