@@ -21,7 +21,7 @@ from memory.visibility import sees
 
 from ._later import importing
 from .config import CompactorConfig, check_config
-from .coroutines import Coroutines
+from .coroutines import Coroutines, HostLoop
 from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
@@ -262,21 +262,37 @@ class ContextCompactor:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        """Start. What the host gave that is asynchronous runs on this event loop until it is left, else on a shared
+        """Start. What the host gave that is asynchronous runs on this event loop until it is closed, else on a shared
         one."""
         import asyncio
 
-        self._coroutines.enter(asyncio.get_running_loop())
+        self._coroutines.host.enter(asyncio.get_running_loop())
         self.start()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         import asyncio
 
-        try:
-            await asyncio.to_thread(self.stop)
-        finally:
-            self._coroutines.host = None
+        await asyncio.to_thread(self.stop)
+
+    def run_on(self, host: HostLoop) -> None:
+        """Run what the host gave that is asynchronous on the loop of *host*, which compactors may share."""
+        self._coroutines.host = host
+
+    def begin_stop(self) -> Callable[[float], bool]:
+        """Stop without waiting. The function that is returned waits until that time, of ``time.monotonic``, and returns
+        whether no worker is left. To stop many, begin with all of them."""
+        return self._runner.begin_stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cycle runs, or a call that was given up."""
+        return self._runner.is_running
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something would be lost by stopping now: a cycle, a call, a place in the queue."""
+        return self._runner.is_busy
 
     def notify_rounds_changed(self, total_rounds: int | None = None) -> None:  # noqa: ARG002  (a hint, not needed)
         """Take note that rounds or posts were added, closed or failed. Never blocks, never raises."""
@@ -303,7 +319,7 @@ class ContextCompactor:
         turn does not come in time, it raises ``LimitReached``, a ``CompactionTimeout`` that names the seconds, and
         stays in the queue.
         """
-        if self._coroutines.host is not None:
+        if self._coroutines.host.loop is not None:
             self._coroutines.refuse_to_block("compact_now")
         return self._runner.compact_now(timeout)
 
@@ -313,7 +329,7 @@ class ContextCompactor:
         False while it backs off, if it is not started, and after *timeout* seconds. Raises ``RuntimeError`` where
         ``compact_now`` does.
         """
-        if self._coroutines.host is not None:
+        if self._coroutines.host.loop is not None:
             self._coroutines.refuse_to_block("wait_idle")
         return self._runner.wait_idle(timeout)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memory.errors import ContextError
@@ -48,6 +49,37 @@ class SharedLoop:
 _shared_loop = SharedLoop()
 
 
+class HostLoop:
+    """The event loop that a host's clients belong to; the compactors of a server share one.
+
+    A client that was used on two loops fails on both. So coroutines stay on this loop until it is closed, even while
+    it does not run, as between two calls of ``run_until_complete``.
+    """
+
+    #: None: the host has none, or this is a forked child, where it does not run.
+    loop: AbstractEventLoop | None = None
+
+    def enter(self, loop: AbstractEventLoop) -> None:
+        """Run coroutines on *loop* from now on."""
+        if loop is not self.loop:
+            self.loop = loop
+            renew_after_fork(self)
+
+    def follow(self) -> None:
+        """Enter the loop that runs on this thread, if any; but not while another one runs that was entered before."""
+        events = sys.modules.get("asyncio.events")  # else there is none: most programs need not import it
+        loop = events._get_running_loop() if events is not None else None
+        if loop is not None and not self.is_running:
+            self.enter(loop)
+
+    @property
+    def is_running(self) -> bool:
+        return self.loop is not None and self.loop.is_running()
+
+    def _after_fork(self) -> None:
+        self.loop = None
+
+
 @dataclass(eq=False, repr=False)
 class Coroutines:
     """Where one compactor's coroutines run, and for how long."""
@@ -55,22 +87,13 @@ class Coroutines:
     #: Tells when *timeout* seconds are over; None: they may take for ever.
     call_later: CallLater | None = None
     timeout: float = 0.0
-    #: The loop of a host that entered the compactor with ``async with``.
-    host: AbstractEventLoop | None = None
-
-    def enter(self, loop: AbstractEventLoop) -> None:
-        """Run coroutines on the host's *loop* from now on; not in a forked child, where it does not run."""
-        self.host = loop
-        renew_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self.host = None
+    host: HostLoop = field(default_factory=HostLoop)
 
     def refuse_to_block(self, name: str) -> None:
         """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""
         import asyncio
 
-        if asyncio._get_running_loop() is self.host:
+        if asyncio._get_running_loop() is self.host.loop:
             raise RuntimeError(f"{name}() would hold up the event loop; await asyncio.to_thread(compactor.{name})")
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -82,9 +105,9 @@ class Coroutines:
         """Return the result of *awaitable*. When its time is over, it is cancelled: raises ``CompactionTimeout``."""
         import asyncio
 
-        loop = self.host
+        loop = self.host.loop
         # On its own thread a loop would wait for itself for ever; one that was closed runs nothing.
-        if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
+        if loop is None or loop.is_closed() or asyncio._get_running_loop() is loop:
             loop = _shared_loop.get()
         future: Future[R] | None = None
         is_late = False
@@ -97,14 +120,19 @@ class Coroutines:
 
         cancel = self.call_later(self.timeout, give_up) if self.call_later is not None else None
         try:
-            future = asyncio.run_coroutine_threadsafe(_await(awaitable), loop)
+            running = _await(awaitable)
+            try:
+                future = asyncio.run_coroutine_threadsafe(running, loop)
+            except RuntimeError:  # it was closed just now
+                future = asyncio.run_coroutine_threadsafe(running, loop := _shared_loop.get())
             if is_late:
                 future.cancel()
             return future.result()
         except CancelledError:
             if is_late:
                 within = f"within call_timeout={self.timeout:g} seconds"
-                raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled") from None
+                why = "" if loop.is_running() else ": its event loop does not run"
+                raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled{why}") from None
             raise Cancelled("a coroutine was cancelled by its host, or its event loop was closed") from None
         finally:
             if cancel is not None:

@@ -211,11 +211,13 @@ class Runner:
             if self._waiters:
                 self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             self._notify()
-        return partial(self._end_stop, thread, cancel)
+        waits = threading.get_ident() not in self._events.threads_inside  # else for a hook to return that waits itself
+        return partial(self._end_stop, thread, cancel, waits)
 
-    def _end_stop(self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, until: float) -> bool:
-        if threading.get_ident() in self._events.threads_inside:
-            until = -math.inf
+    def _end_stop(
+        self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, waits: bool, until: float
+    ) -> bool:
+        until = until if waits else -math.inf
         with self._lock:
             at_rest = self._wait_for(
                 lambda: self._state is not State.STOPPING and not self._calls, until - time.monotonic()

@@ -8,30 +8,27 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 from memory import Appended, Memory, Store, open_store
 from memory.arguments import number, require, whole_number
 from memory.hooks import renew_after_fork
-from memory.io_threads import Lane
-from memory.messages import ASSISTANT, came_as_message
+from memory.io_threads import to_thread
+from memory.messages import ASSISTANT
 from memory.stores import InMemoryStore
 from memory.values import ValueObject
 
 from .background import ContextCompactor, Options
 from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
+from .coroutines import HostLoop
 from .cost.limits import Limits, LimitsStatus
-from .runner import Runner
 from .summarizers.configured import find_summarizer
-from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly
+from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
 from .triggers import default_trigger
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 #: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
 DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
@@ -132,7 +129,7 @@ class _Use:
             return self.__enter__()
         if self._entry is None:  # else, as most of the time, there is nothing to wait for
             try:
-                await Lane().run(self._open)
+                await to_thread(self._open)
             except BaseException:  # cancelled: nobody will leave what the thread opens
                 with self._sessions._lock:
                     self._is_left = True
@@ -211,6 +208,9 @@ class Sessions:
         self._max_open = max_open if max_open is not None else math.inf
         self._idle_seconds = idle_seconds if idle_seconds is not None else math.inf
         self._take_over = take_over
+        #: Of clients that the summarizer uses; followed where sessions are opened.
+        self._host = HostLoop()
+        self._host.follow()
         self._after_fork()
         renew_after_fork(self)
 
@@ -223,7 +223,6 @@ class Sessions:
         self._left_open: dict[str, tuple[str, ...]] = {}  # ids of the rounds that an evicted session had open
         self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
         self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
-        self._loop: AbstractEventLoop | None = None  # of the host, within ``async with``
         self._closed = False
 
     def open(self, session_id: str) -> _Use:
@@ -234,6 +233,7 @@ class Sessions:
         ``StoreError``; ``async with`` reads a database in a thread. Raises ``RuntimeError`` after ``close``.
         """
         require("session_id", session_id, str, "the session's name, as a text")
+        self._host.follow()
         return _Use(self, session_id)
 
     def purge(self, session_id: str) -> None:
@@ -242,15 +242,15 @@ class Sessions:
             entry = self._entries.pop(session_id, None)
             self._idle.pop(session_id, None)
             self._left_open.pop(session_id, None)
-        for runner in _runners(entry) if entry is not None else ():
-            runner.stop(0)
+        for compactor in _compactors(entry) if entry is not None else ():
+            compactor.stop(0)
         self.store.purge(session_id)
 
     def status(self) -> SessionsStatus:
         """Return what is open, for a health check. Asks no store."""
         with self._lock:
             entries, idle = [*self._entries.values()], len(self._idle)
-        running = sum(one.is_running for entry in entries for one in _runners(entry))
+        running = sum(one.is_running for entry in entries for one in _compactors(entry))
         return SessionsStatus(len(entries), len(entries) - idle, running, self._limits.status())
 
     def close(self, timeout: float | None = 5.0) -> bool:
@@ -267,7 +267,7 @@ class Sessions:
             timer, self._timer = self._timer, None
         if timer is not None:
             timer()
-        self._stopping += [one.begin_stop() for entry in entries for one in _runners(entry)]
+        self._stopping += [one.begin_stop() for entry in entries for one in _compactors(entry)]
         # On a thread of its own: a store that does not answer holds up no more than the thread.
         ending = DaemonExecutor(1, "compactor-close").submit(self._end, until)
         with suppress(TimeoutError):
@@ -283,7 +283,10 @@ class Sessions:
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
         """``close``, without holding up the event loop."""
-        return await Lane().run(partial(self.close, timeout))
+        import asyncio  # most programs run no loop
+
+        closing = DaemonExecutor(1, "compactor-close").submit(self.close, timeout)
+        return await asyncio.wrap_future(closing)
 
     def __enter__(self) -> Self:
         return self
@@ -292,10 +295,10 @@ class Sessions:
         self.close()
 
     async def __aenter__(self) -> Self:
-        """What the host gave that is asynchronous runs on this event loop until it is left, else on a shared one."""
-        import asyncio  # most programs run no loop
+        """What the host gave that is asynchronous runs on this event loop until it is closed."""
+        import asyncio
 
-        self._loop = asyncio.get_running_loop()
+        self._host.enter(asyncio.get_running_loop())
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -353,14 +356,13 @@ class Sessions:
 
     def _make(self, session_id: str) -> Session:
         memory = Memory(session_id, store=self.store, take_over=self._take_over)
-        memory._own_rounds += self._left_open.pop(session_id, ())
+        memory.adopt_rounds(self._left_open.pop(session_id, ()))
         compactors = {
             role: ContextCompactor.for_role(memory, role, self._config, self._summarizer, **self._options)
             for role in self._roles
         }
         for compactor in compactors.values():
-            if self._loop is not None:
-                compactor._coroutines.enter(self._loop)
+            compactor.run_on(self._host)
             compactor.start()
         return Session(memory, compactors, self.budget)
 
@@ -376,41 +378,56 @@ class Sessions:
 
     def _evict(self) -> None:
         """Close the sessions that are too many or idle for too long, and set the timer for the next."""
-        now, victims = self._clock.monotonic(), []
+        try:
+            while (leaving := self._choose_leaving()) is not None:
+                try:
+                    self._close_evicted(leaving)
+                finally:  # whoever waits for that opens it again
+                    with self._lock:
+                        self._leaving.pop(leaving.id).set_result(None)
+            self._set_timer()
+        except Exception as error:  # noqa: BLE001  (whoever opens or leaves another session is not to hear of it)
+            report_uncaught(error)
+
+    def _choose_leaving(self) -> _Entry | None:
+        """Return the next session to close, which is being closed from now on; None if none is due."""
+        now, busy = self._clock.monotonic(), 0
         with self._lock:
-            busy = 0
             while self._idle and busy < MAX_BUSY:
                 entry = next(iter(self._idle.values()))
                 too_many = len(self._entries) > self._max_open
                 if not too_many and now - entry.used_at < self._idle_seconds:
                     break
-                if any(one.is_busy for one in _runners(entry)):  # its work would be lost, or its place in the queue
+                if any(one.is_busy for one in _compactors(entry)):  # its work would be lost, or its place in the queue
                     entry.used_at, busy = now, busy + 1
                     self._idle.move_to_end(entry.id)
                     continue
                 del self._idle[entry.id], self._entries[entry.id]
                 self._leaving[entry.id] = Future()
-                victims.append(entry)
+                return entry
+        return None
+
+    def _close_evicted(self, entry: _Entry) -> None:
+        own = cast("Session", entry.session).memory.list_own_rounds()
+        if own:
+            self._left_open[entry.id] = own
+        with ExitStack() as stops:  # each of them, even if one fails
+            for compactor in _compactors(entry):
+                stops.callback(compactor.stop, 0)
+
+    def _set_timer(self) -> None:
+        """Evict when the next session has been idle for long enough."""
+        with self._lock:
             first = next(iter(self._idle.values()), None)
-            waits = self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf
-            seconds = 0.0 if waits or first is None else max(first.used_at + self._idle_seconds - now, MIN_WAIT)
-        for entry in victims:
-            memory = cast("Session", entry.session).memory
-            for runner in _runners(entry):
-                runner.stop(0)
-            growing = [one.opened for one in memory.snapshot.live.values() if one.state == "created"]  # asks no store
-            own = {one.round_id for one in growing if not came_as_message(one.extra)}.intersection(memory._own_rounds)
-            with self._lock:
-                if own:
-                    self._left_open[entry.id] = tuple(own)
-                self._leaving.pop(entry.id).set_result(None)
-        if not waits:
-            timer = self._clock.call_later(seconds, call_weakly(self._evict_later))
-            with self._lock:
-                is_wanted = self._timer is None and not self._closed
-                self._timer = timer if is_wanted else self._timer
-            if not is_wanted:
-                timer()
+            if self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf:
+                return
+            seconds = max(first.used_at + self._idle_seconds - self._clock.monotonic(), MIN_WAIT)
+        timer = self._clock.call_later(seconds, call_weakly(self._evict_later))
+        with self._lock:
+            is_wanted = self._timer is None and not self._closed
+            self._timer = timer if is_wanted else self._timer
+        if not is_wanted:
+            timer()
 
     def _evict_later(self) -> None:
         """Evict on the executor: the timer's thread is not to wait."""
@@ -420,9 +437,9 @@ class Sessions:
             self._executor.submit(self._evict)
 
 
-def _runners(entry: _Entry) -> Iterable[Runner]:
-    """Return the runners of a session's compactors; none if it is not open yet."""
-    return [one._runner for one in entry.session.compactors.values()] if entry.session is not None else ()
+def _compactors(entry: _Entry) -> Iterable[ContextCompactor]:
+    """Return a session's compactors; none if it is not open yet."""
+    return entry.session.compactors.values() if entry.session is not None else ()
 
 
 def _closed() -> RuntimeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .hooks import renew_after_fork
@@ -34,10 +35,31 @@ class _IoThreads:
                 from concurrent.futures import ThreadPoolExecutor
 
                 self._executor = ThreadPoolExecutor(MAX_THREADS, "memory-io")
-        self._executor.submit(job)
+        try:
+            self._executor.submit(job)
+        except RuntimeError:  # no thread can be started: the loop is held up, and nothing is lost
+            job()
 
 
 _io_threads = _IoThreads()
+
+
+async def to_thread(call: Callable[[], R]) -> R:
+    """Return the result of *call*, made on a shared thread. If the caller is cancelled, a call that was begun ends."""
+    import asyncio  # here: a program without an event loop should not pay for it
+    from concurrent.futures import Future
+
+    future: Future[R] = Future()
+    _io_threads.submit(partial(_run, future, call))
+    return await asyncio.wrap_future(future)
+
+
+def _run(future: Future[R], call: Callable[[], R]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001  (the caller gets it)
+            future.set_exception(error)
 
 
 class Lane:
@@ -51,7 +73,7 @@ class Lane:
     async def run(self, call: Callable[[], R]) -> R:
         """Return the result of *call*. If the caller is cancelled, a call that was begun still ends, before the next
         one begins; any other is dropped."""
-        import asyncio  # here: a program without an event loop should not pay for it
+        import asyncio
         from concurrent.futures import Future
 
         future: Future[R] = Future()
@@ -59,10 +81,7 @@ class Lane:
             self._calls.append((future, call))
             was_busy, self.is_busy = self.is_busy, True
         if not was_busy:
-            try:
-                _io_threads.submit(self._serve)
-            except RuntimeError:  # no thread can be started: the loop is held up, and nothing is lost
-                self._serve()
+            _io_threads.submit(self._serve)
         return await asyncio.wrap_future(future)
 
     def _serve(self) -> None:
@@ -72,9 +91,5 @@ class Lane:
                 if not self._calls:
                     return
                 future, call = self._calls.popleft()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:  # noqa: BLE001  (the caller gets it)
-                    future.set_exception(error)
+            _run(future, call)
             del future, call  # the thread keeps nothing of them alive

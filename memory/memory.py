@@ -446,6 +446,17 @@ class Memory(Log):
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
         return [*finished, opened]
 
+    def list_own_rounds(self) -> tuple[str, ...]:
+        """Return the ids of the open rounds that the next ``create_round`` finishes, because one here opened them."""
+        live = [item.opened for item in self.snapshot.live.values() if item.state == "created"]
+        return tuple(
+            [one.round_id for one in live if one.round_id in self._own_rounds and not chat.came_as_message(one.extra)]
+        )
+
+    def adopt_rounds(self, round_ids: Iterable[str]) -> None:
+        """Have the next ``create_round`` finish these rounds, too: the Memory that opened them is not used any more."""
+        self._own_rounds += tuple(round_ids)
+
     def sync(
         self,
         messages: Iterable[Mapping[str, Any]],

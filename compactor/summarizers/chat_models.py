@@ -22,8 +22,8 @@ def from_chat_model(model: Any) -> Summarizer:
     """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex or pydantic-ai, or anything that may
     be a summarizer itself.
 
-    It asks with the model's own settings and without tools. Within ``async with compactor``, and if the model has no
-    other way, it is asked on the event loop, else on the compactor's thread. Raises ``TypeError`` for anything else.
+    It asks with the model's own settings and without tools. It is asked on the host's event loop while that runs, and
+    if the model has no other way, else on the compactor's thread. Raises ``TypeError`` for anything else.
     """
     for methods, ask in _KINDS:
         if all(callable(getattr(model, name, None)) for name in methods) and not isinstance(model, type):
@@ -46,7 +46,7 @@ class _ChatModel:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         try:
-            answer = self._ask(self._model, make_sendable(request.messages), coroutines_used.get().host is not None)
+            answer = self._ask(self._model, make_sendable(request.messages), coroutines_used.get().host.is_running)
             return _read(wait_for(answer) if inspect.isawaitable(answer) else answer, self.model)
         except ContextError:
             raise

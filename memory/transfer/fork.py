@@ -57,7 +57,7 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
         entries = [*entries, *_show_newest_query(type(memory), session, entries, made_at=memory._clock())]
     append_new(kept, session, entries)
     fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
-    fork._own_rounds = memory._own_rounds  # the next round finishes them, as in the original
+    fork.adopt_rounds(memory._own_rounds)  # the next round finishes them, as in the original
     return fork
 
 

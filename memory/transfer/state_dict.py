@@ -87,7 +87,7 @@ def memory_from(
     cls(session, store=kept, **options)  # refuses wrong options before anything is written
     append_new(kept, session, entries)
     memory = cls(session, store=kept, **options)
-    memory._own_rounds += tuple(own_rounds)
+    memory.adopt_rounds(own_rounds)
     return memory
 
 

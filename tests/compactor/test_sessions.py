@@ -15,7 +15,17 @@ from executors import SOON, ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, DaemonExecutor, InMemoryStore, Limits, Session, SessionPurged, Sessions, State
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    DaemonExecutor,
+    InMemoryStore,
+    Limits,
+    Session,
+    SessionPurged,
+    Sessions,
+    State,
+)
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)
@@ -198,6 +208,30 @@ def test_a_failed_opening_is_told_to_all_and_tried_again(monkeypatch: pytest.Mon
                 pass
         assert sessions.status().open == 0
         use(sessions, "a", talk)
+
+
+def test_a_session_that_could_not_be_closed_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eviction that fails is the session's own affair: nobody waits for it, and nobody else hears of it."""
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda raised: reported.append(raised.exc_type))
+    stopped: list[str] = []
+
+    def stop(compactor: ContextCompactor, _timeout: float) -> bool:
+        stopped.append(compactor.role)
+        raise OSError(compactor.role)
+
+    with sessions_with(max_open=1, roles=("Planner", "Coder")) as sessions:
+        first = use(sessions, "a", talk)
+        with monkeypatch.context() as patch:
+            patch.setattr(ContextCompactor, "stop", stop)
+            use(sessions, "b")
+        assert (sorted(stopped), reported) == (["Coder", "Planner"], [OSError])
+        again: list[Any] = []
+        opening = threading.Thread(target=lambda: again.append(use(sessions, "a")), daemon=True)
+        opening.start()
+        opening.join(SOON)
+        assert [memory.messages() for memory in again] == [first.messages()]
+        assert again[0] is not first
 
 
 def test_close_during_an_opening_is_told_to_all_who_wait_for_it() -> None:

@@ -27,7 +27,7 @@ from memory.messages import ASSISTANT, parse
 
 from ...acceptance.prohibitions import find_prohibitions
 from ...config import ConfigError
-from ...coroutines import Coroutines, coroutines_used
+from ...coroutines import Coroutines, HostLoop, coroutines_used
 from ...errors import SummaryRejected
 from ...events import Rejected
 from ...prompt.groups import Message
@@ -415,7 +415,9 @@ class MemoryWithCompress:
         if func is not None:
             return _check_answer(await _call(func, copy.deepcopy(unchanged), may_block=True)), None
         failed_checks: list[str] = []
-        token = coroutines_used.set(Coroutines(host=asyncio.get_running_loop()))
+        host = HostLoop()
+        host.enter(asyncio.get_running_loop())
+        token = coroutines_used.set(Coroutines(host=host))
         try:
             return [await asyncio.to_thread(self._summarize, span, part, self._summarizer, failed_checks)], None
         except SummaryRejected as error:
