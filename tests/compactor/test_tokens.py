@@ -281,7 +281,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 runs = st.lists(
     st.one_of(
         st.text(st.sampled_from("aQ9é漢🎉\u0e01\u0301.!/'-_\ud800"), min_size=1, max_size=30),
-        st.text(st.sampled_from(" \n\r\t\u2028\x1c\xa0"), max_size=4),
+        st.text(st.sampled_from(" \n\r\t\u2028\x1c\xa0"), max_size=4) | st.text(st.sampled_from(" \n\t"), max_size=40),
         st.sampled_from(["'s", "word", "\n\n", "  ", "//", "!!\n"]),
     )
 ).map("".join)
@@ -310,6 +310,13 @@ def test_a_million_characters_without_a_space_are_not_counted_one_by_one() -> No
     assert count_tokens(f"Before {noise}\nand after.") == 1 + 1_000_002 + count_tokens("and after.")
     assert len(clip_to_tokens(noise, 100)) < 1_000
     assert count_tokens("with spaces " * 100_000) == 200_001
+
+
+def test_a_million_spaces_are_not_counted_one_by_one() -> None:
+    """Neither are line ends; what stands beside them is counted exactly."""
+    for blank in (" ", "\n", "\r\n", "\t ", "\xa0"):
+        assert len(blank) * 900_000 < count_tokens("Before" + blank * 1_000_000 + "and after.") < 2_100_000
+    assert count_tokens(" " * 100_000) < 1_000  # as long as it is quick
 
 
 def test_an_encoding_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
