@@ -8,7 +8,8 @@ from typing import Any
 from agent_framework import ChatContext, ChatMiddleware, Content
 from agent_framework import Message as Item
 
-from .base import Conversations, Group, Message, make_answer, make_content, make_file, make_tool, read_calls, read_text
+from ..formats.parts import make_answer, make_content, make_file, make_tool, read_calls, read_text
+from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
@@ -16,23 +17,20 @@ __all__ = ["Compaction"]
 class Compaction(Conversations[Item], ChatMiddleware):
     """Middleware of an agent: ``Agent(client=client, middleware=[Compaction(budget=100_000)])``.
 
-    Arguments are those of ``Conversations``. The agent's session names the session here; without one, *session_id*
-    does.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the chat's context; by default the id of
+    the agent's session names the session.
     """
-
-    def __init__(self, budget: int, *, session_id: str = "default", **options: Any) -> None:
-        super().__init__(budget, **options)
-        self._session_id = session_id
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         options = dict(context.options or {})
         given = options.get("instructions") or ""
         offered = [tool for tool in options.get("tools") or () if hasattr(tool, "parameters")]
         tools = [make_tool(tool.name, tool.description, tool.parameters()) for tool in offered]
-        session_id = context.session.session_id if context.session is not None else self._session_id
-        system, context.messages = await self.afit(session_id, context.messages, system=given, tools=tools)
-        if system != given:
-            context.options = {**options, "instructions": system}
+        session_id = self.name_session(context, getattr(context.session, "session_id", None))
+        fitted = await self.afit(session_id, context.messages, system=given, tools=tools)
+        context.messages = fitted.items
+        if fitted.added:
+            context.options = {**options, "instructions": fitted.system}
         await call_next()
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..formats import anthropic
 from ..formats.native import to_plain
-from .base import Converted, Group, Message, make_tool, read_text
+from ..formats.parts import make_tool, read_text
+from .base import Converted, Group, Message
 
 __all__ = ["Compaction"]
 
@@ -17,7 +18,8 @@ Item = Any  # one of the request's messages: a mapping
 class Compaction(Converted[Item]):
     """Makes requests: ``client.messages.create(model=..., **await compaction.prepare("session", messages=messages))``.
 
-    Arguments are those of ``Conversations``. Imports no SDK: the clients for Bedrock and Vertex take the same request.
+    Arguments are those of ``Conversations``. *session_id* may be a function of what ``prepare`` is given first; by
+    default that names the session. Imports no SDK: the clients for Bedrock and Vertex take the same request.
     """
 
     async def prepare(
@@ -35,10 +37,11 @@ class Compaction(Converted[Item]):
         """
         given = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
         schemas = [make_tool(str(one.get("name")), one.get("description"), one.get("input_schema")) for one in tools]
-        text, shown = await self.afit(session_id, messages, system=given, tools=schemas)
-        request: dict[str, Any] = {"messages": shown, **({"tools": tools} if tools else {})}
-        if added := text.removeprefix(given).strip():
-            request["system"] = text if isinstance(system, str) else [*system, {"type": "text", "text": added}]
+        fitted = await self.afit(self.name_session(session_id, session_id), messages, system=given, tools=schemas)
+        request: dict[str, Any] = {"messages": fitted.items, **({"tools": tools} if tools else {})}
+        if fitted.added:
+            added = {"type": "text", "text": fitted.added}
+            request["system"] = fitted.system if isinstance(system, str) else [*system, added]
         elif system:
             request["system"] = system
         return request

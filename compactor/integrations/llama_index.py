@@ -11,7 +11,8 @@ from llama_index.core.memory.types import BaseChatStoreMemory
 from pydantic import PrivateAttr
 
 from ..formats.native import to_plain
-from .base import Conversations, Group, Message, make_answer, make_file, read_calls, read_text
+from ..formats.parts import make_answer, make_file, read_calls, read_text
+from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction", "History"]
 
@@ -19,13 +20,14 @@ __all__ = ["Compaction", "History"]
 class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
 
-    Arguments are those of ``Conversations``. What an agent adds to a request of its own counts nothing here: its system
-    prompt, its tools, and the calls of a turn that is not over.
+    Arguments are those of ``Conversations``. *session_id* may be a function of what ``make_memory`` is given first; by
+    default that names the session. What an agent adds to a request of its own counts nothing here: its system prompt,
+    its tools, and the calls of a turn that is not over.
     """
 
     def make_memory(self, session_id: str, **options: Any) -> History:
         """Return the memory of one session. *options*: the ``chat_store`` that keeps it, by default one in memory."""
-        history = History(chat_store_key=session_id, **options)
+        history = History(chat_store_key=self.name_session(session_id, session_id), **options)
         history._compaction = self
         return history
 
@@ -69,11 +71,11 @@ class History(BaseChatStoreMemory):
         raise NotImplementedError("a memory belongs to a Compaction: call make_memory of one")
 
     def get(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
-        return _add_system(*self._compaction.fit(self.chat_store_key, self.get_all()))
+        return _add_system(self._compaction.fit(self.chat_store_key, self.get_all()))
 
     async def aget(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
-        return _add_system(*await self._compaction.afit(self.chat_store_key, await self.aget_all()))
+        return _add_system(await self._compaction.afit(self.chat_store_key, await self.aget_all()))
 
 
-def _add_system(text: str, messages: list[ChatMessage]) -> list[ChatMessage]:
-    return [*([ChatMessage(text, role="system")] if text else []), *messages]
+def _add_system(fitted: Fitted[ChatMessage]) -> list[ChatMessage]:
+    return [*([ChatMessage(fitted.system, role="system")] if fitted.system else []), *fitted.items]

@@ -18,19 +18,15 @@ Item = Any  # one of the SDK's input items: a mapping
 class Compaction(Converted[Item]):
     """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``.
 
-    The SDK does not tell a filter whose conversation it is: use one object for each conversation, or give all of
-    them *session_id*, a function of the run's context.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; the SDK does not tell
+    a filter whose conversation it is. Without one, use an object for each conversation.
     """
 
-    def __init__(self, budget: int, *, session_id: Any = "default", **options: Any) -> None:
-        super().__init__(budget, **options)
-        self._session_id = session_id
-
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
-        session_id = self._session_id(data.context) if callable(self._session_id) else self._session_id
         given = data.model_data
-        system, items = await self.afit(session_id, given.input, system=given.instructions)
-        return ModelInputData(input=items, instructions=system or None)
+        session_id = self.name_session(data.context, None)
+        fitted = await self.afit(session_id, given.input, system=given.instructions or "")
+        return ModelInputData(input=fitted.items, instructions=fitted.system or None)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, responses.to_chat(items))]

@@ -12,8 +12,8 @@ from pydantic_ai import messages as ai
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import ModelRequestContext
 
-from ..summarizers import from_chat_model
-from .base import Conversations, Group, Message, make_answer, make_content, make_file, make_tool, read_calls, read_text
+from ..formats.parts import make_answer, make_content, make_file, make_tool, read_calls, read_text
+from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
@@ -21,7 +21,8 @@ __all__ = ["Compaction"]
 class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
     """Capability of an agent: ``Agent(model, capabilities=[Compaction(budget=100_000)])``.
 
-    Arguments are those of ``Conversations``. The ``conversation_id``, which messages keep, names the session.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; by default the
+    ``conversation_id``, which messages keep, names the session.
     """
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
@@ -31,13 +32,15 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
         system = "\n\n".join([*(part.content for part in fixed), *(part.content for part in told)])
         offered = (*parameters.function_tools, *parameters.output_tools)
         tools = [make_tool(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
-        model, session_id = from_chat_model(request_context.model), ctx.conversation_id or "default"
-        text, messages = await self.afit(session_id, given, model=model, system=system, tools=tools)
+        session_id = self.name_session(ctx, ctx.conversation_id)
+        fitted = await self.afit(session_id, given, model=request_context.model, system=system, tools=tools)
+        messages = fitted.items or given
         if fixed and messages[:1] != given[:1]:
-            messages.insert(0, ai.ModelRequest(parts=fixed))
-        if added := text.removeprefix(system).strip():
-            parameters = replace(parameters, instruction_parts=[*told, ai.InstructionPart(added, dynamic=True)])
-        return replace(request_context, messages=messages or given, model_request_parameters=parameters)
+            messages = [ai.ModelRequest(parts=fixed), *messages]
+        if fitted.added:
+            added = ai.InstructionPart(fitted.added, dynamic=True)
+            parameters = replace(parameters, instruction_parts=[*told, added])
+        return replace(request_context, messages=messages, model_request_parameters=parameters)
 
     def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
         for place, item in enumerate(items):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 from uuid import uuid4
@@ -11,18 +11,8 @@ from weakref import WeakKeyDictionary
 
 from strands.middleware.stages import InvokeModelContext
 
-from .base import (
-    Conversations,
-    Group,
-    Message,
-    dump_json,
-    make_answer,
-    make_content,
-    make_file,
-    make_tool,
-    read_calls,
-    read_text,
-)
+from ..formats.parts import dump_json, make_answer, make_content, make_file, make_tool, read_calls, read_text
+from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
@@ -32,13 +22,12 @@ Item = Any  # one of the agent's messages: a mapping
 class Compaction(Conversations[Item]):
     """Middleware of an agent: ``agent.add_middleware(InvokeModelStage.Input, Compaction(budget=100_000))``.
 
-    Arguments are those of ``Conversations``, and *session_id*, a function of the agent. By default the ids of its
-    session manager and of itself name the session; an agent without a session manager gets a new one.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the agent; by default the ids of its
+    session manager and of itself name the session. An agent without a session manager gets a new one.
     """
 
-    def __init__(self, budget: int, *, session_id: Callable[[Any], str] | None = None, **options: Any) -> None:
+    def __init__(self, budget: int, **options: Any) -> None:
         super().__init__(budget, **options)
-        self._name_session = session_id or self._read_ids
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     async def __call__(self, context: InvokeModelContext) -> InvokeModelContext:
@@ -46,11 +35,11 @@ class Compaction(Conversations[Item]):
         blocks = [{"text": given}] if isinstance(given, str) else list(given)
         system = "\n\n".join(block["text"] for block in blocks if "text" in block)
         tools = [make_tool(one["name"], one["description"], one["inputSchema"]["json"]) for one in context.tool_specs]
-        session_id = self._name_session(context.agent)
-        text, messages = await self.afit(session_id, context.messages, system=system, tools=tools)
-        if added := text.removeprefix(system).strip():
-            return context.replace(messages=messages, system_prompt=[*blocks, {"text": added}])
-        return context.replace(messages=messages)
+        session_id = self.name_session(context.agent, self._read_ids(context.agent))
+        fitted = await self.afit(session_id, context.messages, system=system, tools=tools)
+        if fitted.added:
+            return context.replace(messages=fitted.items, system_prompt=[*blocks, {"text": fitted.added}])
+        return context.replace(messages=fitted.items)
 
     def _read_ids(self, agent: Any) -> str:
         kept = getattr(getattr(agent, "_session_manager", None), "session_id", None)

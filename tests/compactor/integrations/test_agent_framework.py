@@ -127,7 +127,7 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
     asked = Message(role="user", contents=[Content.from_text("What is this?"), picture])
 
     with Compaction(100_000) as compaction:
-        _, shown = compaction.fit("s", [asked])
+        shown = compaction.fit("s", [asked]).items
         with compaction.sessions().open("s") as session:
             parts = session.memory.messages()[0]["content"]
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from compactor.integrations.base import Conversations, Converted, Group, Message
 
 
@@ -22,6 +24,14 @@ class Compaction(Conversations[Turn]):
 
     def write(self, messages: Sequence[Message]) -> Iterable[Turn]:
         return [Turn((message,)) for message in messages]
+
+
+class Texts(Converted[list[str]]):
+    def read(self, items: Sequence[list[str]]) -> Iterable[Group[list[str]]]:
+        return [Group(items, [{"role": "user", "content": text} for item in items for text in item])]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[list[str]]:
+        return [[message["content"]] for message in messages]
 
 
 def ask(number: int) -> list[Turn]:
@@ -45,18 +55,20 @@ def say(shown: list[Turn]) -> list[Any]:
 def test_without_pressure_the_model_reads_the_hosts_own_objects() -> None:
     history = [turn for number in range(3) for turn in ask(number)]
     with Compaction(8_000) as compaction:
-        system, shown = compaction.fit("s", history, system="Be brief.")
+        fitted = compaction.fit("s", history, system="Be brief.")
 
-    assert system == "Be brief."
-    assert all(one is other for one, other in zip(shown, history, strict=True))
+    assert (fitted.system, fitted.added) == ("Be brief.", "")
+    assert all(one is other for one, other in zip(fitted.items, history, strict=True))
 
 
 def test_under_pressure_whole_objects_are_the_hosts_own_and_the_prompt_fits() -> None:
     history = [turn for number in range(40) for turn in ask(number)]
     with Compaction(1_500) as compaction:
-        system, shown = compaction.fit("s", history, system="Be brief.")
+        fitted = compaction.fit("s", history, system="Be brief.")
 
-    assert system.startswith("Be brief.")
+    shown = fitted.items
+    assert fitted.system == f"Be brief.\n\n{fitted.added}"
+    assert fitted.added
     assert len(shown) < len(history)
     assert shown[-1] is history[-1]
     said = {str(turn.messages): turn for turn in history}
@@ -72,7 +84,7 @@ def test_the_same_history_is_not_written_twice_and_going_back_hides_what_was_und
         compaction.fit("s", [Turn(turn.messages) for turn in history])
         with compaction.sessions().open("s") as session:
             assert len(session.memory.messages()) == 15
-        _, shown = compaction.fit("s", [*history[:4], *ask(9)])
+        shown = compaction.fit("s", [*history[:4], *ask(9)]).items
 
     assert say(shown) == say([*history[:4], *ask(9)])
 
@@ -80,7 +92,7 @@ def test_the_same_history_is_not_written_twice_and_going_back_hides_what_was_und
 def test_sessions_are_apart() -> None:
     with Compaction(8_000) as compaction:
         compaction.fit("a", ask(1))
-        _, shown = compaction.fit("b", ask(2))
+        shown = compaction.fit("b", ask(2)).items
 
     assert say(shown) == say(ask(2))
 
@@ -88,7 +100,7 @@ def test_sessions_are_apart() -> None:
 def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:
     held = [["a"], ["b"], ["a"], ["c"]]
 
-    shown = Converted[list[str]](1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
+    shown = Texts(1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
 
     assert [any(one is other for other in held) for one in shown] == [True, False, True, True]
     assert shown[0] is held[0]
@@ -114,9 +126,23 @@ def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
     with Compaction(1_500) as compaction:
         for tag in "ab":
             given = history(tag)
-            shown = compaction.fit("s", given)[1]
+            shown = compaction.fit("s", given).items
             assert 0 < sum(one not in given for one in shown) < len(shown)
             messages = [message for turn in shown for message in turn.messages]
             calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
             assert calls == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
             assert {call[0] for call in calls} == {tag}
+
+
+@pytest.mark.parametrize(
+    ("session_id", "own", "name"),
+    [
+        (None, "thread", "thread"),
+        (None, None, "default"),
+        ("mine", "thread", "mine"),
+        (str.upper, "thread", "CONTEXT"),
+        (lambda _context: None, "thread", "thread"),
+    ],
+)
+def test_a_session_has_the_name_that_is_given_else_the_frameworks_own(session_id: Any, own: Any, name: str) -> None:
+    assert Compaction(8_000, session_id=session_id).name_session("context", own) == name

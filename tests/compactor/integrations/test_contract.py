@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactor.integrations import contract
-from compactor.integrations.base import Conversations, Group, Message
+from compactor.integrations.base import Conversations, Fitted, Group, Message
 from compactor.integrations.contract import Host, Reply
 from compactor.testing import AdapterContract
 
@@ -56,7 +57,7 @@ class Loop:
     async def _ask(self, session: str, history: list[Message]) -> Reply:
         shown: Sequence[Message] = list(history)
         if self._compaction is not None:
-            _, shown = await self._compaction.afit(session, history, system="Be brief.")
+            shown = (await self._compaction.afit(session, history, system="Be brief.")).items
         self.seen.append(shown)
         at = max(place for place, message in enumerate(shown) if message["role"] == "user")
         return contract.answer(shown[at]["content"], len(shown) - at - 1)
@@ -94,18 +95,18 @@ class TestLoop(AdapterContract):
 class Changing(Compaction):
     """Changes the framework's own history: what it is given is the list that the framework keeps."""
 
-    async def afit(self, session_id: str, items: Any, **options: Any) -> tuple[str, list[Message]]:
-        system, shown = await super().afit(session_id, items, **options)
-        items[:] = shown
-        return system, shown
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        items[:] = fitted.items
+        return fitted
 
 
 class Copying(Compaction):
     """Gives copies of the framework's messages."""
 
-    async def afit(self, session_id: str, items: Any, **options: Any) -> tuple[str, list[Message]]:
-        system, shown = await super().afit(session_id, items, **options)
-        return system, [dict(message) for message in shown]
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        return replace(fitted, items=[dict(message) for message in fitted.items])
 
 
 @pytest.mark.parametrize(

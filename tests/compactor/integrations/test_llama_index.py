@@ -123,7 +123,7 @@ def test_pictures_count_and_come_back_as_the_hosts_own() -> None:
     asked = ChatMessage(role="user", blocks=[TextBlock(text="What is this?"), ImageBlock(image=b"\x89PNG" * 50)])
 
     with Compaction(100_000) as compaction:
-        _, shown = compaction.fit("s", [asked])
+        shown = compaction.fit("s", [asked]).items
         with compaction.sessions().open("s") as session:
             parts = session.memory.messages()[0]["content"]
 

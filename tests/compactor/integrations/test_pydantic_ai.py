@@ -148,7 +148,7 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
     asked = ModelRequest(parts=[UserPromptPart(["What is this?", picture, DocumentUrl("https://example.org/a.pdf")])])
 
     with Compaction(100_000) as compaction:
-        _, shown = compaction.fit("s", [asked])
+        shown = compaction.fit("s", [asked]).items
         with compaction.sessions().open("s") as session:
             parts = session.memory.messages()[0]["content"]
 
