@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from .native import (
     to_plain,
     write_blocks,
 )
+from .parts import make_call, make_file
 
 __all__ = ["MAX_CACHE_BREAKPOINTS", "NAME", "from_chat", "to_chat"]
 
@@ -187,8 +187,7 @@ def _read(block: Block) -> list[Block] | Block | None:
     if kind == "text" and isinstance(block.get("text"), str):
         return [{"type": "text", "text": block["text"]}]
     if kind == "tool_use" and isinstance(block.get("id"), str) and isinstance(block.get("name"), str):
-        arguments = json.dumps(block.get("input"), ensure_ascii=False)
-        return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
+        return make_call(block["id"], block["name"], block.get("input"))
     if kind not in ("image", "document", "search_result"):
         return None
     source = block.get("source")
@@ -201,11 +200,7 @@ def _read(block: Block) -> list[Block] | Block | None:
         url = source["url"]
     else:
         return [block]
-    return [{"type": "image_url", "image_url": {"url": url}} if kind == "image" else _make_file(url)]
-
-
-def _make_file(url: str) -> Block:
-    return {"type": "file", "file": {"file_data": url}}
+    return [make_file(url, is_image=kind == "image")]
 
 
 def _write_parts(parts: Sequence[Block], _: str) -> Block | None:

@@ -32,6 +32,7 @@ from .native import (
     split_data_url,
     write_blocks,
 )
+from .parts import make_call, make_file
 
 __all__ = ["NAME", "from_chat", "to_chat"]
 
@@ -248,9 +249,8 @@ def _read(part: Block) -> list[Block] | Block | None:
     if isinstance(part.get("text"), str) and part["text"]:
         return [{"type": "text", "text": part["text"]}]
     if isinstance(called := _get(part, "function_call"), dict) and isinstance(called.get("name"), str):
-        arguments = json.dumps(called.get("args") or {}, ensure_ascii=False)
         given = called["id"] if isinstance(called.get("id"), str) else ""
-        return {"id": given, "type": "function", "function": {"name": called["name"], "arguments": arguments}}
+        return make_call(given, called["name"], called.get("args") or {})
     for key, value in (("inline_data", "data"), ("file_data", "file_uri")):
         blob = _get(part, key)
         if isinstance(blob, dict):
@@ -267,9 +267,7 @@ def _read_media(media_type: str, given: str, *, is_inline: bool) -> Block:
     if is_inline and media_type.startswith("audio/"):
         return {"type": "input_audio", "input_audio": {"data": given, "format": media_type.removeprefix("audio/")}}
     url = make_data_url(media_type, given) if is_inline else given
-    if media_type.startswith("image/"):
-        return {"type": "image_url", "image_url": {"url": url}}
-    return {"type": "file", "file": {"file_data" if is_inline else "file_id": url}}
+    return make_file(url, is_image=media_type.startswith("image/"))
 
 
 def _write_parts(parts: Sequence[Block], form: str) -> Block | None:

@@ -26,6 +26,7 @@ from .native import (
     to_plain,
     write_blocks,
 )
+from .parts import make_call
 
 __all__ = ["NAME", "from_chat", "to_chat"]
 
@@ -165,17 +166,12 @@ def _read_item(item: Block) -> list[Block] | Block | None:
     if not isinstance(call_id, str):
         return None
     if kind == "function_call" and isinstance(name, str) and isinstance(item.get("arguments"), str):
-        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": item["arguments"]}}
+        return make_call(call_id, name, item["arguments"])
     if kind == "custom_tool_call" and isinstance(name, str) and isinstance(item.get("input"), str):
         return {"id": call_id, "type": "custom", "custom": {"name": name, "input": item["input"]}}
     if kind.endswith("_call"):  # of a tool of OpenAI's own that the host runs
         rest = {key: one for key, one in item.items() if key not in ("id", "status", "call_id", "type")}
-        arguments = json.dumps(rest, ensure_ascii=False)
-        return {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": kind.removesuffix("_call"), "arguments": arguments},
-        }
+        return make_call(call_id, kind.removesuffix("_call"), rest)
     return None
 
 
