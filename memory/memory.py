@@ -470,11 +470,12 @@ class Memory(Log):
         not written again, also after a restart or by another process. Messages are compared by what they say (role,
         content, calls), not by ids; calls and results by how they are paired.
 
-        System messages in front are the header; one that changed replaces the old one. If the host has dropped its
-        oldest messages, they stay in the log. A message that was appended with a *kind* of its own stays too, though
-        the host does not have it. If the history goes on otherwise than the log (an edit, a fork, a regenerated
-        answer), the log is rewound to the last message that both have, as by ``rewind``, or with
-        ``on_divergence="raise"``, ``HistoryDiverged`` is raised and nothing is written.
+        System messages in front are the header; one that changed replaces the old one. What the host has dropped, its
+        oldest messages or those behind its first ones, stays in the log, and a summary that it put in their place is
+        not taken. A message that was appended with a *kind* of its own stays too, though the host does not have it. If
+        the history goes on otherwise than the log (an edit, a fork, a regenerated answer), the log is rewound to the
+        last message before that, as by ``rewind``, or with ``on_divergence="raise"``, ``HistoryDiverged`` is raised and
+        nothing is written.
 
         Objects of the last call are not compared again, apart from the newest 50; with *verify*, all are. Raises
         ``MessageError`` with the place of the first item that is no chat message, and writes nothing.

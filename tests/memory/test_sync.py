@@ -339,19 +339,91 @@ def test_system_messages_alone_undo_nothing() -> None:
     assert memory.messages() == [SYSTEM, user("q")]
 
 
-def test_a_host_that_keeps_the_first_message_and_the_newest_hides_the_others() -> None:
-    """As a history that goes on otherwise behind the first one. Who asks for it is told."""
-    history = [
-        user("q0"),
-        *(said for n in range(1, 9) for said in ({"role": "assistant", "content": f"a{n}"}, user(f"q{n}"))),
-    ]
+TURNS = [one for n in range(9) for one in (user(f"q{n}"), says(f"a{n}"))]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("own", [[], [user("a summary")], [user("Sum up!"), says("a summary")]])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_host_that_keeps_its_first_messages_or_a_summary_drops_the_others(
+    own: list[Message], first: int, restarts: bool
+) -> None:
+    """What it dropped stays in the log, the summary does not get there, and the host's list grows and slides on."""
+    memory = Memory()
+    memory.sync([SYSTEM, *TURNS[:13]])
+    for end in range(13, 18):
+        if restarts:
+            memory = Memory(memory.session_id, store=memory._store)
+        history = [SYSTEM, *TURNS[:first], *own, *TURNS[9:end]]
+        synced = memory.sync(copy.deepcopy(history), on_divergence="raise")
+        assert (synced.appended, synced.skipped, synced.dropped) == (end > 13, len(own), 9 - first)
+        assert synced.appended + synced.kept + synced.skipped == len(history)
+        assert synced.references[1 + first : 1 + first + len(own)] == [None] * len(own)
+        assert [synced.find(ref) for ref in synced.references if ref] == [
+            place for place, ref in enumerate(synced.references) if ref
+        ]
+        assert memory.messages() == [SYSTEM, *TURNS[:end]]
+
+
+def test_a_summary_that_changes_rewinds_nothing() -> None:
+    """The framework sums up again, some turns later, and by other words for the same messages."""
+    memory = Memory()
+    for end in range(1, len(TURNS) + 1):
+        begin = max(end - 5, 0) // 3 * 3
+        summary = [user(f"summary of {begin}, told at {end}")] if begin else []
+        memory.sync([*summary, *TURNS[begin:end]], on_divergence="raise")
+    assert memory.messages() == TURNS
+    assert Memory(memory.session_id, store=memory._store).sync([user("in short"), *TURNS[12:]]).kept == 6
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_edit_behind_a_summary_rewinds_no_further_than_to_it(first: int) -> None:
+    """Also in the first message behind it, in the same process."""
+    front = [*TURNS[:first], user("a summary")]
+    for edited in range(9, 13):
+        memory = Memory()
+        memory.sync(TURNS[:13])
+        memory.sync([*front, *TURNS[9:13]])
+        memory.sync([*front, *TURNS[9:edited], user("no")])
+        assert memory.messages()[-1] == user("no")
+        if edited > 9:
+            assert memory.messages() == [*TURNS[:edited], user("no")]
+
+
+@pytest.mark.parametrize("length", [4, 6, 9, 18])
+@pytest.mark.parametrize("edited", [0, 1, 3])
+def test_as_many_other_messages_as_are_missing_are_an_edit(length: int, edited: int) -> None:
+    """Though all that follows is as it was; it is written again behind the edit."""
+    memory = Memory()
+    memory.sync(TURNS[:length])
+    history = [*TURNS[:edited], user("other"), *TURNS[edited + 1 : length]]
+    with pytest.raises(HistoryDiverged) as caught:
+        memory.sync(history, on_divergence="raise")
+    assert caught.value.index == edited
+    assert memory.sync(history).undone == length - edited
+    assert memory.messages() == history
+
+
+def test_a_window_of_messages_alike_loses_nothing() -> None:
+    """Users say "go on", and agents ask a tool again and again; the host keeps the newest, and the first message."""
+    for turn in ([user("go on")], [user("go on"), says("ok")], [calls(("a", "look", "{}")), result("a", "Not yet.")]):
+        for first in ([], [user("Look until it is there.")]):
+            memory = Memory()
+            memory.sync([*first, *turn * 10])
+            for _ in range(3):
+                synced = memory.sync(copy.deepcopy([*first, *turn * 4]), on_divergence="raise")
+                assert (synced.appended, synced.dropped) == (0, 6 * len(turn))
+            assert memory.sync([*first, *turn * 4, says("Done.")], on_divergence="raise").appended == 1
+            assert memory.messages() == [*first, *turn * 10, says("Done.")]
+
+
+def test_who_goes_back_to_words_that_were_said_again_later_goes_back() -> None:
+    """One message alone behind a hole says too little: an answer is to be made anew here."""
+    history = [user("Write!"), says("One."), user("go on"), says("Two."), user("go on")]
     memory = Memory()
     memory.sync(history)
-    with pytest.raises(HistoryDiverged):
-        memory.sync([history[0], *history[-4:]], on_divergence="raise")
-    assert memory.messages() == history
-    assert memory.sync([history[0], *history[-4:]]).undone == len(history) - 1
-    assert memory.messages() == [history[0], *history[-4:]]
+    assert memory.sync(history[:3]).undone == 2
+    assert memory.messages() == history[:3]
 
 
 @pytest.mark.parametrize("key", ["tool_calls", "function_call"])

@@ -6,7 +6,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import InMemoryStore, Memory, open_store
+from compactor import HistoryDiverged, InMemoryStore, Memory, Synced, open_store
+from memory.references import parse_reference
 
 Message = dict[str, Any]
 
@@ -29,6 +30,8 @@ class Host:
         self.body: list[Message] = []
         #: What the log is to show: the body, behind what the host has dropped.
         self.log: list[Message] = []
+        #: What was in the host's list and in the log at the last call.
+        self.anchors: set[str] = set()
         self._texts, self._numbers, self._ids = texts, count(), count()
 
     def text(self) -> str:
@@ -68,9 +71,7 @@ class Host:
         self.say(at)
 
     def drop_oldest(self, at: int) -> None:
-        place = at % (len(self.body) + 1)
-        while place < len(self.body) and self.body[place]["role"] == "tool":  # no host keeps a result without its call
-            place += 1
+        place = self.skip_results(at % (len(self.body) + 1))
         if place < len(self.body):
             del self.body[:place]
 
@@ -87,7 +88,7 @@ class Host:
                 message["tool_call_id"] = ids[message["tool_call_id"]]
 
     def restart(self, _at: int) -> None:
-        self.memory = Memory("s", store=self.store)
+        self.memory, self.anchors = Memory("s", store=self.store), set()
 
     def answer(self, _at: int) -> None:
         """The adapter hands over the final answer at once; the history has it too."""
@@ -109,34 +110,91 @@ class Host:
     def change_system(self, at: int) -> None:
         self.system = [{"role": "system", "content": f"It is day {at}."}] * (at % 3)
 
+    def drop_middle(self, at: int) -> None:
+        """Keep the first messages and the newest, with a summary of those between or without."""
+        first = at % 3
+        last = self.skip_results(first + 1 + at % 11)
+        if last + 2 < len(self.body):
+            self.body[first:last] = [{"role": "user", "content": f"summary {next(self._numbers)}"}] * (at % 2)
+
+    def summarize(self, at: int) -> None:
+        """Put a summary in place of the oldest messages, and of the summary before."""
+        last = self.skip_results(2 + at % 9)
+        if last + 2 <= len(self.body):
+            self.body[:last] = [{"role": "user", "content": f"summary {next(self._numbers)}"}]
+
+    def skip_results(self, place: int) -> int:
+        """No host keeps a result without its call."""
+        while place < len(self.body) and self.body[place]["role"] == "tool":
+            place += 1
+        return place
+
     # -- and what is to be so then -------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         history = [*self.system, *self.body]
-        synced = self.memory.sync(history)
+        before = self.memory.messages()
+        synced = None
+        with suppress(HistoryDiverged):
+            synced = self.memory.sync(history, on_divergence="raise")
+            assert synced.undone == 0
+        if synced is None:
+            assert self.memory.messages() == before
+            synced = self.memory.sync(history)
+            assert synced.undone > 0
         shown = [one for one in self.memory.messages() if one["content"] != "a note"]
         header = len(self.memory.header)
-        assert are_alike(said(shown[len(shown) - len(self.body) :]), said(self.body))
-        assert len(shown) - header == synced.dropped + len(self.body)
+        assert len(shown) - header == synced.dropped + len(self.body) - synced.skipped
         if self.system:
             assert shown[:header] == self.system
-        assert synced.appended + synced.kept == len(history)
+        assert synced.appended + synced.kept + synced.skipped == len(history)
+        self.check_places(synced, history)
         if not self._texts:  # no two messages are alike, so there is no doubt what was dropped
-            self.log = copy.deepcopy(self.expect())  # some edit in place
-            assert are_alike(said(shown[header:]), said(self.log))
+            wanted = [self.expect(anchors) for anchors in (set[str](), self.anchors)]
+            assert any(are_alike(said(shown[header:]), one) for one in wanted)
+            self.anchors = {str(one) for one, ref in zip(said(history), synced.references, strict=True) if ref}
+        self.log = copy.deepcopy(shown[header:])  # some edit in place
         again = self.memory.sync(history)
-        assert (again.appended, again.kept, again.undone) == (0, len(history), 0)
+        assert (again.appended, again.kept, again.undone) == (0, len(history) - synced.skipped, 0)
         assert again.references == synced.references
-        for place, reference in enumerate(again.references):
-            assert (reference is None) == (place < len(self.system))
-            assert reference is None or again.find(reference) == place
 
-    def expect(self) -> list[Message]:
+    def check_places(self, synced: Synced, history: list[Message]) -> None:
+        """What the host has is in the log once, in its order, apart from what stands in place of dropped messages."""
+        references = synced.references
+        places = [parse_reference(ref) for ref in references if ref]
+        assert places == sorted(set(places), key=lambda place: (place.first, place.first_post))
+        assert len(history) - len(places) == len(self.system) + synced.skipped
+        assert not self.body or references[-1] is not None
+        rounds = {round_.number: round_ for round_ in self.memory.rounds_getter("assistant")()}
+        given = said(history)
+        for at, reference in enumerate(references):
+            if reference is not None:
+                assert synced.find(reference) == at
+                place = parse_reference(reference)
+                text = self.memory.reload(reference)
+                assert place.first in rounds
+                assert "[Redacted]" in text or (given[at][1] or "") in text
+
+    def expect(self, anchors: set[str]) -> list[Any]:
+        """The rule. *anchors* are messages that are known again alone, because they were there in the last call."""
         known, body = said(self.log), said(self.body)
-        if not body:
-            return self.log
-        start = known.index(body[0]) if body[0] in known else len(known)
-        return [*(self.log[:start] if start < len(known) else []), *self.body]
+        place = {str(one): at for at, one in enumerate(known)}
+        at = here = 0
+        while body and here < len(known):
+            if at < len(body) and body[at] == known[here]:
+                at, here = at + 1, here + 1
+                continue
+            for behind in range(at, len(body)):
+                found = place.get(str(body[behind]), -1)
+                is_two = place.get(str(body[behind + 1])) == found + 1 if behind + 1 < len(body) else False
+                if found - here > behind - at and (is_two or behind == 0 or str(body[behind]) in anchors):
+                    at, here = behind, found
+                    break
+                if found >= here:
+                    return [*known[:here], *body[at:]]
+            else:
+                return [*known[:here], *body[at:]]
+        return [*known, *body[at:]] if body else known
 
 
 def said(messages: list[Message]) -> list[Any]:
@@ -166,6 +224,8 @@ ACTIONS: list[Callable[[Host, int], None]] = [
     Host.go_back,
     Host.fork,
     Host.drop_oldest,
+    Host.drop_middle,
+    Host.summarize,
     Host.replay,
     Host.restart,
     Host.answer,
