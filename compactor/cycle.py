@@ -440,7 +440,9 @@ class StrategyPass:
             last = last_prompt_of(cycle.rounds_getter.memory, self.view.role)
             if last is not None and work.may_continue(last.model or cycle.config.model):
                 limit = work.config.summarizer_input_tokens
-                work.continued = partial(last.go_on, model=cycle.config.model, count=work.count, limit=limit)
+                work.continued = partial(
+                    last.go_on, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
+                )
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()
         for strategy in cycle.strategies:

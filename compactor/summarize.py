@@ -25,7 +25,7 @@ from .experience import Experience
 from .host_rounds import HostRounds
 from .journal import LEASE_MARGIN, JournalWriter
 from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
-from .tokens import TokenCounter
+from .tokens import TokenCounter, count_payload
 
 if TYPE_CHECKING:
     from .acceptance.checks import AnswerParser, CheckedSummary, Source
@@ -156,7 +156,7 @@ class Work:
     def __post_init__(self) -> None:
         self.ask: Summarizer = self.call or self.summarizer
         told: list[Any] = [getattr(self.summarizer, name, default) for name, default in ASSUMED.items()]
-        self.deterministic, self.takes_changes, self.takes_continued, self.style, self.model = told
+        self.deterministic, self.takes_changes, self.takes_continued, self.style, self.model, self.provider = told
 
     def may_continue(self, agent: str) -> bool:
         """Return whether the summarizer may find a prompt for the model *agent* in the provider's cache.
@@ -166,6 +166,10 @@ class Work:
         if self.style == "continue" or not self.model:
             return True
         return agent == self.model if agent else self.experience.shares_cache
+
+    def reads(self, payload: Mapping[str, Any]) -> bool:
+        """Return whether the summarizer's model made *payload*, or one of its provider's that it may read."""
+        return payload["provider"] == self.provider and payload.get("model", "") in ("", self.model)
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""
@@ -410,6 +414,8 @@ class Work:
             raise SummaryRejected("larger", message, tokens=source.tokens, is_final=True)
         # A payload cannot be mended as the text is, and says what the text says no longer.
         payload = checked.summary.payload if text == checked.summary.text else None
+        if payload is not None and count_payload(payload, self.count) >= source.previous_tokens + source.tokens:
+            payload = None  # it makes no prompt shorter
         summary = copy_with(checked.summary, text=text, notes=notes, extracted=extracted, payload=payload)
         return copy_with(checked, summary=summary, tokens=tokens, restored=back)
 

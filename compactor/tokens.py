@@ -110,20 +110,35 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
             blocks = value.get("blocks")
             kept = [one for one in blocks if isinstance(one, Mapping)] if isinstance(blocks, list) else ()
             tokens += sum([_count_kept(one["as_is"], count) for one in kept if "as_is" in one])
-            if isinstance(payload := value.get("payload"), list):  # one of the two is sent
-                tokens = max(tokens, MESSAGE_TOKENS + _count_kept(payload, count))
+            if "payload" in value:  # one of the two is sent
+                tokens = max(tokens, count_payload({"data": value["payload"], **value}, count))
         else:
             tokens += count(_to_json(value))
     return tokens
 
 
-def _count_kept(value: object, count: TokenCounter, key: str = "") -> int:
-    """Return the tokens of a block that only its provider can read, such as thinking."""
+def count_payload(payload: Mapping[str, Any], count: TokenCounter) -> int:
+    """Return the tokens of a message that shows *payload*, a provider's own form of a summary.
+
+    Its encrypted texts count as the provider does (``tokens``); else as estimated, by their length.
+    """
+    tokens = payload.get("tokens")
+    counted = tokens if isinstance(tokens, int) else 0
+    return MESSAGE_TOKENS + _count_kept(payload["data"], count, is_counted=counted > 0) + counted
+
+
+def _count_kept(value: object, count: TokenCounter, key: str = "", *, is_counted: bool = False) -> int:
+    """Return the tokens of a block that only its provider can read, such as thinking; *is_counted*: less those of its
+    encrypted texts."""
     if isinstance(value, str):
-        return len(value) * 3 // 16 if key in _OPAQUE else count(value)
+        if key in _OPAQUE:
+            return 0 if is_counted else len(value) * 3 // 16
+        return count(value)
     if isinstance(value, Mapping):
-        return sum([_count_kept(one, count, name) for name, one in value.items()])
-    return sum([_count_kept(one, count, key) for one in value]) if isinstance(value, (list, tuple)) else 1
+        return sum([_count_kept(one, count, name, is_counted=is_counted) for name, one in value.items()])
+    if isinstance(value, (list, tuple)):
+        return sum([_count_kept(one, count, key, is_counted=is_counted) for one in value])
+    return 1
 
 
 def _count_part(part: object, count: TokenCounter) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -112,6 +112,8 @@ class View(ValueObject):
         payload = self.compaction.payload
         if payload is not None and payload.get("model", "") in ("", self.model):
             message[NATIVE] = {"format": payload["provider"], "payload": thaw(payload["data"])}
+            if "tokens" in payload:
+                message[NATIVE]["tokens"] = payload["tokens"]
         return message
 
     @cached_property
@@ -339,15 +341,18 @@ class LastPrompt(ValueObject):
         model: str = "",
         count: TokenCounter,
         limit: int,
+        reads: Callable[[Mapping[str, Any]], bool] = lambda _payload: False,
     ) -> Continued | None:
         """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
         It was for *model* if ``compose`` was given none.
 
-        None unless this prompt shows *previous* as text, and behind it *rounds* word for word, of the last one at least
-        the beginning. None too if it would take over *limit* tokens, or if its tool choice makes the model call a tool.
+        None unless this prompt shows *previous*, as text or in a form that the model *reads*, and behind it *rounds*
+        word for word, of the last one at least the beginning. None too if it would take over *limit* tokens, or if its
+        tool choice makes the model call a tool.
         """
-        if any("payload" in (message.get(NATIVE) or ()) for message in self.front):
-            return None  # another model may be asked, which cannot read it
+        payload = self.compaction.payload if self.compaction is not None else None
+        if any("payload" in (message.get(NATIVE) or ()) for message in self.front) and not (payload and reads(payload)):
+            return None
         shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
         if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
             return None

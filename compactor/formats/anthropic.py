@@ -82,13 +82,13 @@ def from_chat(
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
     for given in give_unique_ids(read_messages(messages)):
-        message = show_payload(given, NAME)
+        message = given if made else show_payload(given, NAME)  # only the first block may be one
         native = read_native(message, NAME)
         if message["role"] in SYSTEM and not made:
             system.append((message, native))
         else:
             _append(made, message, native)
-    if made and made[0]["role"] != "user":
+    if made and made[0]["role"] != "user" and not _is_compaction(made[0]["content"]):
         made.insert(0, {"role": "user", "content": CONTINUES})
     request = {**_write_system(system), "messages": made}
     in_system, in_messages = (list(_find_breakpoints(request.get(key))) for key in ("system", "messages"))
@@ -96,6 +96,11 @@ def from_chat(
     for block in [*in_messages, *in_system][: max(surplus, 0)]:
         del block["cache_control"]
     return request
+
+
+def _is_compaction(content: Any) -> bool:
+    """Return whether *content* begins with a block that stands for all before it, which must be the first."""
+    return isinstance(content, list) and content[0].get("type") == "compaction"
 
 
 def _find_breakpoints(value: Any) -> Iterator[Block]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
-from .answers import field, make_summary, read_counts
-from .base import Continued, SummarizerError, Summary
-from .model import Arguments, ModelSummarizer, make_sendable
+from memory.rounds import copy_with
+
+from ..formats.anthropic import NAME, from_chat
+from ..formats.native import to_plain
+from .answers import NoSummary, field, make_summary, read_counts
+from .base import Continued, SummarizerError, Summary, SummaryRequest
+from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
 
 #: Tokens of an answer where no limit is given; the API demands one.
 DEFAULT_OUTPUT_TOKENS = 8_192
+#: The header of a request that asks for a compaction block, or that has one.
+_BETA, _COMPACTION = "anthropic-beta", "compact-2026-09-04"
 #: Places that a request may mark for the cache.
 _MAX_MARKS = 4
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
@@ -27,6 +33,9 @@ class AnthropicSummarizer(ModelSummarizer):
 
     *max_output_tokens* includes thoughts. *client* is an ``anthropic.Anthropic``, or one for Bedrock or Vertex. *extra*
     goes to ``messages.create``.
+
+    *provider_compaction* asks for a signed compaction block where it would continue the agent's prompt. The block's
+    content is the summary, and the block its payload. A model that refuses is asked as usual from then on.
     """
 
     _KEYS = ("ANTHROPIC_API_KEY",)
@@ -46,12 +55,14 @@ class AnthropicSummarizer(ModelSummarizer):
     _CLIENT = ("anthropic", "Anthropic")
     _METHOD = "messages.create"
 
+    def __init__(self, model: str, *, provider_compaction: bool = False, **options: Unpack[Options]) -> None:
+        self._provider = NAME if provider_compaction else ""
+        super().__init__(model, **options)
+
     def _make_arguments(self, max_output_tokens: int | None, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.model, "max_tokens": max_output_tokens or DEFAULT_OUTPUT_TOKENS, **extra}
 
     def _write_messages(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        from ..formats.anthropic import from_chat
-
         return {name: make_sendable(value) for name, value in from_chat(messages).items()}
 
     def _is_cached(self, continued: Continued) -> bool:
@@ -59,27 +70,49 @@ class AnthropicSummarizer(ModelSummarizer):
         # A model that must call a tool writes no summary.
         return super()._is_cached(continued) and (choice is None or choice.get("type") in ("auto", "none"))
 
+    def _list_forms(self, request: SummaryRequest) -> Iterator[Form]:
+        continued = self._find_compacted(request)
+        if continued is not None and self._is_cached(continued):
+            asked = {"type": "summarize", "instructions": str(continued.messages[-1]["content"])}
+            yield Form(_add_to_body(self._begin(continued), compaction=asked), is_continued=True, needs="compaction")
+        yield from super()._list_forms(request)
+
     def _continue(self, continued: Continued) -> dict[str, Any]:
-        given: dict[str, Any] = (
-            {"tools": list(map(_read_tool, make_sendable(continued.tools)))} if continued.tools else {}
-        )
+        arguments = self._begin(continued)
+        instruction = self._write_messages(continued.messages[-1:])["messages"]
+        return {**arguments, "messages": [*arguments["messages"], *instruction]}
+
+    def _begin(self, continued: Continued) -> dict[str, Any]:
+        """Return the arguments of the agent's prompt, without the instruction, marked for the cache at the end."""
+        tools = list(map(_read_tool, make_sendable(continued.tools)))
+        given: dict[str, Any] = {"tools": tools} if tools else {}
         if (choice := _read_choice(continued.tool_choice)) is not None:
             given["tool_choice"] = choice
-        return _mark_for_cache(given | self._arguments | self._write_messages(continued.messages))
+        arguments = given | self._arguments | self._write_messages(continued.messages[:-1])
+        if self.provider:
+            headers = dict(arguments.get("extra_headers") or {})
+            others = headers.get(_BETA) or dict(getattr(self._given, "default_headers", {})).get(_BETA)
+            headers[_BETA] = f"{others},{_COMPACTION}" if others else _COMPACTION
+            arguments["extra_headers"] = headers
+        return _mark_for_cache(arguments)
 
     def _format(self, arguments: Arguments, name: str, schema: Any) -> dict[str, Any] | None:  # noqa: ARG002
         config = dict(arguments.get("output_config") or {})
         if "format" in config:
             return None
         config["format"] = {"type": "json_schema", "schema": schema}
-        # In the body: older clients do not know the argument.
-        return {**arguments, "extra_body": {**(arguments.get("extra_body") or {}), "output_config": config}}
+        return _add_to_body(arguments, output_config=config)
 
     def _read(self, answer: Any) -> Summary:
         return read_message(answer, self.model)
 
     def _is_too_long(self, error: Any, said: str) -> bool:
         return getattr(error, "status_code", None) == 413 or "prompt is too long" in said
+
+    def _is_of_request(self, error: Any, said: str) -> bool:
+        # Such a code is told by an endpoint that can compact.
+        is_coded = str(getattr(error, "error_code", "")).startswith("compaction_")
+        return is_coded or super()._is_of_request(error, said)
 
     def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         if "credit balance is too low" in said:
@@ -88,29 +121,50 @@ class AnthropicSummarizer(ModelSummarizer):
 
 
 def read_message(answer: Any, model: str) -> Summary:
-    """Return the summary in an answer of Anthropic's, given as an object or as JSON. Raises as ``make_summary``."""
-    usage, stopped, blocks = field(answer, "usage"), field(answer, "stop_reason"), field(answer, "content")
-    cached = field(usage, "cache_read_input_tokens")
-    read = [field(usage, "input_tokens"), cached, field(usage, "cache_creation_input_tokens")]
-    counts = read_counts(
-        # Its input_tokens are those beside the cache.
-        input_tokens=sum(count for count in read if type(count) is int) if usage is not None else None,
-        output_tokens=field(usage, "output_tokens"),
-        cached_tokens=cached,
-    )
+    """Return the summary in an answer of Anthropic's, given as an object or as JSON; with a payload for *model* if it
+    is a compaction block. Raises as ``make_summary``."""
+    stopped, blocks = field(answer, "stop_reason"), field(answer, "content")
+    counts = _read_usage(field(answer, "usage"))
     if stopped == "model_context_window_exceeded":
         raise SummarizerError("the answer was cut off at the end of the model's window: lower summarizer_input_tokens")
-    blocks = blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else None
-    texts = [field(block, "text") for block in blocks or () if field(block, "type") == "text"]
-    return make_summary(
-        None if blocks is None else "".join(text for text in texts if isinstance(text, str)),
+    given = list(blocks) if isinstance(blocks, Sequence) and not isinstance(blocks, str) else None
+    compacted = [block for block in given or () if field(block, "type") == "compaction"]
+    texts = [field(block, "text") for block in given or () if field(block, "type") == "text"]
+    texts += [field(block, "content") for block in compacted]
+    if compacted and not any(isinstance(text, str) and text for text in texts):
+        raise NoSummary("the provider's compaction failed", counts)
+    summary = make_summary(
+        None if given is None else "".join(text for text in texts if isinstance(text, str)),
         counts,
         (field(answer, "model"), model),
         has_called=stopped in ("tool_use", "pause_turn")
-        or any(field(one, "type") == "tool_use" for one in blocks or ()),
+        or any(field(one, "type") == "tool_use" for one in given or ()),
         is_cut=stopped == "max_tokens",
         is_refused=stopped == "refusal",
     )
+    if not compacted:
+        return summary
+    return copy_with(summary, payload={"provider": NAME, "model": model, "data": list(map(to_plain, compacted))})
+
+
+def _read_usage(usage: Any) -> dict[str, int] | None:
+    """Return the tokens in a message's *usage*. Those of a compaction, and of the cache, it has beside the others."""
+    rounds = field(usage, "iterations")
+    passes = [usage, *[one for one in rounds or () if field(one, "type") == "compaction"]]
+
+    def add(*names: str) -> int | None:
+        counts = [count for one in passes for name in names if type(count := field(one, name)) is int]
+        return sum(counts) if counts else None
+
+    cached, new = "cache_read_input_tokens", "cache_creation_input_tokens"
+    return read_counts(
+        input_tokens=add("input_tokens", cached, new), output_tokens=add("output_tokens"), cached_tokens=add(cached)
+    )
+
+
+def _add_to_body(arguments: Arguments, **more: Any) -> dict[str, Any]:
+    """Return *arguments* with *more* that older clients do not know."""
+    return {**arguments, "extra_body": {**(arguments.get("extra_body") or {}), **more}}
 
 
 def _read_tool(tool: Any) -> Any:
@@ -133,19 +187,16 @@ def _read_choice(choice: Any) -> Mapping[str, Any] | None:
 
 
 def _mark_for_cache(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return *arguments* with a mark before the instruction, the last block: the cache is looked up from there."""
-    messages = [dict(message) for message in arguments["messages"]]
-    for message in messages[-2:]:
-        text = message["content"]
-        message["content"] = [{"type": "text", "text": text}] if isinstance(text, str) else list(text)
-    blocks = [(message["content"], place) for message in messages[-2:] for place in range(len(message["content"]))]
-    if len(blocks) < 2 or _count_marks(arguments) >= _MAX_MARKS:
+    """Return *arguments* with a mark at the end of the messages: the cache is looked up from there."""
+    if not arguments["messages"] or _count_marks(arguments) >= _MAX_MARKS:
         return arguments
-    content, place = blocks[-2]
-    if content[place].get("type") in ("thinking", "redacted_thinking"):
+    *before, last = arguments["messages"]
+    text = last["content"]
+    blocks = [{"type": "text", "text": text}] if isinstance(text, str) else text
+    if blocks[-1].get("type") in ("thinking", "redacted_thinking"):
         return arguments
-    content[place] = {**content[place], "cache_control": {"type": "ephemeral"}}
-    return {**arguments, "messages": messages}
+    blocks = [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]
+    return {**arguments, "messages": [*before, {**last, "content": blocks}]}
 
 
 def _count_marks(value: Any) -> int:

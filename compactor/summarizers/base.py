@@ -82,7 +82,8 @@ class Summary(ValueObject):
     #: Whether the model was asked behind the agent's prompt; None: as the request proposed.
     continued: bool | None = None
     #: The provider's own form of ``text``: ``provider``, a format of ``compactor.formats`` (``anthropic``,
-    #: ``responses``); ``data``, a list of its blocks or items, as JSON; ``model``, if no other model may read it.
+    #: ``responses``); ``data``, a list of its blocks or items, as JSON; ``model``, if no other model may read it;
+    #: ``tokens``, what the provider counts for its encrypted texts, if that is known.
     payload: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,11 +99,13 @@ class Summary(ValueObject):
 def _read_payload(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return *payload* read-only. Raises ``ValueError`` if it has another form, ``MessageError`` if it is no JSON."""
     read = freeze_mapping(payload)
-    data, names = read.get("data"), (read.get("provider"), read.get("model", ""))
+    data, names, tokens = read.get("data"), (read.get("provider"), read.get("model", "")), read.get("tokens", 0)
     is_listed = isinstance(data, tuple) and bool(data) and all(isinstance(one, Mapping) for one in data)
-    if not is_listed or not all(isinstance(name, str) for name in names) or read.keys() - {"provider", "model", "data"}:
+    is_counted = type(tokens) is int and 0 <= tokens <= MAX_TOKENS
+    others = read.keys() - {"provider", "model", "data", "tokens"}
+    if not (is_listed and is_counted and all(isinstance(name, str) for name in names)) or others:
         raise ValueError(
-            "payload= is a mapping of 'provider', the name of a format; 'data', a list of its blocks; and 'model'"
+            "payload= is a mapping of 'provider', the name of a format; 'data', a list of its blocks; 'model'; 'tokens'"
         )
     return read
 
@@ -115,6 +118,7 @@ ASSUMED = {
     "takes_continued": True,  # it may be asked behind the agent's last prompt
     "style": None,  # "continue" if it is always asked so, whatever model the prompt was for
     "model": "",  # the name of the model that it asks
+    "provider": "",  # the format of the payloads that it asks for and reads
 }
 
 

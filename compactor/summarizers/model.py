@@ -15,11 +15,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -55,6 +56,7 @@ _REMEDIES = {
 TOO_LONG = "the request is longer than the model's window; lower summarizer_input_tokens"
 
 Arguments = Mapping[str, Any]
+Answer = TypeVar("Answer")
 
 
 class Options(TypedDict, total=False):
@@ -68,6 +70,16 @@ class Options(TypedDict, total=False):
     timeout: float
     extra: Mapping[str, Any] | None
     clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=False, repr=False)
+class Form:
+    """One way to send a request."""
+
+    arguments: Arguments
+    is_continued: bool = False
+    #: What it needs that an endpoint may refuse for good.
+    needs: str = ""
 
 
 class ModelSummarizer(ABC):
@@ -88,6 +100,8 @@ class ModelSummarizer(ABC):
     _METHOD: ClassVar[str]
     #: Words of an error about the schema of an answer.
     _SCHEMA_WORDS: ClassVar[Sequence[str]]
+    #: What ``provider`` is, unless the endpoint refuses.
+    _provider: str = ""
 
     def __init__(
         self,
@@ -109,6 +123,8 @@ class ModelSummarizer(ABC):
         number("timeout", timeout, above=True, finite=True)
         if max_output_tokens is not None:
             whole_number("max_output_tokens", max_output_tokens, 1)
+        if self._provider and style == "separate":
+            raise ValueError("provider_compaction= compacts the agent's own prompt: leave style='separate' out")
         if style not in (None, "separate", "continue"):
             raise ValueError(f"style= must be 'separate', 'continue' or None, not {style!r}")
         for name in extra or ():
@@ -120,7 +136,8 @@ class ModelSummarizer(ABC):
         self.takes_continued = style != "separate"
         #: What goes with every request.
         self._arguments: dict[str, Any] = self._make_arguments(max_output_tokens, extra or {})
-        self._takes_formats = True
+        #: What the endpoint refused for good: "schema", "compaction".
+        self._refused: frozenset[str] = frozenset()
         #: How often in a row a request failed; its form may be the reason. One summarizer may serve many sessions.
         self._failed: dict[tuple[str, ...], int] = {}
         self._timeout = timeout
@@ -163,11 +180,11 @@ class ModelSummarizer(ABC):
         limit = Limit(self._timeout, self._clock)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         failures = self._failed.pop(asked, 0)
+        forms = list(self._list_forms(request))
         if failures >= _FAILURES_BEFORE_PLAIN:
-            plain = self._answer(client, limit, self._arguments | self._write_messages(request.messages))
-            return copy_with(plain, continued=False)
+            return self._ask(client, limit, request, forms[-1:])
         try:
-            return self._answer_in_style(client, limit, request)
+            return self._ask(client, limit, request, forms)
         except SummarizerError as failed:
             status = read_status(failed.__cause__) or 0
             if status not in _TURNED_AWAY:
@@ -176,40 +193,68 @@ class ModelSummarizer(ABC):
                 self._failed[asked] = failures + 1 if status >= 500 else _FAILURES_BEFORE_PLAIN
             raise
 
-    def _answer_in_style(self, client: Any, limit: Limit, request: SummaryRequest) -> Summary:
-        continued = request.continued
-        if continued is None or not (self.style == "continue" or (self.style is None and self._is_cached(continued))):
-            return copy_with(self._answer_separately(client, limit, request), continued=False)
-        try:
-            return self._answer(client, limit, self._continue(continued))
-        except NoSummary as failed:  # also if it is too long, or has unknown arguments
-            usage = failed.usage
-        summary = self._answer_separately(client, limit, request, again=True)
-        return copy_with(summary, usage=add_usage(usage, summary.usage), continued=False)
+    @property
+    def provider(self) -> str:
+        """The format of the payloads that it asks for and reads; empty if it asks for none, or its endpoint refused."""
+        return "" if "compaction" in self._refused else self._provider
 
-    def _answer_separately(self, client: Any, limit: Limit, request: SummaryRequest, *, again: bool = False) -> Summary:
+    def _list_forms(self, request: SummaryRequest) -> Iterator[Form]:
+        """Yield the forms of *request* to try in turn. The plain one is the last."""
+        continued = request.continued
+        if continued is not None and (self.style == "continue" or (self.style is None and self._is_cached(continued))):
+            yield Form(self._continue(continued), is_continued=True)
         arguments = self._arguments | self._write_messages(request.messages)
-        formatted = None
-        if request.schema is not None and self._takes_formats:
+        if request.schema is not None and "schema" not in self._refused:
             formatted = self._format(arguments, request.kind, make_sendable(request.schema))
-        if formatted is None:
-            return self._answer(client, limit, arguments, again=again)
-        try:
-            return self._answer(client, limit, formatted, again=again)
-        except NoSummary as failed:
-            cause = failed.__cause__
-            usage, refused = failed.usage, read_status(cause) is not None and not self._is_too_long(cause, str(cause))
-        summary = self._answer(client, limit, arguments, again=True)
-        if refused:  # it answers without the schema, so the schema was the reason
-            self._takes_formats = False
-        return copy_with(summary, usage=add_usage(usage, summary.usage))
+            if formatted is not None:
+                yield Form(formatted, needs="schema")
+        yield Form(arguments)
+
+    def _find_compacted(self, request: SummaryRequest) -> Continued | None:
+        """Return the agent's prompt if the provider is to compact it: whole, and for a prompt that may show it."""
+        continued = request.continued
+        asks = self.provider and request.kind == "rounds" and continued is not None and continued.model == self.model
+        return continued if asks else None
+
+    def _ask(self, client: Any, limit: Limit, request: SummaryRequest, forms: Sequence[Form]) -> Summary:  # noqa: ARG002
+        """Return the first summary that *forms* of *request* give, with the usage of all that were tried."""
+        usage, refused = None, ""
+        for form in forms[:-1]:
+            try:
+                summary = self._answer(client, limit, form.arguments, again=form is not forms[0])
+                break
+            except NoSummary as failed:  # also if it is too long, or has unknown arguments
+                cause, usage = failed.__cause__, add_usage(usage, failed.usage)
+                is_refusal = read_status(cause) is not None and not self._is_of_request(cause, str(cause))
+                refused = form.needs if is_refusal else ""
+        else:
+            form = forms[-1]
+            summary = self._answer(client, limit, form.arguments, again=len(forms) > 1)
+        if refused:  # it answers without, so that was the reason
+            self._refused |= {refused}
+        continued = None if form.is_continued else False
+        return copy_with(summary, usage=add_usage(usage, summary.usage), continued=continued)
 
     def _answer(self, client: Any, limit: Limit, arguments: Arguments, *, again: bool = False) -> Summary:
+        return self._call(
+            client, self._METHOD, limit, arguments, self._read, timeout=limit.left() if again else self._timeout
+        )
+
+    def _call(
+        self,
+        client: Any,
+        method: str,
+        limit: Limit,
+        arguments: Arguments,
+        read: Callable[[Any], Answer],
+        *,
+        timeout: float,
+    ) -> Answer:
+        """Send one request, and return what *read* makes of the answer. Raises ``SummarizerError``."""
         with self._explain_errors(arguments):
             token = current.set(limit)
             try:
-                timeout = limit.left() if again else self._timeout
-                return self._read(self._send(client, self._METHOD, limit, arguments, timeout))
+                return read(self._send(client, method, limit, arguments, timeout))
             finally:
                 current.reset(token)
 
@@ -238,6 +283,10 @@ class ModelSummarizer(ABC):
     @abstractmethod
     def _is_too_long(self, error: Any, said: str) -> bool:
         """Return whether *error*, which *said* so, is about the model's window."""
+
+    def _is_of_request(self, error: Any, said: str) -> bool:
+        """Return whether the endpoint refused this request, and not its form: because it is too long, for example."""
+        return self._is_too_long(error, said)
 
     def _is_cached(self, continued: Continued) -> bool:
         """Return whether the agent's prompt is likely to be in this model's cache."""
@@ -478,9 +527,9 @@ def _move_to_body(arguments: Arguments) -> dict[str, Any]:
     else.
     """
     given = arguments.get("extra_body")
-    plain = {name: arguments[name] for name in ("messages", "tools") if name in arguments}
-    rest = {name: value for name, value in arguments.items() if name != "tools"}
-    return rest | {"messages": (), "extra_body": plain | dict(given or {})}
+    plain = {name: arguments[name] for name in ("messages", "tools", "input") if name in arguments}
+    rest = {name: value for name, value in arguments.items() if name not in plain}
+    return rest | ({"messages": ()} if "messages" in plain else {}) | {"extra_body": plain | dict(given or {})}
 
 
 def _find_first_set(names: Sequence[str]) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from memory.messages import NATIVE
 from memory.patterns import compile_later
+from memory.rounds import copy_with
 
-from .answers import read_answer
-from .base import Continued, Summary
-from .model import Arguments, ModelSummarizer, Options, make_sendable
+from ..formats.native import to_plain
+from ..formats.responses import NAME, from_chat
+from .answers import NoSummary, field, read_answer, read_counts
+from .base import Continued, SummarizerError, Summary, SummaryRequest, add_usage
+from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
+from .response_limits import Limit
 
 _REASONING = compile_later(r"(?:^|[/:])(?:o\d|gpt-[5-9])")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
@@ -34,6 +39,10 @@ class OpenAISummarizer(ModelSummarizer):
     goes to ``chat.completions.create`` unchanged and overrides every other argument. Reasoning models get no
     *temperature*, because they refuse it; their *max_output_tokens* includes their thoughts. One summarizer serves any
     number of threads.
+
+    *provider_compaction* asks ``responses.compact`` too, for an agent on the Responses API whose prompts ``compose``
+    makes for this *model*. The summary then has a payload beside its text. That is a second request for each summary,
+    as long as the agent's prompt. If it fails, the text is all there is; an endpoint that refuses is not asked again.
     """
 
     _KEYS = ("OPENAI_API_KEY",)
@@ -58,8 +67,10 @@ class OpenAISummarizer(ModelSummarizer):
         *,
         temperature: float | None = None,
         reasoning_effort: str | None = None,
+        provider_compaction: bool = False,
         **options: Unpack[Options],
     ) -> None:
+        self._provider = NAME if provider_compaction else ""
         self._temperature, self._reasoning_effort = temperature, reasoning_effort
         super().__init__(model, **options)
 
@@ -98,6 +109,22 @@ class OpenAISummarizer(ModelSummarizer):
     def _read(self, answer: Any) -> Summary:
         return read_answer(answer, self.model)
 
+    def _ask(self, client: Any, limit: Limit, request: SummaryRequest, forms: Sequence[Form]) -> Summary:
+        summary = super()._ask(client, limit, request, forms)
+        if (continued := self._find_compacted(request)) is None:
+            return summary
+        arguments = {"model": self.model, **make_sendable(from_chat(continued.messages[:-1]))}
+        read = partial(_read_compaction, self.model)
+        try:
+            payload, usage = self._call(client, "responses.compact", limit, arguments, read, timeout=limit.left())
+        except SummarizerError as failed:  # the text alone will do
+            if isinstance(failed.__cause__, AttributeError):
+                raise SummarizerError("provider_compaction= needs responses.compact: update openai") from None
+            if isinstance(failed, NoSummary) and not self._is_of_request(failed.__cause__, ""):
+                self._refused |= {"compaction"}
+            return summary
+        return copy_with(summary, payload=payload, usage=add_usage(summary.usage, usage))
+
     def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002  (its code says it)
         return getattr(error, "code", None) == "context_length_exceeded"
 
@@ -111,3 +138,20 @@ class OpenAISummarizer(ModelSummarizer):
         if isinstance(param, str) and param in arguments and not self._is_too_long(error, said):
             return f"it refuses this {param!r}; leave it out, or give another value"
         return super()._name_remedy(status, error, said, arguments)
+
+
+def _read_compaction(model: str, answer: Any) -> tuple[dict[str, Any], dict[str, int] | None]:
+    """Return the payload that ``responses.compact`` gave, and its usage. Raises ``NoSummary`` if there is none."""
+    usage, items = field(answer, "usage"), field(answer, "output")
+    counts = read_counts(
+        input_tokens=field(usage, "input_tokens"),
+        output_tokens=field(usage, "output_tokens"),
+        cached_tokens=field(field(usage, "input_tokens_details"), "cached_tokens"),
+    )
+    kinds = [field(item, "type") for item in items] if isinstance(items, Sequence) else ()
+    if "compaction" not in kinds:
+        raise NoSummary("the answer holds no compaction: leave provider_compaction= out", counts)
+    payload: dict[str, Any] = {"provider": NAME, "model": model, "data": [to_plain(item) for item in items]}
+    if counts is not None and "output_tokens" in counts:
+        payload["tokens"] = counts["output_tokens"]
+    return payload, counts

@@ -52,12 +52,12 @@ def shown(memory: Memory, name: str = "anthropic", model: str = "claude-x", **mo
 
 @pytest.mark.parametrize("summary_as", ["system", "user"])
 def test_it_comes_back_to_its_provider_byte_for_byte_in_place_of_the_text(summary_as: Any) -> None:
-    """For Anthropic in a message of the model, which the user begins; for OpenAI as items."""
+    """For Anthropic in a message of the model, which must be the first; for OpenAI as items."""
     memory, _ = compacted(OWN)
     request = json.loads(shown(memory, system="Be brief.", summary_as=summary_as))
     assert request["system"] == "Be brief."
-    assert [one["role"] for one in request["messages"][:3]] == ["user", "assistant", "user"]
-    assert json.dumps(request["messages"][1]["content"]) == json.dumps([BLOCK])
+    assert [one["role"] for one in request["messages"][:2]] == ["assistant", "user"]
+    assert json.dumps(request["messages"][0]["content"]) == json.dumps([BLOCK])
     assert PRICES not in json.dumps(request)
 
     memory, _ = compacted({"provider": "responses", "data": [{"role": "user", "content": "Hello"}, ITEM]})
@@ -213,18 +213,52 @@ def test_the_text_is_shown_where_it_says_more() -> None:
 
 def test_a_prompt_without_room_for_it_has_a_shorter_text() -> None:
     """It counts by its own length, and nothing can make it shorter."""
-    memory, _ = compacted({**OWN, "data": [{**BLOCK, "content": "word " * 400}]})
+    memory, _ = compacted({**OWN, "data": [{**BLOCK, "content": "word " * 150}]})
     roomy = compose(memory, ROLE, budget=100_000, model="claude-x", counter=count_tokens)
-    tight = compose(memory, ROLE, budget=400, model="claude-x", counter=count_tokens)
+    tight = compose(memory, ROLE, budget=150, model="claude-x", counter=count_tokens)
     assert "c2ln" in str(anthropic.from_chat(roomy.messages))
-    assert roomy.tokens > 400 >= tight.tokens
+    assert roomy.tokens > 150 >= tight.tokens
     assert "c2ln" not in str(anthropic.from_chat(tight.messages))
     assert PRICES in str(tight.messages)
 
 
+def test_one_that_is_no_shorter_than_what_it_stands_for_is_dropped() -> None:
+    """It would make every prompt longer; the text does not."""
+    memory, _ = compacted({**OWN, "data": [{**BLOCK, "content": "word " * 900}]})
+    assert "c2ln" not in shown(memory)
+    assert PRICES in shown(memory)
+
+
+def test_encrypted_text_counts_as_the_provider_counts_it() -> None:
+    """Where it said so; else by its length, a token for five characters."""
+    for tokens, counted in ((None, 150), (90, 90)):
+        item = {**ITEM, "encrypted_content": "x" * 800}
+        payload = {"provider": "responses", "data": [item]} | ({} if tokens is None else {"tokens": tokens})
+        memory, _ = compacted(payload)
+        with_it = compose(memory, ROLE, budget=100_000, counter=count_tokens)
+        memory, _ = compacted({**payload, "data": [{**item, "encrypted_content": ""}], "tokens": 60})
+        assert with_it.tokens - compose(memory, ROLE, budget=100_000, counter=count_tokens).tokens == counted - 60
+
+
+def test_a_block_that_cannot_stand_first_is_shown_as_text() -> None:
+    """Anthropic refuses it behind other messages."""
+    memory, _ = compacted(OWN)
+    beginning = [{"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "An agent."}]
+    assert "c2ln" not in shown(memory, system=beginning)
+    assert PRICES in shown(memory, system=beginning)
+
+
 @pytest.mark.parametrize(
     "payload",
-    [{}, {**OWN, "data": BLOCK}, {**OWN, "data": []}, {**OWN, "provider": 1}, {**OWN, "model": None}, {**OWN, "x": 1}],
+    [
+        {},
+        {**OWN, "data": BLOCK},
+        {**OWN, "data": []},
+        {**OWN, "provider": 1},
+        {**OWN, "model": None},
+        {**OWN, "tokens": -1},
+        {**OWN, "x": 1},
+    ],
 )
 def test_another_form_is_refused(payload: Any) -> None:
     with pytest.raises(ValueError, match="payload= is a mapping of 'provider'"):
