@@ -206,7 +206,8 @@ class ContextCompactor:
 
     def _count_with(self, memory: Memory) -> None:
         """Count each round once with all that read *memory*, and its system messages too."""
-        self._cycle.ledger = ledger_of(memory, self.role, self._count)
+        cycle, ledger = self._cycle, ledger_of(memory, self.role, self._count)
+        cycle.ledger, ledger.asked.is_watched = ledger, cycle.deferral is not None or cycle.trigger.goes_by_prompts
         if self._cycle.header_tokens is None:
             self._cycle.header_tokens = partial(_count_header, memory, self.role, self._count)
 

@@ -125,7 +125,9 @@ def compose(
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
-    ledger.asked.budgets, ledger.asked.model = (*ledger.asked.budgets[-1:], budget - reserve), model
+    asked = ledger.asked
+    before = ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
+    asked.budgets, asked.model = (*asked.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
@@ -135,7 +137,7 @@ def compose(
         whole = show_all(view, front, limit, summary_as) if reminder is None else None
         messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)), summary_as)
         # Once: what another thread may defer by then waits for the next prompt.
-        if report.tokens_before <= limit or attempt or not _make_shorter(memory, role):
+        if report.tokens_before <= limit or attempt or _call_provider(memory, role, "publish_deferred") is not True:
             break
     tokens = report.tokens_after
     if report.tokens_over:
@@ -167,6 +169,8 @@ def compose(
         report = copy_with(report, reductions=(*published, *report.reductions))
     prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
     prompt.__dict__["_layout"] = layout
+    if asked.is_watched and before != (header_tokens, tool_tokens, max(asked.budgets), model):
+        _call_provider(memory, role, "notify_rounds_changed", rounds.total)
     return prompt
 
 
@@ -291,16 +295,14 @@ def _read_arguments(
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), tuple(front)
 
 
-def _make_shorter(memory: Memory, role: str) -> bool:
-    """Have the role's compactor publish a deferred compaction, and return whether another one is shown now."""
-    publish_deferred = getattr(memory.provider(role), "publish_deferred", None)
-    if publish_deferred is None:
-        return False
+def _call_provider(memory: Memory, role: str, name: str, *args: object) -> object:
+    """Return what that method of the role's compactor returns; None if it has none, or if it fails, which is told."""
+    method = getattr(memory.provider(role), name, None)
     try:
-        return publish_deferred() is True
-    except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: the prompt is cut then)
+        return method(*args) if method is not None else None
+    except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: the prompt is made all the same)
         memory.emit(ProviderFailed(session=memory.session_id, role=role, error=describe(error)))
-        return False
+        return None
 
 
 def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | None:

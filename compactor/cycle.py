@@ -232,7 +232,9 @@ class Cycle:
     def list_composed(self) -> tuple[object, ...]:
         """Return what the newest prompts told that is not in the log, and that a look goes by."""
         ledger, asked = self.ledger, self.ledger.asked
-        return ledger.header_tokens, ledger.tool_tokens, asked.budgets, asked.model
+        if not asked.is_watched:
+            return ()
+        return ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
 
     def _what_holds(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
         """Return what the tokens of a prompt depend on beside what is said."""

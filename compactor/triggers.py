@@ -79,6 +79,8 @@ class Trigger:
     combine: Callable[[Trigger, Trigger], Trigger] | None = None
     #: Returns whether it may be due within these bounds, at once: if not, no view is made. By default it always may.
     may_be_due: Callable[[Bounds], bool] = lambda _bounds: True
+    #: Whether it may go by prompts: their budget, their model, what stands before the rounds.
+    goes_by_prompts: bool = True
     #: The ``Prices`` that it goes by, and the prompt's limit in tokens, if it has any: publication goes by them too.
     prices: object = field(default=None, init=False)
     budget: int | None = field(default=None, init=False)
@@ -117,7 +119,10 @@ def after_rounds(n: int) -> Trigger:
     """Be due when more than *n* visible rounds follow the compaction's end."""
     whole_number("rounds", n)
     return Trigger(
-        lambda view: Verdict(view.tail_length > n), f"after_rounds({n})", may_be_due=lambda most: most.tail_length > n
+        lambda view: Verdict(view.tail_length > n),
+        f"after_rounds({n})",
+        may_be_due=lambda most: most.tail_length > n,
+        goes_by_prompts=False,
     )
 
 
@@ -128,6 +133,7 @@ def over_messages(n: int) -> Trigger:
         lambda view: Verdict(view.messages > n, exceeds=_MESSAGES),
         f"over_messages({n})",
         may_be_due=lambda most: most.messages > n,
+        goes_by_prompts=False,
     )
 
 
@@ -206,7 +212,8 @@ def _either(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(most: Bounds) -> bool:
         return first.may_be_due(most) or second.may_be_due(most)
 
-    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either, may_be_due)
+    goes_by_prompts = first.goes_by_prompts or second.goes_by_prompts
+    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either, may_be_due, goes_by_prompts)
 
 
 def _both(first: Trigger, second: Trigger) -> Trigger:
@@ -219,7 +226,8 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(most: Bounds) -> bool:
         return first.may_be_due(most) and second.may_be_due(most)
 
-    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both, may_be_due)
+    goes_by_prompts = first.goes_by_prompts or second.goes_by_prompts
+    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both, may_be_due, goes_by_prompts)
 
 
 def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:

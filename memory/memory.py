@@ -555,7 +555,7 @@ class Memory(Log):
                     live = now.reductions_on(role, round_.id)
                     yield from withdraw_reductions(role, (one for one in live if is_over(one, number, round_)))
 
-        self._write(records)
+        self._write(records, emit=True)
 
     def _find_post(self, post: Post | str) -> tuple[int, int]:
         """Return the numbers of a post's round and of the post. Looked up before the lock is taken."""

@@ -96,6 +96,8 @@ class PromptLimits:
     budgets: tuple[int, ...] = ()
     #: The model that it was for; empty: unknown.
     model: str = ""
+    #: Whether the role's compactor is to look when one of these, or what stands before the rounds, has changed.
+    is_watched: bool = False
 
 
 class Published(NamedTuple):

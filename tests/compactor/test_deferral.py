@@ -41,6 +41,7 @@ def test_what_is_deferred_is_shown_to_nobody() -> None:
     assert scene.compactor.get_compaction() is None
     assert scene.memory.get_role_rounds(ROLE)[1] is None
     assert compose(scene.memory, ROLE, budget=8_000).messages == compose(plain, ROLE, budget=8_000).messages
+    scene.executor.run_all()
     assert (scene.deferred.shows, scene.deferred.reason, scene.deferred.end) == (False, "saving", 7)
     status = scene.compactor.status()
     assert (status.generation, status.end_index, status.failures) == (0, 0, 0)

@@ -26,6 +26,7 @@ from compactor import (
     over_messages,
     over_tokens,
     over_usage,
+    when,
 )
 from compactor.events import Evaluated, Skipped
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -52,7 +53,7 @@ MESSAGES = st.one_of(
 )
 STEPS = st.one_of(
     MESSAGES,
-    st.sampled_from(["fail", "usage", "header", "compose", "look"]),
+    st.sampled_from(["fail", "usage", "header", "compose", "pin", "look"]),
 )
 
 
@@ -68,22 +69,23 @@ def test_whatever_is_due_is_handed_to_a_worker(make: Callable[[], Trigger], step
     own = compactor._cycle.trigger
     compactor.start()
     executor.run_all()
-    for step in steps:
+    for number, step in enumerate(steps):
+        was_due = is_due(compactor, own)
         if isinstance(step, dict):
             memory.append(step)
         elif step == "look":
             executor.run_all()
         elif step == "compose" and len(memory.conversation.rounds):
-            compose(memory, ROLE, budget=100_000, system="Be brief. " * 20)
+            compose(memory, ROLE, budget=100_000, system="Be brief. " * 5 * number)
         elif step == "usage":
             memory.record_usage(ROLE, 260)
-            compactor.notify_rounds_changed()
         elif step == "header":
             memory.set_header("plan", "Go on with order 17. " * 10)
-            compactor.notify_rounds_changed()
+        elif step == "pin" and memory.conversation.rounds[:1] and memory.conversation.rounds[0].user_query:
+            memory.pin("r1.p0")
         elif step == "fail" and len(memory.conversation.rounds):
             memory.finish_round(memory.conversation.rounds[-1].id, state="failed")
-        if isinstance(step, dict) and not executor.jobs:
+        if not executor.jobs and (isinstance(step, dict) or not was_due):
             assert not is_due(compactor, own), compactor._cycle._glance
 
 
@@ -259,3 +261,69 @@ def test_whatever_else_a_prompt_depends_on_is_looked_at_by_a_worker(change: Call
     memory.append({"role": "user", "content": "Really?"})
     assert executor.run_all()
     assert compactor.status().state is State.IDLE
+
+
+@pytest.mark.parametrize("trigger", [over_tokens(300), after_rounds(9) | over_usage(300)], ids=repr)
+def test_a_prompt_that_makes_it_due_is_looked_at(trigger: Trigger) -> None:
+    """What stands before the rounds is told by the prompt alone: the next append may be an hour away."""
+    memory, executor = Memory("session"), ManualExecutor()
+    compactor = start(executor, memory, trigger)
+    for number in range(4):
+        memory.append({"role": "user", "content": f"Where is order {number}?"})
+    executor.run_all()
+    compose(memory, ROLE, budget=1_000, system="Be brief.")
+    executor.run_all()
+    assert not of_kind(compactor.events, Evaluated)[-1].is_due
+    compose(memory, ROLE, budget=1_000, system="Be brief.")
+    assert not executor.jobs, "it is the same prompt"
+    compose(memory, ROLE, budget=1_000, system="Be brief. " * 100)
+    assert executor.run_all()
+    assert of_kind(compactor.events, Evaluated)[-1].is_due
+
+
+def test_the_first_budget_is_looked_at() -> None:
+    """The trigger of a compactor that was told its model alone learns the budget from ``compose``."""
+    memory, executor = Memory("session"), ManualExecutor()
+    summarizer = ScriptedSummarizer()
+    summarizer.model = "a-model"  # type: ignore[attr-defined]
+    options: dict[str, Any] = {"executor": executor, "clock": FakeClock()}
+    with ContextCompactor.for_role(memory, ROLE, None, summarizer, **options) as compactor:
+        for number in range(8):
+            memory.append({"role": "user", "content": f"Where is order {number}?"})
+            memory.append({"role": "assistant", "content": f"Order {number} is on its way. " * 20})
+        executor.run_all()
+        assert compactor.get_compaction() is None
+        compose(memory, ROLE, budget=1_000)
+        executor.run_all()
+        assert compactor.get_compaction() is not None
+
+
+def test_a_trigger_that_does_not_go_by_prompts_is_not_asked_after_one() -> None:
+    """Whatever their budgets and system messages: neither after the prompt nor after the next message."""
+    memory, executor = Memory("session"), ManualExecutor()
+    start(executor, memory, after_rounds(9) | over_messages(50))
+    memory.append({"role": "user", "content": "Where is order 17?"})
+    executor.run_all()
+    for length in range(1, 4):
+        compose(memory, ROLE, budget=1_000 * length, system="Be brief. " * length)
+        memory.append({"role": "assistant", "content": "On its way."})
+    assert not executor.jobs
+
+
+def test_a_pin_is_looked_at() -> None:
+    """At once, as a message is."""
+    memory, executor, pinned = Memory("session"), ManualExecutor(), list[int]()
+
+    def is_pinned(view: View) -> bool:
+        pinned.append(len(view.rounds.pins))
+        return False
+
+    start(executor, memory, when(is_pinned))
+    memory.append({"role": "user", "content": "Where is order 17?"})
+    executor.run_all()
+    memory.pin("r1.p0")
+    executor.run_all()
+    assert pinned[-2:] == [0, 1]
+    memory.unpin("r1.p0")
+    executor.run_all()
+    assert pinned[-1] == 0
