@@ -102,6 +102,22 @@ class Conversations(ABC, Generic[Item]):
         async with self.sessions(model).open(session_id) as session:
             return await session.memory.to_thread(self._fit, session, items, system, options)
 
+    def keep(self, session_id: str, answer: Sequence[Item]) -> None:
+        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call."""
+        if messages := self._read_answer(answer):
+            with self.sessions().open(session_id) as session:
+                session.memory.extend(messages)
+
+    async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
+        """``keep``, without holding up the event loop."""
+        if messages := self._read_answer(answer):
+            async with self.sessions().open(session_id) as session:
+                await session.memory.to_thread(session.memory.extend, messages)
+
+    def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
+        messages = _list_messages(self.read(answer))
+        return messages if all(one["role"] == "assistant" and "tool_calls" not in one for one in messages) else []
+
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         groups = _join_silent(self.read(items))
         synced = session.memory.sync(_list_messages(groups))

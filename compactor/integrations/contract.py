@@ -87,6 +87,8 @@ class AdapterContract:
     _path: Path
     #: Whether the framework gives an adapter the objects that it keeps, and not copies.
     gives_own_objects = True
+    #: Whether the framework tells an adapter the model's answer, and not only the next request.
+    tells_answers = True
 
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
         """Return an application whose model calls go through *compaction*, or as they are. *before*: one on whose
@@ -139,6 +141,22 @@ class AdapterContract:
                 shown = [message for message in newest if any(message == one for one in kept)]
             said = set(map(host.text_of, kept))
             assert len(shown) == sum(host.text_of(message) in said for message in newest) > 0
+
+        asyncio.run(run())
+
+    def test_the_log_has_the_answer_when_the_turn_ends(self) -> None:
+        """Once, also after the next call."""
+
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                said = []
+                for number in range(6):
+                    said.append(await (host.stream if number % 2 else host.say)("s", ask(number)))
+                    with compaction.sessions().open("s") as session:
+                        log = session.memory.messages()
+                    told = [one["content"] for one in log if one["role"] == "assistant" and not one.get("tool_calls")]
+                    assert told == said if self.tells_answers else told == said[:-1]
 
         asyncio.run(run())
 

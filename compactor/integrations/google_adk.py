@@ -7,6 +7,7 @@ from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.genai.types import Content
 
@@ -33,11 +34,14 @@ class Compaction(Converted[Content], BasePlugin):
             given = read_text(gemini.to_chat([], system=given)[0])
         declared = [one for tool in config.tools or () for one in getattr(tool, "function_declarations", None) or ()]
         tools = [make_tool(one.name, one.description, one.parameters_json_schema or one.parameters) for one in declared]
-        session_id = self.name_session(callback_context, _read_names(callback_context))
-        fitted = await self.afit(session_id, llm_request.contents, system=given, tools=tools)
+        fitted = await self.afit(self._name(callback_context), llm_request.contents, system=given, tools=tools)
         llm_request.contents = fitted.items
         if fitted.added:
             config.system_instruction = fitted.system
+
+    async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
+        if llm_response.content and not llm_response.partial:
+            await self.akeep(self._name(callback_context), [llm_response.content])
 
     # The runner's way to close a plugin; ``with`` and ``aclose`` are those of all adapters.
     async def close(self) -> None:  # type: ignore[override]
@@ -49,7 +53,7 @@ class Compaction(Converted[Content], BasePlugin):
     def write(self, messages: Sequence[Message]) -> Iterable[Content]:
         return [Content.model_validate(content) for content in gemini.from_chat(messages)["contents"]]
 
-
-def _read_names(context: CallbackContext) -> str:
-    session = context.session
-    return "/".join((session.app_name, session.user_id, session.id, context.agent_name))
+    def _name(self, context: CallbackContext) -> str:
+        session = context.session
+        own = "/".join((session.app_name, session.user_id, session.id, context.agent_name))
+        return self.name_session(context, own)

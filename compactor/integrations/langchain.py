@@ -6,9 +6,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from ..formats.parts import make_answer
 from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction"]
@@ -29,17 +38,20 @@ class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         session_id, options = self._read_request(request)
-        return handler(_override(request, self.fit(session_id, request.messages, **options)))
+        response = handler(_override(request, self.fit(session_id, request.messages, **options)))
+        self.keep(session_id, response.result)
+        return response
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         session_id, options = self._read_request(request)
-        return await handler(_override(request, await self.afit(session_id, request.messages, **options)))
+        response = await handler(_override(request, await self.afit(session_id, request.messages, **options)))
+        await self.akeep(session_id, response.result)
+        return response
 
     def read(self, items: Sequence[BaseMessage]) -> Iterable[Group[BaseMessage]]:
-        for item in items:
-            yield Group([item], [convert_to_openai_messages(item)])  # type: ignore[list-item]
+        return [Group([item], [_read(item)]) for item in items]
 
     def write(self, messages: Sequence[Message]) -> Iterable[BaseMessage]:
         return list(convert_to_messages([dict(message) for message in messages]))
@@ -50,6 +62,21 @@ class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
         tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
         options = {"model": request.model, "system": system, "tools": tools}
         return self.name_session(request.runtime, getattr(info, "thread_id", None)), options
+
+
+def _read(item: BaseMessage) -> Message:
+    if type(item.content) is str and not item.name and not item.additional_kwargs.get("refusal"):
+        match item:  # most; what is below takes ten times as long
+            case HumanMessage():
+                return {"role": "user", "content": item.content}
+            case AIMessage():
+                return make_answer(
+                    item.content, [(one["id"] or "", one["name"], one["args"]) for one in item.tool_calls]
+                )
+            case ToolMessage():
+                return {"role": "tool", "tool_call_id": item.tool_call_id, "content": item.content}
+    converted: Message = convert_to_openai_messages(item)  # type: ignore[assignment]
+    return converted
 
 
 def _override(request: ModelRequest[Any], fitted: Fitted[BaseMessage]) -> ModelRequest[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agents import Agent, ModelResponse, RunContextWrapper, RunHooks
 from agents.run import CallModelData, ModelInputData
 
 from ..formats import responses
@@ -15,8 +16,9 @@ __all__ = ["Compaction"]
 Item = Any  # one of the SDK's input items: a mapping
 
 
-class Compaction(Converted[Item]):
-    """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``.
+class Compaction(Converted[Item], RunHooks[Any]):
+    """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``. Given as the run's ``hooks``
+    too, the log has the final answer when the run ends.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; the SDK does not tell
     a filter whose conversation it is. Without one, use an object for each conversation.
@@ -27,6 +29,9 @@ class Compaction(Converted[Item]):
         session_id = self.name_session(data.context, None)
         fitted = await self.afit(session_id, given.input, system=given.instructions or "")
         return ModelInputData(input=fitted.items, instructions=fitted.system or None)
+
+    async def on_llm_end(self, context: RunContextWrapper[Any], _agent: Agent[Any], response: ModelResponse) -> None:
+        await self.akeep(self.name_session(context.context, None), response.output)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, responses.to_chat(items))]

@@ -42,6 +42,12 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
             parameters = replace(parameters, instruction_parts=[*told, added])
         return replace(request_context, messages=messages, model_request_parameters=parameters)
 
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, response: ai.ModelResponse, **_options: Any
+    ) -> ai.ModelResponse:
+        await self.akeep(self.name_session(ctx, ctx.conversation_id), [response])
+        return response
+
     def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
         for place, item in enumerate(items):
             parts = [part for part in item.parts if place or not _is_system(part)]

@@ -142,6 +142,7 @@ def _stream(message: Any) -> list[Any]:
 
 
 class TestAnthropic(AdapterContract):
+    tells_answers = False
     gives_own_objects = False  # requests are JSON
 
     @pytest.fixture(autouse=True)

@@ -48,6 +48,8 @@ class Loop:
             ]
             history.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
             if not calls:
+                if self._compaction is not None:
+                    await self._compaction.akeep(session, history[-1:])
                 return reply.text
             for call, (name, row) in zip(calls, reply.calls, strict=True):
                 result = contract.look(row) if name == "look" else "there is no such row"

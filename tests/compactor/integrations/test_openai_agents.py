@@ -51,17 +51,28 @@ class Host:
         self.sessions = sessions
         tools = [function_tool(contract.look), function_tool(contract.fail)]
         self._agent = Agent(name="helper", instructions="Be brief.", model=Scripted(self.seen), tools=tools)
+        self._hooks = compaction
         self._config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
 
     def _session(self, session: str) -> SQLiteSession:
         return self.sessions.setdefault(session, SQLiteSession(session))
 
     async def say(self, session: str, text: str) -> str:
-        options: Any = {"session": self._session(session), "run_config": self._config, "context": session}
+        options: Any = {
+            "session": self._session(session),
+            "run_config": self._config,
+            "context": session,
+            "hooks": self._hooks,
+        }
         return str((await Runner.run(self._agent, text, **options)).final_output)
 
     async def stream(self, session: str, text: str) -> str:
-        options: Any = {"session": self._session(session), "run_config": self._config, "context": session}
+        options: Any = {
+            "session": self._session(session),
+            "run_config": self._config,
+            "context": session,
+            "hooks": self._hooks,
+        }
         done = Runner.run_streamed(self._agent, text, **options)
         async for _ in done.stream_events():
             pass

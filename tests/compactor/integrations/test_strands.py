@@ -104,6 +104,7 @@ class Host:
 
 
 class TestStrands(AdapterContract):
+    tells_answers = False
     gives_own_objects = False  # a call has copies
 
     @pytest.fixture(autouse=True)
