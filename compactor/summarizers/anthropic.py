@@ -106,9 +106,6 @@ class AnthropicSummarizer(ModelSummarizer):
     def _read(self, answer: Any) -> Summary:
         return read_message(answer, self.model)
 
-    def _is_too_long(self, error: Any, said: str) -> bool:
-        return getattr(error, "status_code", None) == 413 or "prompt is too long" in said
-
     def _is_of_request(self, error: Any, said: str) -> bool:
         # Such a code is told by an endpoint that can compact.
         is_coded = str(getattr(error, "error_code", "")).startswith("compaction_")

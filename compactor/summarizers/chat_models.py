@@ -7,14 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memory.errors import ContextError
+from memory.patterns import compile_later
 
 from ..coroutines import coroutines_used, wait_for
 from .answers import as_summarizer, field, make_summary, read_counts
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
-from .model import make_sendable, parse_retry_after, read_headers, read_status
+from .model import TOO_LONG, is_too_long, make_sendable, name_remedy, parse_retry_after, read_headers, read_status
 
-_CUT = ("length", "max_tokens", "MAX_TOKENS")
-_REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "RECITATION", "BLOCKLIST")
+#: Words of the reasons why models stop, whichever provider names them: an answer was cut off, or there is none.
+_CUT = compile_later(r"(?i)length|max.{0,9}tokens|context_window|incomplete")
+_REFUSED = compile_later(
+    r"(?i)filter|refus|safety|guardrail|prohibited|recitation|blocked|blocklist|spii|error|fail|cancel"
+)
+#: Where they stand, and in what.
+_REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status", "reason")
 _NAMES = ("model_name", "model", "model_id")
 
 
@@ -51,13 +57,20 @@ class _ChatModel:
         except ContextError:
             raise
         except Exception as error:  # noqa: BLE001  (any exception of a foreign model is a failure of this call only)
-            status = read_status(error) or read_status(error.__cause__)
-            told = f"{type(error).__name__}{f', HTTP {status}' if status is not None else ''}"
-            # Without its cause, whose text may quote the request.
-            raise SummarizerError(
-                f"{type(self._model).__name__} failed ({told}): check the model's own configuration",
-                retry_after=parse_retry_after(read_headers(error) or read_headers(error.__cause__)),
-            ) from None
+            raise self._explain(error) from None  # without its cause, whose text may quote the request
+
+    def _explain(self, error: BaseException) -> SummarizerError:
+        chain = [error, *[one for one in (error.__cause__, error.__context__) if one is not None]]
+        status = next((code for one in chain if (code := read_status(one)) is not None), None)
+        waits = (parse_retry_after(read_headers(one)) for one in chain)
+        said = " ".join(f"{type(one).__name__} {one}" for one in chain)
+        told = f"{type(error).__name__}{f', HTTP {status}' if status is not None else ''}"
+        own = "the model's own configuration"
+        remedy = TOO_LONG if is_too_long(said) else name_remedy(status or 0, key=own) or f"check {own}"
+        return SummarizerError(
+            f"{type(self._model).__name__} failed ({told}): {remedy}",
+            retry_after=next((wait for wait in waits if wait is not None), None),
+        )
 
 
 def _ask_langchain(model: Any, messages: Sequence[Mapping[str, Any]], prefers_async: bool) -> Any:
@@ -93,25 +106,26 @@ def _read(answer: Any, model: str) -> Summary:
     message = field(answer, "message") or answer
     told = field(answer, "response_metadata") or {}
     raw = field(answer, "raw")  # LlamaIndex keeps the provider's own answer
-    choices = field(raw, "choices")
-    reasons = [field(answer, "finish_reason"), field(raw, "stop_reason"), field(raw, "finish_reason")]
-    reasons += [
-        field(told, "finish_reason"),
-        field(told, "stop_reason"),
-        field(choices[0], "finish_reason") if choices else None,
-    ]
-    ended = {reason for reason in reasons if isinstance(reason, str)}
+    sources = [answer, told, raw, *_list_first(raw, "choices"), *_list_first(raw, "candidates")]
+    sources += [field(one, "incomplete_details") for one in (told, raw)]
+    ended = " ".join(reason for one in sources for name in _REASONS if isinstance(reason := field(one, name), str))
     parts = field(message, "parts")
     content = field(message, "content") if parts is None else [part for part in parts if _is_text(part)]
     calls = field(message, "tool_calls") or [part for part in parts or () if field(part, "part_kind") == "tool-call"]
+    is_refused = _REFUSED.search(ended) is not None
     return make_summary(
         _join(content),
         _read_usage(answer, raw),
         (field(answer, "model_name"), field(told, "model_name"), field(raw, "model"), model),
         has_called=bool(calls),
-        is_cut=not ended.isdisjoint(_CUT),
-        is_refused=not ended.isdisjoint(_REFUSED),
+        is_cut=not is_refused and _CUT.search(ended) is not None,
+        is_refused=is_refused,
     )
+
+
+def _list_first(raw: Any, name: str) -> Sequence[Any]:
+    found = field(raw, name)
+    return found[:1] if isinstance(found, Sequence) else ()
 
 
 def _is_text(part: Any) -> bool:

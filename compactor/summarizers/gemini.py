@@ -108,9 +108,6 @@ class GeminiSummarizer(ModelSummarizer):
     def _read(self, answer: Any) -> Summary:
         return read_response(answer, self.model)
 
-    def _is_too_long(self, error: Any, said: str) -> bool:  # noqa: ARG002
-        return "exceeds the maximum number of tokens" in said
-
     def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         if "API_KEY_INVALID" in said or "API key not valid" in said:
             status = 401

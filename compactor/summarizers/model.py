@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memory.arguments import number, require, whole_number
+from memory.patterns import compile_later
 from memory.rounds import copy_with
 
 from ..tokens import replace_surrogates
@@ -53,6 +54,10 @@ _REMEDIES = {
     503: "the model is overloaded; it is asked again later",
     529: "the model is overloaded; it is asked again later",
 }
+_TOO_LONG = compile_later(
+    r"(?i)prompt is too long|exceeds the maximum number of tokens|context_length_exceeded|maximum context length"
+    r"|context window|ContextOverflow"
+)
 TOO_LONG = "the request is longer than the model's window; lower summarizer_input_tokens"
 
 Arguments = Mapping[str, Any]
@@ -280,9 +285,9 @@ class ModelSummarizer(ABC):
     def _read(self, answer: Any) -> Summary:
         """Return the summary in an *answer*, which is JSON or an object of the client. Raises as ``make_summary``."""
 
-    @abstractmethod
     def _is_too_long(self, error: Any, said: str) -> bool:
         """Return whether *error*, which *said* so, is about the model's window."""
+        return read_status(error) == 413 or is_too_long(said)
 
     def _is_of_request(self, error: Any, said: str) -> bool:
         """Return whether the endpoint refused this request, and not its form: because it is too long, for example."""
@@ -299,11 +304,8 @@ class ModelSummarizer(ABC):
             return _name_redirect_remedy(read_headers(error))
         if self._is_too_long(error, said):
             return TOO_LONG
-        if status in _REMEDIES:
-            return _REMEDIES[status].format(key=self._KEYS[0], ending=self._ENDING)
-        if status >= 500:
-            return "the server failed; if it goes on failing, look at its log or status page"
-        return "check model=, extra= and the other parameters"
+        named = name_remedy(status, key=self._KEYS[0], ending=self._ENDING)
+        return named or "check model=, extra= and the other parameters"
 
     def _read_retry_after(self, error: Any) -> float | None:
         """Return the seconds that the endpoint asks to wait; None if it names none."""
@@ -424,6 +426,18 @@ class ModelSummarizer(ABC):
                 f"the client refuses an argument ({name}): pass it in extra={{'extra_body': {{...}}}}"
             )
         return SummarizerError(f"the request to {self._endpoint} failed ({name}): see the cause of this error")
+
+
+def is_too_long(said: str) -> bool:
+    """Return whether an error that *said* so, of any provider, is about the model's window."""
+    return _TOO_LONG.search(said) is not None
+
+
+def name_remedy(status: int, *, key: str, ending: str = "") -> str:
+    """Return what to do about an error of that *status*, with the place of the *key*; empty if it says nothing."""
+    if status in _REMEDIES:
+        return _REMEDIES[status].format(key=key, ending=ending)
+    return "the server failed; if it goes on failing, look at its log or status page" if status >= 500 else ""
 
 
 def read_status(error: object) -> int | None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from model_server import ModelServer, ok, status
 from scene import CONFIG, PRICES, ROLE, SOON, end_of, memory_of
 
 from compactor import ContextCompactor, Summary, SummaryRequest
@@ -18,6 +19,12 @@ SECRET = "the-secret-plan"
 REQUEST = SummaryRequest(
     messages=[{"role": "system", "content": "Summarize."}, {"role": "user", "content": f"He said {SECRET}."}]
 )
+
+
+#: As OpenAI's Responses API says it.
+INCOMPLETE = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+
+FILTERED = {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
 
 
 def langchain(answer: Any, asked: list[Any]) -> Any:
@@ -51,6 +58,14 @@ def test_langchains_answer_is_a_summary_with_its_cost() -> None:
     [
         ({"content": "SUMM", "response_metadata": {"finish_reason": "length"}}, "cut off"),
         ({"content": "SUMM", "response_metadata": {"stop_reason": "max_tokens"}}, "cut off"),
+        ({"content": "SUMM", "response_metadata": {"finish_reason": "MAX_TOKENS"}}, "cut off"),
+        ({"content": "SUMM", "response_metadata": {"done_reason": "length"}}, "cut off"),
+        ({"content": "SUMM", "response_metadata": {"stopReason": "model_context_window_exceeded"}}, "cut off"),
+        ({"content": "SUMM", "response_metadata": INCOMPLETE}, "cut off"),
+        ({"content": "SUMM", "response_metadata": {"finish_reason": "SAFETY"}}, "refused"),
+        ({"content": "SUMM", "response_metadata": FILTERED}, "refused"),
+        ({"content": "SUMM", "response_metadata": {"stopReason": "guardrail_intervened"}}, "refused"),
+        ({"content": "SUMM", "response_metadata": {"finish_reason": "content_filter"}}, "refused"),
         ({"content": "No.", "response_metadata": {"stop_reason": "refusal"}}, "refused"),
         ({"content": "", "tool_calls": [{"name": "weather", "args": {}, "id": "1"}]}, "called a tool"),
         ({"content": ""}, "empty answer"),
@@ -76,6 +91,76 @@ def test_llama_index_answers_too() -> None:
     assert from_chat_model(Model())(REQUEST) == Summary(
         "SUMMARY", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"choices": [{"finish_reason": "length"}]}, "cut off"),
+        ({"choices": [SimpleNamespace(finish_reason="content_filter")]}, "refused"),
+        ({"stop_reason": "max_tokens"}, "cut off"),
+        ({"stop_reason": "refusal"}, "refused"),
+        ({"finish_reason": "MAX_TOKENS"}, "cut off"),
+        ({"candidates": [{"finish_reason": "SAFETY"}]}, "refused"),
+        ({"done_reason": "length"}, "cut off"),
+        (SimpleNamespace(**INCOMPLETE), "cut off"),
+    ],
+)
+def test_what_is_no_summary_of_llama_index_is_an_error_that_says_so(raw: Any, told: str) -> None:
+    """It keeps the provider's own answer, as an object or as a mapping."""
+    llms = pytest.importorskip("llama_index.core.llms")
+
+    class Model(llms.MockLLM):  # type: ignore[misc, name-defined]
+        def chat(self, messages: Any, **kwargs: Any) -> Any:
+            return llms.ChatResponse(message=llms.ChatMessage(role="assistant", content="SUMM"), raw=raw)
+
+    with pytest.raises(SummarizerError, match=told):
+        from_chat_model(Model())(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("length", "cut off"), ("content_filter", "refused"), ("error", "refused")]
+)
+def test_what_is_no_summary_of_pydantic_ai_is_an_error_that_says_so(reason: Any, told: str) -> None:
+    messages = pytest.importorskip("pydantic_ai.messages")
+
+    async def answer(_messages: Any, _info: Any) -> Any:
+        return messages.ModelResponse(parts=[messages.TextPart("SUMM")], finish_reason=reason)
+
+    with pytest.raises(SummarizerError, match=told):
+        from_chat_model(pydantic_ai(answer))(REQUEST)
+
+
+def test_pydantic_ais_own_openai_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real model, against a server: an answer, half of one, and errors that say what to do."""
+    models = pytest.importorskip("pydantic_ai.models.openai")
+    providers = pytest.importorskip("pydantic_ai.providers.openai")
+    import openai
+
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    too_long = {"error": {"message": f"{SECRET}", "code": "context_length_exceeded"}}
+    with ModelServer() as server:
+        # Each call has an event loop of its own here: no connection may outlive it.
+        connections = openai.DefaultAsyncHttpxClient(headers={"Connection": "close"})
+        client = openai.AsyncOpenAI(base_url=server.base_url, api_key="k", max_retries=0, http_client=connections)
+        model = models.OpenAIChatModel("m", provider=providers.OpenAIProvider(openai_client=client))
+        server.answers(
+            ok("SUMMARY", usage=usage),
+            ok("SUMM", finish="length", usage=usage),
+            status(429, headers={"Retry-After": "17"}),
+            status(503),
+            status(400, body=too_long),
+        )
+        summarizer = from_chat_model(model)
+        assert summarizer(REQUEST).text == "SUMMARY"
+        for told in ("cut off", "too many requests", "overloaded", "lower summarizer_input_tokens"):
+            with pytest.raises(SummarizerError, match=told) as caught:
+                summarizer(REQUEST)
+            assert SECRET not in "".join(traceback.format_exception(caught.value))
+            if told == "too many requests":
+                assert caught.value.retry_after == 17
 
 
 def pydantic_ai(answer: Callable[..., Any]) -> Any:
