@@ -144,7 +144,8 @@ def count_media(part: Mapping[str, Any], rule: MediaRule) -> int | None:
     source = part.get("source")
     source = source if isinstance(source, Mapping) else {}
     if kind in ("image_url", "input_image", "image"):
-        data = _split_url(given if isinstance(given, str) else inner.get("url", part.get("image_url")))[1]
+        url = given if isinstance(given, str) else inner.get("url", part.get("image_url"))
+        data = (split_data_url(url) or ("", ""))[1]
         detail = inner.get("detail", part.get("detail"))
         size = read_size(data or source.get("data"))
         return rule.count_picture(size, detail if isinstance(detail, str) else "auto")
@@ -152,7 +153,7 @@ def count_media(part: Mapping[str, Any], rule: MediaRule) -> int | None:
         return math.ceil(_count_seconds(inner.get("data")) * rule.sound)
     if kind in ("file", "input_file") or (kind == "document" and source.get("type") in ("base64", "url", "file")):
         file = inner or part
-        media_type, data = _split_url(file.get("file_data"))
+        media_type, data = split_data_url(file.get("file_data")) or ("", "")
         if media_type.startswith("video/"):
             return math.ceil(len(data) * 3 / 4 / _FILM_BYTES) * rule.film
         if media_type.startswith("audio/"):
@@ -161,12 +162,17 @@ def count_media(part: Mapping[str, Any], rule: MediaRule) -> int | None:
     return None
 
 
-def _split_url(url: object) -> tuple[str, str]:
-    """Return the media type and the base64 text of a data URL; two empty texts for anything else."""
+def split_data_url(url: object) -> tuple[str, str] | None:
+    """Return the media type and the base64 text of a data URL; None for any other."""
     if not isinstance(url, str) or not url.startswith("data:"):
-        return "", ""
-    head, _, data = url.partition(",")
-    return head[5:].partition(";")[0], data
+        return None
+    head, comma, data = url[5:].partition(",")
+    return (head.removesuffix(";base64"), data) if comma and head.endswith(";base64") else None
+
+
+def make_data_url(media_type: str, data: str) -> str:
+    """Return the data URL of a base64 text."""
+    return f"data:{media_type};base64,{data}"
 
 
 def _decode(data: object, most: int | None = None) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from memory import Memory
-from memory.messages import NATIVE, SPEAK_FOR_NO_AGENT
+from memory.messages import NATIVE, NATIVE_VERSION, SPEAK_FOR_NO_AGENT
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Round, cached_property, copy_with, thaw
 from memory.usage import Usage
@@ -111,7 +111,7 @@ class View(ValueObject):
         message: Message = {"role": "system", "content": self.compaction.to_prompt()}
         payload = self.compaction.payload
         if payload is not None and payload.get("model", "") in ("", self.model):
-            message[NATIVE] = {"format": payload["provider"], "payload": thaw(payload["data"])}
+            message[NATIVE] = {"format": payload["provider"], "v": NATIVE_VERSION, "payload": thaw(payload["data"])}
             if "tokens" in payload:
                 message[NATIVE]["tokens"] = payload["tokens"]
         return message

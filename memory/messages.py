@@ -32,6 +32,8 @@ SPEAK_FOR_NO_AGENT = tuple(_ROLES)
 #: The key with what a message in another provider's format has beyond a chat message: ``compactor.formats`` writes it,
 #: and takes it off again before the request.
 NATIVE = "native"
+#: The version of what is in there, which it names as ``v``.
+NATIVE_VERSION = 1
 #: The keys of messages that prompts carry: those of OpenAI's chat API, and those that vendors want back or read. Any
 #: other is the host's own, as ``id`` or ``metadata``: it comes back from the log, and no provider gets it, for many
 #: refuse a message with a key that they do not know.

@@ -11,18 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import anthropic, chat, gemini, responses
-from .native import Message, UnknownFormat, describe, read_items
+from .native import Message, UnknownFormat, describe, name_format, read_items
 
 __all__ = ["FORMATS", "UnknownFormat", "anthropic", "chat", "detect", "from_chat", "gemini", "responses", "to_chat"]
 
 _MODULES = {module.NAME: module for module in (chat, responses, anthropic, gemini)}
 #: The names of the known formats.
 FORMATS = tuple(_MODULES)
-
-_CHAT_PARTS = frozenset(("image_url", "file", "refusal"))
-_RESPONSES_PARTS = frozenset(("input_text", "output_text", "input_image", "input_file"))
-_ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"))
-_ANTHROPIC_BLOCKS |= {"search_result", "server_tool_use", "web_search_tool_result", "container_upload"}
 
 
 def detect(items: Iterable[Any]) -> str:
@@ -32,8 +27,8 @@ def detect(items: Iterable[Any]) -> str:
     """
     known = ", ".join(FORMATS)
     found, at = "", 0
-    for place, item in enumerate(read_items(items, "message"), 1):
-        name = _name_format(item)
+    for place, item in enumerate(read_items(items, "messages"), 1):
+        name = name_format(item)
         if name is None:
             raise UnknownFormat(f"item {place} is {describe(item)}: of no known format; the known ones are {known}")
         if name and found and name != found:
@@ -58,26 +53,3 @@ def _find(name: str) -> Any:
     if name not in _MODULES:
         raise UnknownFormat(f"there is no format {name!r}; the known ones are {', '.join(FORMATS)}")
     return _MODULES[name]
-
-
-def _name_format(item: Mapping[str, Any]) -> str | None:
-    """Return the format of *item*; empty if it may be of several, None if it is of none."""
-    role, kind, content = item.get("role"), item.get("type"), item.get("content")
-    if isinstance(item.get("parts"), list) and role in ("user", "model", "function", "tool", None):
-        return gemini.NAME
-    if isinstance(kind, str):
-        return responses.NAME if role in ("user", "assistant", "system", "developer", None) else None
-    if role not in ("user", "assistant", "system", "developer", "tool", "function"):
-        return None
-    if role in ("tool", "function") or item.keys() & {"tool_calls", "function_call", "refusal", "audio"}:
-        return chat.NAME
-    given = content if isinstance(content, list) else ()
-    kinds = {str(part.get("type")) for part in given if isinstance(part, Mapping)}
-    for names, name in (
-        (_ANTHROPIC_BLOCKS, anthropic.NAME),
-        (_RESPONSES_PARTS, responses.NAME),
-        (_CHAT_PARTS, chat.NAME),
-    ):
-        if kinds & names:
-            return name
-    return ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from memory.messages import SYSTEM
 
+from ..media import make_data_url, split_data_url
 from .native import (
     CONTINUES,
     Block,
@@ -18,7 +19,6 @@ from .native import (
     find_difference,
     give_unique_ids,
     list_calls,
-    make_data_url,
     read_arguments,
     read_blocks,
     read_call,
@@ -28,7 +28,7 @@ from .native import (
     read_part_text,
     restore_difference,
     show_payload,
-    split_data_url,
+    suggest_format,
     to_plain,
     write_blocks,
 )
@@ -57,7 +57,10 @@ def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = Non
     for place, item in enumerate(read_items(messages, NAME), 1):
         role, content = item.get("role"), item.get("content")
         if role not in ("user", "assistant", "system") or not isinstance(content, (str, list)):
-            raise UnknownFormat(f"message {place} is no Anthropic message: {describe(item)}")
+            raise UnknownFormat(
+                f"message {place} is no anthropic message, with a role and a content that is a text or a list of"
+                f" blocks: {describe(item)}{suggest_format(item, NAME)}"
+            )
         side = "assistant" if role == "assistant" else "user"
         plain = {"role": side, "content": content}
         for number, message in enumerate(_split(role, content, place)):
@@ -81,7 +84,7 @@ def from_chat(
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     made: list[Block] = []
-    for given in give_unique_ids(read_messages(messages)):
+    for given in give_unique_ids(read_messages(messages, NAME)):
         message = given if made else show_payload(given, NAME)  # only the first block may be one
         native = read_native(message, NAME)
         if message["role"] in SYSTEM and not made:
@@ -119,7 +122,9 @@ def _split(role: str, content: str | list[Any], place: int) -> list[Message]:
     runs: list[list[Block]] = []
     for block in content:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise UnknownFormat(f"message {place} has a block that is {describe(block)}, and no Anthropic block")
+            raise UnknownFormat(
+                f"message {place}.content has what is {describe(block)}, and no anthropic block with a type"
+            )
         is_result = role == "user" and _is_result(block)
         if is_result or not runs or _is_result(runs[-1][0]):
             runs.append([])

@@ -17,6 +17,7 @@ from .native import (
     read_items,
     read_messages,
     read_native,
+    suggest_format,
 )
 
 __all__ = ["NAME", "from_chat", "to_chat"]
@@ -33,7 +34,10 @@ def to_chat(messages: Iterable[Any]) -> list[Message]:
     for place, item in enumerate(read_items(messages, NAME), 1):
         role, called, message = item.get("role"), item.get("function_call"), item
         if role not in CHAT_ROLES or (isinstance(item.get("parts"), list) and item.get("content") is None):
-            raise UnknownFormat(f"message {place} is no chat message: {describe(item)}")
+            raise UnknownFormat(
+                f"message {place} is no chat message, with a role of these: {', '.join(CHAT_ROLES)}; it is"
+                f" {describe(item)}{suggest_format(item, NAME)}"
+            )
         if role == "assistant" and isinstance(called, dict) and "tool_calls" not in item:
             call = {"id": str(called.get("name")), "type": "function", "function": called}
             message = {("tool_calls" if key == "function_call" else key): one for key, one in item.items()}
@@ -55,7 +59,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     made: list[Message] = []
     legacy: set[str] = set()
-    for message in read_messages(messages):
+    for message in read_messages(messages, NAME):
         plain = {key: one for key, one in message.items() if key != NATIVE}
         calls = list_calls(plain)
         if read_native(message, NAME).get("legacy") and calls:

@@ -9,6 +9,7 @@ from typing import Any
 
 from memory.messages import SYSTEM
 
+from ..media import make_data_url, split_data_url
 from .native import (
     CONTINUES,
     Block,
@@ -20,7 +21,7 @@ from .native import (
     find_difference,
     is_same,
     list_calls,
-    make_data_url,
+    list_parts,
     read_arguments,
     read_blocks,
     read_call,
@@ -29,7 +30,7 @@ from .native import (
     read_native,
     read_part_text,
     restore_difference,
-    split_data_url,
+    suggest_format,
     write_blocks,
 )
 from .parts import make_call, make_file
@@ -89,7 +90,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     contents: list[Block] = []
     names: dict[str, str] = {}
-    for message in read_messages(messages):
+    for message in read_messages(messages, NAME):
         native = read_native(message, NAME)
         if message["role"] in SYSTEM and not contents:
             system.append((message, native))
@@ -105,7 +106,9 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _read_parts(item: Block, where: str) -> list[Block]:
     parts = item.get("parts")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise UnknownFormat(f"{where} is no Gemini content with a list of parts: {describe(item)}")
+        raise UnknownFormat(
+            f"{where} is no gemini content with a list of parts: {describe(item)}{suggest_format(item, NAME)}"
+        )
     return parts
 
 
@@ -197,7 +200,7 @@ def _make_response(text: str, key: str | None) -> Any:
     if key is None:
         try:
             given = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         if isinstance(given, dict):
             return given
@@ -205,8 +208,7 @@ def _make_response(text: str, key: str | None) -> Any:
 
 
 def _write_response(message: Mapping[str, Any], native: Mapping[str, Any], name: str) -> Block:
-    content = message.get("content")
-    text = content if isinstance(content, str) else "\n".join(map(read_part_text, content or ()))
+    text = "\n".join(map(read_part_text, list_parts(message)))
     response = {"name": name, "response": _make_response(text, native.get("key"))}
     return _spell({"function_response": response}, native.get("form") or "")
 

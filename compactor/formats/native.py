@@ -7,6 +7,7 @@ since gives an item with the shorter text. A message whose item is plain has no 
 ``native`` has some of these keys:
 
 - ``format``: whose item it was. Another format ignores the rest.
+- ``v``: the version of this language. A prompt with another one is refused, for its items would come back changed.
 - ``item``: how the item differs from the plain one.
 - ``blocks``: how each block of the item is made: of parts of the message's content, of one of its calls, or as it is.
 - ``parts``: how many parts the content had; absent: it was a text. Otherwise it was shortened, and is one text.
@@ -27,7 +28,7 @@ from typing import Any
 
 from memory import messages as chat
 from memory.errors import MessageError
-from memory.messages import FUNCTION, NATIVE, SYSTEM, TOOL
+from memory.messages import FUNCTION, NATIVE, NATIVE_VERSION, SYSTEM, TOOL
 
 #: Stands first where the prompt begins with a message of the model: providers want the user to begin.
 CONTINUES = "[The conversation goes on from here.]"
@@ -37,8 +38,23 @@ Message = dict[str, Any]
 Block = dict[str, Any]
 
 
+#: Levels of mappings and lists in an item.
+MAX_DEPTH = 200
+#: Of an integer that Python writes as text.
+_MAX_BITS = 14_284
+
+
 class UnknownFormat(MessageError):
     """Messages are of no known format, or not of the format that was named."""
+
+
+#: The types of parts and blocks that one format alone has.
+_KINDS = {
+    "anthropic": {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "search_result"}
+    | {"server_tool_use", "web_search_tool_result", "container_upload"},
+    "responses": {"input_text", "output_text", "input_image", "input_file"},
+    "chat": {"image_url", "file", "refusal"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +80,72 @@ def read_items(items: Iterable[Any], name: str) -> Iterator[Block]:
     for place, item in enumerate(items, 1):
         try:
             plain = to_plain(item)
-        except RecursionError:
-            raise UnknownFormat(f"item {place} holds itself, or is nested too deep") from None
+        except UnknownFormat as error:
+            raise UnknownFormat(f"{name}: item {place}{_find_fault(item, 8)} {error}") from error.__cause__
         if not isinstance(plain, dict):
             raise UnknownFormat(f"item {place} is {describe(plain)}, and no {name} item")
         yield plain
 
 
-def to_plain(value: Any) -> Any:
-    """Return a copy of *value* in JSON's types. Objects of the providers' SDKs give theirs by ``model_dump``."""
-    if isinstance(value, (str, int, float, type(None))):
+def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return a copy of *value* in JSON's types. Objects of the providers' SDKs give theirs by ``model_dump``.
+
+    Raises ``UnknownFormat`` for what is no JSON, and below *depth* levels.
+    """
+    if isinstance(value, (str, float, type(None))):
         return value
+    if isinstance(value, int):
+        if value.bit_length() > _MAX_BITS:
+            raise UnknownFormat("is an integer of more than 4,300 digits; give it as a text")
+        return value
+    if depth == 0:
+        raise UnknownFormat("holds itself, or is nested too deep; give it as a text")
     if isinstance(value, Mapping):
-        return {key: to_plain(one) for key, one in value.items()}
+        if not all(isinstance(key, (str, int, float, type(None))) for key in value):
+            raise UnknownFormat("is a mapping with a key that is no text; make texts of its keys")
+        return {key: to_plain(one, depth - 1) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(one) for one in value]
+        return [to_plain(one, depth - 1) for one in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json", exclude_none=True)
-    raise UnknownFormat(f"a value {describe(value)} is no JSON; convert it to text first")
+    if not callable(dump := getattr(value, "model_dump", None)):
+        raise UnknownFormat(f"is {describe(value)}, which is no JSON; convert it to text first")
+    try:
+        dumped = dump(mode="json", exclude_none=True)
+    except Exception as error:  # objects of hosts may raise anything
+        raise UnknownFormat(f"is {describe(value)}, whose model_dump failed; give it as a mapping") from error
+    return to_plain(dumped, depth - 1)
 
 
-def read_messages(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield *messages* of a prompt. Raises ``UnknownFormat`` with the place of one that is no chat message."""
+def _find_fault(value: Any, steps: int) -> str:
+    """Return the path in *value* to what ``to_plain`` refuses, or its first *steps*."""
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    )
+    for key, one in inner if steps else ():
+        try:
+            to_plain(one)
+        except UnknownFormat:
+            step = f".{key[:40]}" if isinstance(key, str) else f"[{key}]"
+            return step + _find_fault(one, steps - 1)
+    return ""
+
+
+def read_messages(messages: Iterable[Mapping[str, Any]], name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield *messages* of a prompt for the format of that *name*. Raises ``UnknownFormat`` with the place of one that
+    is no chat message, or that another version of this language converted."""
     if not isinstance(messages, Iterable):
         raise UnknownFormat(f"give the messages of a prompt, prompt.messages, and not what is {describe(messages)}")
     for place, message in enumerate(messages, 1):
         if not isinstance(message, Mapping) or message.get("role") not in CHAT_ROLES:
             raise UnknownFormat(f"message {place} is {describe(message)}; give chat messages, such as prompt.messages")
+        native = read_native(message, name)
+        if native and native.get("v") != NATIVE_VERSION:
+            raise UnknownFormat(
+                f"message {place} was converted from {name} by another release: its native has v"
+                f" {native.get('v')!r:.20}, this one reads {NATIVE_VERSION}. Upgrade context-compactor, or convert the"
+                " history again"
+            )
         yield message
 
 
@@ -103,6 +156,28 @@ def describe(value: object) -> str:
     kinds = [f"{key} {str(value[key])[:40]!r}" for key in ("role", "type") if isinstance(value.get(key), str)]
     keys = ", ".join(sorted(str(key)[:40] for key in value)[:8])
     return f"a mapping with {' and '.join(kinds) or 'neither role nor type'} (keys: {keys})"
+
+
+def name_format(item: Mapping[str, Any]) -> str | None:
+    """Return the format of *item*; empty if it may be of several, None if it is of none."""
+    role, kind, content = item.get("role"), item.get("type"), item.get("content")
+    if isinstance(item.get("parts"), list) and role in ("user", "model", "function", "tool", None):
+        return "gemini"
+    if isinstance(kind, str):
+        return "responses" if role in ("user", "assistant", "system", "developer", None) else None
+    if role not in ("user", "assistant", "system", "developer", "tool", "function"):
+        return None
+    if role in ("tool", "function") or item.keys() & {"tool_calls", "function_call", "refusal", "audio"}:
+        return "chat"
+    given = content if isinstance(content, list) else ()
+    kinds = {str(part.get("type")) for part in given if isinstance(part, Mapping)}
+    return next((name for name, own in _KINDS.items() if kinds & own), "")
+
+
+def suggest_format(item: Mapping[str, Any], name: str) -> str:
+    """Return the end of an error's text, for an *item* that is none of the format of that *name*: what it may be."""
+    other = name_format(item)
+    return f"; it looks like {other}: convert it with compactor.formats.{other}" if other and other != name else ""
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -184,7 +259,7 @@ def add_native(message: Message, name: str, **kept: Any) -> Message:
     """Add what the item of *message* has beyond it, unless there is nothing."""
     native = {key: value for key, value in kept.items() if value is not None}
     if native:
-        message[NATIVE] = {"format": name, **native}
+        message[NATIVE] = {"format": name, "v": NATIVE_VERSION, **native}
     return message
 
 
@@ -221,9 +296,7 @@ def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[str, Any]) -> list[Block]:
     """Return the blocks that *message* says, with everything that *native* keeps of them."""
-    content = message.get("content")
-    given = [content] if isinstance(content, (str, Mapping)) else content or ()
-    parts = [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": str(part)} for part in given]
+    content, parts = message.get("content"), list_parts(message)
     calls = list_calls(message)
     is_whole = native.get("parts") == (None if isinstance(content, str) else len(parts))
     made = native.get("blocks")
@@ -252,6 +325,13 @@ def write_blocks(dialect: Dialect, message: Mapping[str, Any], native: Mapping[s
     return blocks
 
 
+def list_parts(message: Mapping[str, Any]) -> list[Block]:
+    """Return the parts of a chat message's content; a text is one."""
+    content = message.get("content")
+    given = [content] if isinstance(content, (str, Mapping)) else content or ()
+    return [dict(part) if isinstance(part, Mapping) else {"type": "text", "text": str(part)} for part in given]
+
+
 def is_text(part: Any) -> bool:
     """Return whether a chat part is a text and nothing else."""
     return isinstance(part, Mapping) and part.keys() == {"type", "text"} and isinstance(part["text"], str)
@@ -261,19 +341,6 @@ def read_part_text(part: Mapping[str, Any]) -> str:
     """Return a chat part as text, for a format that has no block for it: a mark for media."""
     text = next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), None)
     return text if text is not None else f"[{part.get('type', 'part')}]"
-
-
-def split_data_url(url: object) -> tuple[str, str] | None:
-    """Return the media type and the base64 text of a data URL; None for any other."""
-    if not isinstance(url, str) or not url.startswith("data:"):
-        return None
-    head, comma, data = url[5:].partition(",")
-    return (head.removesuffix(";base64"), data) if comma and head.endswith(";base64") else None
-
-
-def make_data_url(media_type: str, data: str) -> str:
-    """Return the data URL of a base64 text."""
-    return f"data:{media_type};base64,{data}"
 
 
 def list_calls(message: Mapping[str, Any]) -> list[Block]:
@@ -291,6 +358,6 @@ def read_arguments(given: Any) -> dict[str, Any]:
     """Return the arguments of a call as an object, as providers that do not send text want them."""
     try:
         arguments = json.loads(given or "{}") if isinstance(given, str) else to_plain(given)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     return arguments if isinstance(arguments, dict) else {"arguments": given}

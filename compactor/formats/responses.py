@@ -23,6 +23,7 @@ from .native import (
     read_part_text,
     restore_difference,
     show_payload,
+    suggest_format,
     to_plain,
     write_blocks,
 )
@@ -51,7 +52,10 @@ def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Me
         if not isinstance(kind, str) or (
             kind == "message" and (role not in (*_ROLES, "assistant") or "content" not in item)
         ):
-            raise UnknownFormat(f"item {place} is no item of the Responses API: {describe(item)}")
+            raise UnknownFormat(
+                f"item {place} is no responses item, with a type, or a role and a content: {describe(item)}"
+                f"{suggest_format(item, NAME)}"
+            )
         if kind == "message" and role != "assistant":
             message = _read_message(item)
         elif kind.endswith("_output") and isinstance(item.get("call_id"), str):
@@ -73,7 +77,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     request: dict[str, Any] = {}
     items: list[Block] = []
-    for given in give_unique_ids(read_messages(messages)):
+    for given in give_unique_ids(read_messages(messages, NAME)):
         message = show_payload(given, NAME)
         native = read_native(message, NAME)
         if native.get("instructions") and isinstance(message.get("content"), str):

@@ -78,7 +78,7 @@ def test_the_agents_own_request_is_sent_again(server: ModelServer) -> None:
 
 def test_what_another_format_keeps_beside_a_message_is_not_sent(server: ModelServer) -> None:
     """OpenAI refuses a message with a key that it does not know."""
-    kept = {"native": {"format": "anthropic", "blocks": [{"as_is": {"type": "thinking", "thinking": "Hm."}}]}}
+    kept = {"native": {"format": "anthropic", "v": 1, "blocks": [{"as_is": {"type": "thinking", "thinking": "Hm."}}]}}
     messages = [{**message, **kept} for message in GOING_ON.messages]
     with summarizer_at(server) as summarizer:
         summarizer(replace(REQUEST, continued=replace(GOING_ON, messages=messages)))
