@@ -22,6 +22,8 @@ class Compaction(Converted[Item]):
     default that names the session. Imports no SDK: the clients for Bedrock and Vertex take the same request.
     """
 
+    provider = anthropic.NAME
+
     async def prepare(
         self,
         session_id: str,
@@ -29,15 +31,18 @@ class Compaction(Converted[Item]):
         messages: Sequence[Item],
         system: str | Sequence[Mapping[str, Any]] = "",
         tools: Sequence[Mapping[str, Any]] = (),
+        model: str = "",
     ) -> dict[str, Any]:
         """Return *messages*, *system* and *tools* for a request, within the budget; *messages* is the whole history.
 
         Messages and blocks that are shown whole come back as they are, with what is signed or marked for the cache.
-        Raises as ``compose``, and ``UnknownFormat``.
+        *model* is the name of the one that is asked: a summary that it made itself is shown as its block then. Raises
+        as ``compose``, and ``UnknownFormat``.
         """
         given = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
         schemas = [make_tool(str(one.get("name")), one.get("description"), one.get("input_schema")) for one in tools]
-        fitted = await self.afit(self.name_session(session_id, session_id), messages, system=given, tools=schemas)
+        name = self.name_session(session_id, session_id)
+        fitted = await self.afit(name, messages, system=given, tools=schemas, model=model)
         request: dict[str, Any] = {"messages": fitted.items, **({"tools": tools} if tools else {})}
         if fitted.added:
             added = {"type": "text", "text": fitted.added}

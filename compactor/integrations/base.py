@@ -14,6 +14,8 @@ from memory.messages import SYSTEM
 from memory.sync import rename_calls
 
 from ..compose import Prompt
+from ..formats.native import read_native
+from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
 from ..summarizers.chat_models import from_chat_model
 
@@ -50,6 +52,9 @@ class Conversations(ABC, Generic[Item]):
     waits for none.
     """
 
+    #: The format of the payloads that ``write`` shows; empty: of none, so that all summaries are text.
+    provider = ""
+
     def __init__(
         self,
         budget: int,
@@ -83,7 +88,7 @@ class Conversations(ABC, Generic[Item]):
         with self._lock:
             if self._sessions is None:
                 chosen = self._summarizer
-                if chosen is None and model is not None:
+                if chosen is None and model is not None and not isinstance(model, str):
                     chosen = from_chat_model(model)
                 self._sessions = Sessions(self._store, summarizer=chosen, budget=self.budget, **self._options)
             return self._sessions
@@ -91,16 +96,17 @@ class Conversations(ABC, Generic[Item]):
     def fit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
-        """Return the system prompt and the objects that the model is to read. *options* are those of ``compose``."""
+        """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
+        *options* are those of ``compose``."""
         with self.sessions(model).open(session_id) as session:
-            return self._fit(session, items, system, options)
+            return self._fit(session, items, system, _name_model(model, options))
 
     async def afit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """``fit``, without holding up the event loop."""
         async with self.sessions(model).open(session_id) as session:
-            return await session.memory.to_thread(self._fit, session, items, system, options)
+            return await session.memory.to_thread(self._fit, session, items, system, _name_model(model, options))
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
         """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call."""
@@ -121,10 +127,14 @@ class Conversations(ABC, Generic[Item]):
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         groups = _join_silent(self.read(items))
         synced = session.memory.sync(_list_messages(groups))
-        prompt = session.compose(budget=self.budget, system=given, summary_as="header", **options)
-        texts = [str(one["content"]) for one in takewhile(lambda one: one["role"] in SYSTEM, prompt.messages)]
+        summary_as: SummaryAs = "system" if self.provider else "header"
+        prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
+        texts = [str(one["content"]) for one in takewhile(self._is_system, prompt.messages)]
         system = "\n\n".join(texts)
         return Fitted(system, system.removeprefix(given).strip(), self._show(groups, synced, prompt, len(texts)))
+
+    def _is_system(self, message: Message) -> bool:
+        return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))
 
     def _show(self, groups: Sequence[Group[Item]], synced: Synced, prompt: Prompt, at: int) -> list[Item]:
         """Return *prompt* from message *at* on as the framework has it: whole groups as its own objects, all else as
@@ -182,6 +192,10 @@ class Converted(Conversations[Item]):
             shown.append(one if at is None else items[at])
             place = place if at is None else at + 1
         return shown
+
+
+def _name_model(model: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**options, "model": model} if isinstance(model, str) else options
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:

@@ -24,10 +24,13 @@ class Compaction(Converted[Item], RunHooks[Any]):
     a filter whose conversation it is. Without one, use an object for each conversation.
     """
 
+    provider = responses.NAME
+
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         given = data.model_data
         session_id = self.name_session(data.context, None)
-        fitted = await self.afit(session_id, given.input, system=given.instructions or "")
+        model = data.agent.model if isinstance(data.agent.model, str) else ""
+        fitted = await self.afit(session_id, given.input, system=given.instructions or "", model=model)
         return ModelInputData(input=fitted.items, instructions=fitted.system or None)
 
     async def on_llm_end(self, context: RunContextWrapper[Any], _agent: Agent[Any], response: ModelResponse) -> None:

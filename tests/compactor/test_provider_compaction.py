@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from scene import PRICES, ROLE, add_round, on_command
 
 from compactor import AnthropicSummarizer, CompactorConfig, OpenAISummarizer, SummaryRequest, compose
 from compactor.formats import anthropic, chat, gemini, responses
+from compactor.integrations.anthropic import Compaction
 from compactor.summarizers import Continued, SummarizerError
 from memory import InMemoryStore, Memory
 
@@ -227,6 +229,36 @@ def test_other_betas_of_the_host_stay(server: ModelServer, claude: Claude) -> No
     with sdk.Anthropic(base_url=address, api_key=KEY, default_headers={"anthropic-beta": "mine"}) as client:
         assert AnthropicSummarizer(MODEL, client=client, provider_compaction=True)(REQUEST).payload is not None
     assert server.requests[-1].headers["anthropic-beta"] == f"mine,{BETA}"
+
+
+@needs_anthropic
+def test_the_adapter_shows_the_block_to_the_model_that_made_it(
+    server: ModelServer, claude: Claude, summarizer: AnthropicSummarizer
+) -> None:
+    """The endpoint takes each request; for another model, or without a name, the summary is text."""
+    import anthropic as sdk
+
+    options: dict[str, Any] = {"summarizer": summarizer, "config": CONFIG, "publish": "immediately"}
+    address, beta = server.base_url.removesuffix("/v1"), {"anthropic-beta": BETA}
+    history: list[Any] = []
+
+    async def serve() -> None:
+        async with sdk.AsyncAnthropic(base_url=address, api_key=KEY, default_headers=beta, max_retries=0) as client:
+            for number in range(8):
+                history.append({"role": "user", "content": f"Question {number}: what about item-{number}?"})
+                request = await compaction.prepare("session", messages=history, system="Be brief.", model=MODEL)
+                await client.messages.create(model=MODEL, max_tokens=9, **request)
+                history.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 3})
+                with compaction.sessions().open("session") as session:
+                    await asyncio.to_thread(session.compactor.wait_idle, 10)
+            for model in (MODEL, "claude-y", ""):
+                request = await compaction.prepare("session", messages=history, system="Be brief.", model=model)
+                has_block = "signature" in json.dumps(request)
+                assert (has_block, PRICES in request["system"]) == (model == MODEL, model != MODEL)
+
+    with Compaction(100_000, **options) as compaction:
+        asyncio.run(serve())
+        assert compaction.close()
 
 
 # -- OpenAI's ----------------------------------------------------------------------------------------------------------
