@@ -64,10 +64,16 @@ def fit(
     limit: int,
     step: int,
     summary_as: SummaryAs = "system",
+    *,
+    keeps_first: bool = True,
 ) -> tuple[list[Message], Report, Layout]:
     """Return the longest prompt of *system*, compaction and tail in at most *limit* tokens, cut in steps of *step*
-    tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer."""
-    frame = _Frame(view, system, plan, limit, step, summary_as)
+    tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer.
+
+    Of the round that the newest query is in, the user's first words stay whole as his last do; without *keeps_first*,
+    and where there is no room for both, they are shortened as other texts are.
+    """
+    frame = _Frame(view, system, plan, limit, step, summary_as, keeps_first)
     draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.growing)
     before = tokens = frame.count_draft(draft)
     if before > limit:
@@ -77,6 +83,8 @@ def fit(
     if tokens > limit and frame.make_note(draft) is not None:
         draft.has_note = False  # where not even the line fits, the query alone is better than no prompt
         tokens = frame.count_draft(draft)
+    if tokens > limit and keeps_first:
+        return fit(view, system, plan, limit, step, summary_as, keeps_first=False)
     shown = [*draft.ahead, *draft.parts]
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
@@ -113,6 +121,8 @@ class _Frame:
     limit: int
     max_step: int
     summary_as: SummaryAs
+    #: The user's first words in the round of the newest query are fixed, beside his last.
+    keeps_first: bool
 
     def __post_init__(self) -> None:
         view = self.view
@@ -140,11 +150,11 @@ class _Frame:
 
     @cached_property
     def spoken(self) -> tuple[PromptPart, ...]:
-        """The user's first words and his last in the round of the newest query, if that is an open one of the tail."""
+        """What is fixed in the round of the newest query, if that is an open one of the tail."""
         view = self.view
         is_open = view.asked >= max(view.closed, view.end)
         spoken = view.open_accounts[view.asked - view.closed].spoken if is_open else ()
-        return (*spoken[:1], *spoken[1:][-1:])
+        return (*spoken[:1], *spoken[1:][-1:]) if self.keeps_first else spoken[-1:]
 
     @property
     def clip_limit(self) -> int:
@@ -185,7 +195,7 @@ class _Frame:
         """Return *parts* of the round at *place*. In that of the newest query, the user's first words and his last are
         fixed."""
         spoken = [n for n, part in enumerate(parts) if part.group.from_user] if place == self.view.asked else []
-        for number in {*spoken[:1], *spoken[-1:]}:
+        for number in {*(spoken[:1] if self.keeps_first else ()), *spoken[-1:]}:
             parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
         return parts
 

@@ -226,6 +226,35 @@ def test_a_budget_below_the_newest_query_is_refused_with_what_is_needed() -> Non
         compose(memory, budget=needed - 1, system="Be brief.")
 
 
+def test_a_message_over_the_budget_does_not_end_the_conversation() -> None:
+    """Its error says to shorten the message. The next one, said in the same round, is shown with what fits of it."""
+    memory = chat(6)
+    memory.append({"role": "user", "content": words(20_000)})
+    with pytest.raises(BudgetExceeded):
+        compose(memory, budget=1_000)
+
+    memory.append({"role": "user", "content": "In short: which orders are late?"})
+    prompt = compose(memory, budget=1_000)
+
+    assert prompt.tokens <= 1_000
+    assert contents(prompt)[-1] == "In short: which orders are late?"
+    (shorter,) = [one for one in prompt.report.reductions if one.ref.startswith("r7")]
+    assert memory.reload(shorter.ref) == words(20_000)
+
+
+@pytest.mark.parametrize(("first", "last"), [(600, 300), (300, 600), (900, 1)])
+def test_of_two_messages_too_long_together_the_last_stays_whole(first: int, last: int) -> None:
+    """The user's first words in the round are shortened as other texts are, and reloadable."""
+    memory = Memory()
+    memory.extend([{"role": "user", "content": words(first)}, {"role": "user", "content": words(last)}])
+
+    prompt = compose(memory, budget=800)
+
+    assert prompt.tokens <= 800
+    assert contents(prompt)[-1] == words(last)
+    assert memory.reload(prompt.report.reductions[0].ref) == words(first)
+
+
 def test_a_header_over_the_budget_is_refused() -> None:
     """Without any round there is still something that must fit."""
     with pytest.raises(BudgetExceeded):

@@ -176,16 +176,15 @@ def view_of(memory: Memory, counter: TokenCounter = count_tokens) -> View:
     return View(rounds, compaction, Ledger("assistant", counter), header_tokens=tokens)
 
 
-def must_stay(view: View) -> list[Message]:
-    """What the user said in the newest round in which he speaks, the first and the last of it, and what is pinned in
-    the tail: as it reads now."""
+def must_stay(view: View, *, first: bool = True) -> list[Message]:
+    """What the user said last, in that round *first* as well, and what is pinned in the tail: as it reads now."""
     groups = {place: [unit for _, unit in view.groups(place)] for place in range(view.total)}
     asked = max((place for place in groups if any(unit.from_user for unit in groups[place])), default=-1)
     found = []
     for place, in_round in groups.items():
         said = [unit for unit in in_round if unit.from_user] if place == asked else []
         pinned = [unit for unit in in_round if place >= view.end and view.is_pinned(view.round(place), unit)]
-        found += [unit for unit in in_round if unit in said[:1] + said[-1:] or unit in pinned]
+        found += [unit for unit in in_round if unit in said[: int(first)] + said[-1:] or unit in pinned]
     return [message for unit in found for message in unit.messages]
 
 
@@ -200,8 +199,7 @@ def head_of(memory: Memory) -> list[Message]:
 
 def composed(memory: Memory, budget: int, counter: TokenCounter = count_tokens) -> Prompt | None:
     """Return the prompt; None where it rightly does not fit: system messages, pins and question alone are too long."""
-    least = head_of(memory) + must_stay(view_of(memory, counter))
-    needed = count_prompt(least, counter)
+    needed = count_prompt(head_of(memory) + must_stay(view_of(memory, counter), first=False), counter)
     if needed <= budget:
         return compose(memory, budget=budget, counter=counter)
     with pytest.raises(BudgetExceeded) as exceeded:
@@ -225,7 +223,9 @@ def test_every_prompt_fits_is_legal_keeps_the_question_and_loses_nothing(
 
     assert_legal(prompt, budget, counter)
     assert prompt.messages[: len(memory.header)] == memory.messages()[: len(memory.header)]
-    for message in must_stay(view_of(memory, counter)):
+    view = view_of(memory, counter)
+    has_room = count_prompt(head_of(memory) + must_stay(view), counter) <= budget  # else its first words are shortened
+    for message in must_stay(view, first=has_room):
         assert message in prompt.messages
     for pinned in (memory.get_role_rounds("assistant")[1] or _NONE).pinned:
         assert pinned in prompt.messages[len(memory.header)]["content"]
