@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from memory.errors import ContextError
@@ -28,8 +29,9 @@ def from_chat_model(model: Any) -> Summarizer:
     """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex or pydantic-ai, or anything that may
     be a summarizer itself.
 
-    It asks with the model's own settings and without tools. It is asked on the host's event loop while that runs, and
-    if the model has no other way, else on the compactor's thread. Raises ``TypeError`` for anything else.
+    It asks with the model's own settings and without tools. LangChain's callbacks are not called: they may stream to
+    the user. It is asked on the host's event loop while that runs, and if the model has no other way, else on the
+    compactor's thread. Raises ``TypeError`` for anything else.
     """
     for methods, ask in _KINDS:
         if all(callable(getattr(model, name, None)) for name in methods) and not isinstance(model, type):
@@ -74,7 +76,21 @@ class _ChatModel:
 
 
 def _ask_langchain(model: Any, messages: Sequence[Mapping[str, Any]], prefers_async: bool) -> Any:
-    return model.ainvoke(messages) if prefers_async else model.invoke(messages)
+    options: Mapping[str, Any] = {}
+    if hasattr(model, "with_config"):  # LangChain's own: its callbacks, and those of the run that it is in
+        model, options = _drop_callbacks(model), {"config": {"callbacks": []}}
+    if not prefers_async:
+        with suppress(NotImplementedError):  # it can only be awaited
+            return model.invoke(messages, **options)
+    return model.ainvoke(messages, **options)
+
+
+def _drop_callbacks(model: Any) -> Any:
+    """Return *model*, or a copy that calls none of its own callbacks."""
+    if (bound := getattr(model, "bound", None)) is not None:
+        config = {**model.config, "callbacks": []}
+        return model.model_copy(update={"bound": _drop_callbacks(bound), "config": config, "config_factories": []})
+    return model.model_copy(update={"callbacks": None}) if getattr(model, "callbacks", None) else model
 
 
 def _ask_llama_index(model: Any, messages: Sequence[Mapping[str, Any]], prefers_async: bool) -> Any:

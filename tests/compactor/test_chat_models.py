@@ -53,6 +53,50 @@ def test_langchains_answer_is_a_summary_with_its_cost() -> None:
     assert asked == [[("system", "Summarize."), ("human", f"He said {SECRET}.")]]
 
 
+def test_langchains_callbacks_hear_nothing_of_it() -> None:
+    """Those of the model, of one that is bound to settings, and of the run it is asked in: they may stream to the
+    user."""
+    callbacks = pytest.importorskip("langchain_core.callbacks")
+    runnables = pytest.importorskip("langchain_core.runnables")
+    heard: list[str] = []
+
+    class Heard(callbacks.BaseCallbackHandler):  # type: ignore[misc, name-defined]
+        def on_chat_model_start(self, *_args: Any, **_options: Any) -> None:
+            heard.append("start")
+
+        def on_llm_new_token(self, token: str, **_options: Any) -> None:
+            heard.append(token)
+
+    model = langchain({"content": "SUMMARY"}, []).model_copy(update={"callbacks": [Heard()]})
+    bound = model.bind(temperature=0).with_config(callbacks=[Heard()], tags=["mine"])
+
+    async def ask(summarizer: Any) -> Summary:
+        async def serve(_given: Any) -> Summary:
+            return await asyncio.to_thread(summarizer, REQUEST)
+
+        done: Summary = await runnables.RunnableLambda(serve).ainvoke("", {"callbacks": [Heard()]})
+        return done
+
+    assert asyncio.run(ask(from_chat_model(model))) == asyncio.run(ask(from_chat_model(bound))) == Summary("SUMMARY")
+    assert heard == []
+    assert model.invoke("Hello").content == "SUMMARY"
+    assert heard, "the model itself keeps its callbacks"
+
+
+def test_a_model_of_langchain_that_can_only_be_awaited_is_awaited() -> None:
+    """Also where no event loop runs."""
+    models = pytest.importorskip("langchain_core.language_models.fake_chat_models")
+
+    class Model(models.FakeListChatModel):  # type: ignore[misc, name-defined]
+        def _call(self, *_args: Any, **_options: Any) -> str:
+            raise NotImplementedError("use ainvoke")
+
+        async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
+            return models.FakeListChatModel(responses=self.responses)._generate(messages)
+
+    assert from_chat_model(Model(responses=["SUMMARY"]))(REQUEST) == Summary("SUMMARY")
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
