@@ -7,11 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from memory import Appended, Memory, Store, open_store
 from memory.arguments import number, require, whole_number
@@ -30,6 +30,7 @@ from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
 from .triggers import default_trigger
 
+R = TypeVar("R")
 #: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
 DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
 #: Sessions that are open at once, and seconds until an unused one is closed.
@@ -190,7 +191,8 @@ class Sessions:
             raise ValueError("journal: each session has its own; leave it out")
         executor = options.get("executor")
         self._owns_executor, self._owns_store = executor is None, isinstance(store, str)
-        self._executor = options["executor"] = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
+        self._executor = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
+        options["executor"] = _Evicting(self._executor, call_weakly(self._evict_surplus))
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
@@ -270,12 +272,14 @@ class Sessions:
         self._stopping += [one.begin_stop() for entry in entries for one in _compactors(entry)]
         # On a thread of its own: a store that does not answer holds up no more than the thread.
         ending = DaemonExecutor(1, "compactor-close").submit(self._end, until)
-        with suppress(TimeoutError):
-            ending.result(bound_wait(until + RELEASE_SECONDS - time.monotonic()))
-        if self._owns_executor:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-        if self._owns_store:
-            self.store.close()
+        try:
+            with suppress(TimeoutError):
+                ending.result(bound_wait(until + RELEASE_SECONDS - time.monotonic()))
+        finally:
+            if self._owns_executor:
+                self._executor.shutdown(wait=False, cancel_futures=True)
+            if self._owns_store:
+                self.store.close()
         return not self._stopping
 
     def _end(self, until: float) -> None:
@@ -429,12 +433,33 @@ class Sessions:
         if not is_wanted:
             timer()
 
+    def _evict_surplus(self) -> None:
+        """Evict if a session was too busy for that when it was left."""
+        if len(self._entries) > self._max_open:
+            self._evict()
+
     def _evict_later(self) -> None:
         """Evict on the executor: the timer's thread is not to wait."""
         with self._lock:
             self._timer = None
         with suppress(RuntimeError):  # it is shut down: nothing is to be evicted any more
             self._executor.submit(self._evict)
+
+
+class _Evicting(Executor):
+    """Calls *evict* after each job of a compactor: until then, its session could not be closed."""
+
+    def __init__(self, executor: Executor, evict: Callable[[], object]) -> None:
+        self._executor, self._evict = executor, evict
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        def run() -> R:
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self._evict()
+
+        return self._executor.submit(run)
 
 
 def _compactors(entry: _Entry) -> Iterable[ContextCompactor]:
