@@ -40,6 +40,7 @@ JSON = st.recursive(
 ARGUMENTS = st.dictionaries(WORDS, JSON, max_size=2)
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 MARK = {"cache_control": {"type": "ephemeral"}}
+UPLOAD = {"type": "container_upload", "file_id": "file_1"}
 
 Item = dict[str, Any]
 
@@ -88,10 +89,40 @@ def anthropic_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
     def written(said: str) -> Item:
         return {"type": "text", "text": said}
 
+    def served() -> list[Item]:
+        """What tools on the provider's side were asked and gave, and a text that cites it."""
+        nonlocal number
+        number += 1
+        found = {
+            "type": "web_search_result",
+            "title": "Oslo",
+            "url": "https://example.org",
+            "encrypted_content": "c2U=",
+        }
+        asked: Item = {"type": "server_tool_use", "id": f"srvtoolu_{number}"}
+        page = {"type": "web_search_result_location", "url": "https://example.org", "title": "Oslo"}
+        code: Item = {"type": "code_execution_result", "stdout": "1", "stderr": "", "return_code": 0, "content": []}
+        return draw(
+            st.sampled_from(
+                [
+                    [
+                        {**asked, "name": "web_search", "input": {"query": "Oslo"}},
+                        {"type": "web_search_tool_result", "tool_use_id": asked["id"], "content": [found]},
+                        text("It rains.")
+                        | {"citations": [{**page, "cited_text": "rain", "encrypted_index": "aW5kZXg="}]},
+                    ],
+                    [
+                        {**asked, "name": "code_execution", "input": {"code": "print(1)"}},
+                        {"type": "code_execution_tool_result", "tool_use_id": asked["id"], "content": code},
+                    ],
+                ]
+            )
+        )
+
     for _ in range(draw(st.integers(1, 5))):
         content: Any = draw(TEXTS)
         if draw(st.booleans()):
-            content = [text(content), *draw(st.sampled_from([[], [picture()], [paper(), text("And this?")]]))]
+            content = [text(content), *draw(st.sampled_from([[], [picture()], [paper(), text("And this?")], [UPLOAD]]))]
         messages.append(_shuffled(draw, {"role": "user", "content": content}))
         if draw(st.integers(0, 6)) == 0:
             messages.append({"role": "user", "content": draw(TEXTS)})
@@ -120,7 +151,8 @@ def anthropic_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
                 messages.append({"role": "user", "content": [*results, *more]})
         answer: Any = draw(TEXTS)
         if draw(st.booleans()):
-            answer = [*thinking(), text(answer), *([text("Also.")] if draw(st.booleans()) else [])]
+            more = [text("Also.")] if draw(st.booleans()) else []
+            answer = [*thinking(), *(served() if draw(st.booleans()) else []), text(answer), *more]
         messages.append({"role": "assistant", "content": answer})
     messages.append({"role": "user", "content": "And now?"})
     marked = [block for message in messages for block in find_marked(message["content"])]
@@ -161,6 +193,29 @@ def responses_histories(draw: st.DrawFn) -> tuple[list[Item], str | None]:
             )
         )
 
+    def served() -> list[Item]:
+        """What tools on the provider's side did."""
+        nonlocal number
+        number += 1
+        listed = {"server_label": "mail", "tools": [{"name": "send", "input_schema": {"type": "object"}}]}
+        code = {"code": "print(1)", "container_id": "cntr_1", "outputs": [{"type": "logs", "logs": "1"}]}
+        called = {"server_label": "mail", "name": "send", "arguments": "{}", "output": "sent"}
+        one = draw(
+            st.sampled_from(
+                [
+                    {"type": "web_search_call", "id": "ws_", "action": {"type": "search", "query": "Oslo"}},
+                    {"type": "file_search_call", "id": "fs_", "queries": ["Oslo"], "results": None},
+                    {"type": "code_interpreter_call", "id": "ci_", **code},
+                    {"type": "image_generation_call", "id": "ig_", "result": PICTURE},
+                    {"type": "mcp_list_tools", "id": "mcpl_", **listed},
+                    {"type": "mcp_call", "id": "mcp_", **called},
+                    {"type": "compaction", "id": "cmp_", "encrypted_content": "c2VhbGVk"},
+                ]
+            )
+        )
+        status = {} if one["type"].startswith(("mcp", "compaction")) else {"status": "completed"}
+        return [{**one, "id": f"{one['id']}{number}", **status}] if draw(st.booleans()) else []
+
     def asked(text: str) -> Item:
         picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}", "detail": "low"}
         parts = [{"type": "input_text", "text": text}, *draw(st.sampled_from([[], [picture]]))]
@@ -176,17 +231,20 @@ def responses_histories(draw: st.DrawFn) -> tuple[list[Item], str | None]:
             for _ in range(draw(st.integers(1, 3))):
                 number += 1
                 call: Item = {"type": "function_call", "call_id": f"call_{number}", "name": "look"}
-                call |= {"arguments": json.dumps(draw(ARGUMENTS))}
+                if draw(st.integers(0, 3)) == 0:
+                    call |= {"type": "custom_tool_call", "input": draw(TEXTS)}
+                else:
+                    call |= {"arguments": json.dumps(draw(ARGUMENTS))}
                 call |= draw(st.sampled_from([{}, {"id": f"fc_{number}", "status": "completed"}]))
                 calls.append(_shuffled(draw, call))
                 items += [*sealed(), calls[-1]]
             for call in draw(st.permutations(calls)):
                 output: Any = draw(st.one_of(TEXTS, st.just([{"type": "input_text", "text": "See."}])))
-                result = {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+                result = {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": output}
                 items.append(
                     _shuffled(draw, result | draw(st.sampled_from([{}, {"id": "fco", "status": "completed"}])))
                 )
-        items += [*sealed(), said(draw(TEXTS))]
+        items += [*sealed(), *served(), said(draw(TEXTS))]
     items.append({"role": "user", "content": "And now?"})
     return items, draw(st.none() | TEXTS)
 
@@ -203,10 +261,13 @@ def gemini_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
     )
     blob = {"mimeType": "image/png", "data": PICTURE} if camel else {"mime_type": "image/png", "data": PICTURE}
     picture = {"inlineData" if camel else "inline_data": blob}
+    there = ("fileUri", "mimeType") if camel else ("file_uri", "mime_type")
+    paper = {"fileData" if camel else "file_data": dict(zip(there, ("files/1", "application/pdf"), strict=True))}
     has_ids = draw(st.booleans())
     number = 0
     for _ in range(draw(st.integers(1, 5))):
-        parts = [{"text": draw(TEXTS)}, *draw(st.sampled_from([[], [picture], [picture, {"text": "And this?"}]]))]
+        shown = [[], [picture], [picture, {"text": "And this?"}], [paper]]
+        parts = [{"text": draw(TEXTS)}, *draw(st.sampled_from(shown))]
         contents.append(_shuffled(draw, {"role": "user", "parts": parts}))
         for _ in range(draw(st.integers(0, 3))):
             said: list[Item] = draw(st.sampled_from([[], [{"text": "Hm.", "thought": True}], [{"text": "I look."}]]))
@@ -224,11 +285,18 @@ def gemini_histories(draw: st.DrawFn) -> tuple[list[Item], Any]:
                         st.dictionaries(WORDS, JSON, max_size=3),
                     )
                 )
-                responses.append({response_key: {**own, "name": name, "response": given}})
+                beside = {"parts": [picture]} if draw(st.integers(0, 5)) == 0 else {}
+                responses.append({response_key: {**own, "name": name, "response": given, **beside}})
             contents.append({"role": "model", "parts": [*said, *calls]})
             contents.append({"role": "user", "parts": responses})
         signed = {signature: "c2ln"} if draw(st.booleans()) else {}
-        contents.append({"role": "model", "parts": [{"text": draw(TEXTS)} | signed]})
+        ran: list[Item] = [
+            {"executableCode" if camel else "executable_code": {"language": "PYTHON", "code": "print(1)"}},
+            {
+                "codeExecutionResult" if camel else "code_execution_result": {"outcome": "OUTCOME_OK", "output": "1"},
+            },
+        ]
+        contents.append({"role": "model", "parts": [*draw(st.sampled_from([[], ran])), {"text": draw(TEXTS)} | signed]})
     contents.append({"role": "user", "parts": [{"text": "And now?"}]})
     system = draw(st.one_of(st.none(), TEXTS, TEXTS.map(lambda text: {"parts": [{"text": text}]})))
     return contents, system

@@ -45,6 +45,11 @@ def check_anthropic(request: Mapping[str, Any]) -> None:
                 assert block.keys() <= {"type", "tool_use_id", "content", "is_error", "cache_control"}
                 given = block.get("content", "-")
                 assert isinstance(given, str) or _is_text_or_blocks(given, {"text", "image"})
+            if block["type"] == "server_tool_use":
+                assert role == "assistant"
+                assert [one["type"].endswith("_tool_result") for one in blocks if one.get("tool_use_id") == block["id"]]
+            if block["type"].endswith("_tool_result") and block["type"] != "tool_result":
+                assert [one for one in blocks if one["type"] == "server_tool_use" and one["id"] == block["tool_use_id"]]
             if block["type"] == "thinking":
                 assert role == "assistant"
                 assert block["signature"] == f"signed {block['thinking']}"  # untouched
@@ -59,6 +64,11 @@ def _is_text_or_blocks(content: Any, types: set[str] | None) -> bool:
     )
 
 
+#: Items of tools on OpenAI's side, whole in themselves.
+SERVED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
+SERVED += ("mcp_list_tools", "mcp_call", "compaction")
+
+
 def check_responses(request: Mapping[str, Any]) -> None:
     """Every output has its call before it and every call its output behind it; reasoning is followed by what it led to."""
     assert request.keys() <= {"instructions", "input"}
@@ -71,16 +81,20 @@ def check_responses(request: Mapping[str, Any]) -> None:
             assert item["content"]
             allowed = {"output_text", "refusal"} if item["role"] == "assistant" else {"input_text", "input_image"}
             assert isinstance(item["content"], str) or {part["type"] for part in item["content"]} <= allowed
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             assert item["call_id"] not in called
-            json.loads(item["arguments"])
-            called[item["call_id"]] = "open"
-        elif kind == "function_call_output":
-            assert called[item["call_id"]] == "open"
+            if kind == "function_call":
+                json.loads(item["arguments"])
+            called[item["call_id"]] = kind
+        elif kind.endswith("_call_output"):
+            assert called[item["call_id"]] == kind.removesuffix("_output")
             called[item["call_id"]] = "answered"
+        elif kind != "reasoning":
+            assert kind in SERVED
+            assert item["id"]
         else:
-            assert kind == "reasoning"
-            assert items[place + 1].get("type", "message") in ("function_call", "message", "reasoning")
+            after = items[place + 1].get("type", "message")
+            assert after in ("function_call", "custom_tool_call", "message", "reasoning", *SERVED)
             assert items[place + 1].get("role", "assistant") == "assistant"
             assert item["encrypted_content"] == f"sealed {item['id']}"
     assert set(called.values()) <= {"answered"}
