@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,8 @@ from compactor.integrations import contract
 from compactor.integrations.anthropic import Compaction
 from compactor.testing import AdapterContract
 
-try:
-    import httpx2 as httpx
-except ImportError:  # what older versions of the SDK are made on
-    import httpx
+#: What the SDK's client is made on: httpx2; older versions, httpx.
+httpx = importlib.import_module(anthropic.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
 
 TOOLS: Any = [
     {"name": tool.__name__, "description": tool.__doc__, "input_schema": {"type": "object", "properties": {"row": {}}}}

@@ -11,7 +11,13 @@ import pytest
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
-from agents.testing import assistant_message, function_call
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
 
 from compactor.integrations import contract
 from compactor.integrations.openai_agents import Compaction
@@ -29,15 +35,17 @@ class Scripted(Model):
         at = max(place for place, item in enumerate(shown) if item.get("role") == "user")
         results = sum(item.get("type") == "function_call_output" for item in shown[at:])
         reply = contract.answer(shown[at]["content"], results)
-        said = [
-            function_call(name, {"row": row}, call_id=f"c{len(self.seen)}-{place}")
+        calls = [
+            ResponseFunctionToolCall(
+                call_id=f"c{len(self.seen)}-{place}", name=name, arguments=f'{{"row":{row}}}', type="function_call"
+            )
             for place, (name, row) in enumerate(reply.calls)
         ]
-        return ModelResponse(output=said or [assistant_message(reply.text)], usage=Usage(), response_id=None)
+        text = ResponseOutputText(text=reply.text, annotations=[], type="output_text")
+        said = ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+        return ModelResponse(output=[*(calls or [said])], usage=Usage(), response_id=None)
 
     async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        from openai.types.responses import Response, ResponseCompletedEvent
-
         done = await self.get_response(*args, **options)
         response = Response.model_construct(
             id="r", created_at=0, model="scripted", object="response", output=done.output, tools=[], usage=None
