@@ -23,7 +23,7 @@ from .base import Conversations, Fitted, Group, Message
 __all__ = ["Compaction"]
 
 
-class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
+class Compaction(AgentMiddleware, Conversations[BaseMessage]):
     """Middleware for ``create_agent``: ``middleware=[Compaction(budget=100_000)]``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the runtime; by default the thread's id
@@ -34,17 +34,15 @@ class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
         AgentMiddleware.__init__(self)
         Conversations.__init__(self, budget, **options)
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
         session_id, options = self._read_request(request)
         response = handler(_override(request, self.fit(session_id, request.messages, **options)))
         self.keep(session_id, response.result)
         return response
 
     async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
+    ) -> ModelResponse:
         session_id, options = self._read_request(request)
         response = await handler(_override(request, await self.afit(session_id, request.messages, **options)))
         await self.akeep(session_id, response.result)
@@ -56,7 +54,7 @@ class Compaction(AgentMiddleware[Any, Any, Any], Conversations[BaseMessage]):
     def write(self, messages: Sequence[Message]) -> Iterable[BaseMessage]:
         return list(convert_to_messages([dict(message) for message in messages]))
 
-    def _read_request(self, request: ModelRequest[Any]) -> tuple[str, dict[str, Any]]:
+    def _read_request(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         info = getattr(request.runtime, "execution_info", None)
         system = request.system_message.text if request.system_message is not None else ""
         tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
@@ -79,6 +77,6 @@ def _read(item: BaseMessage) -> Message:
     return converted
 
 
-def _override(request: ModelRequest[Any], fitted: Fitted[BaseMessage]) -> ModelRequest[Any]:
+def _override(request: ModelRequest, fitted: Fitted[BaseMessage]) -> ModelRequest:
     message = SystemMessage(content=fitted.system) if fitted.added else request.system_message
     return request.override(messages=fitted.items, system_message=message)  # type: ignore[arg-type]
