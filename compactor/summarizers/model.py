@@ -77,7 +77,7 @@ class Options(TypedDict, total=False):
     clock: Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Form:
     """One way to send a request."""
 
@@ -230,7 +230,7 @@ class ModelSummarizer(ABC):
                 break
             except NoSummary as failed:  # also if it is too long, or has unknown arguments
                 cause, usage = failed.__cause__, add_usage(usage, failed.usage)
-                is_refusal = read_status(cause) is not None and not self._is_of_request(cause, str(cause))
+                is_refusal = read_status(cause) is not None and not self._is_of_request(cause, _read_said(cause))
                 refused = form.needs if is_refusal else ""
         else:
             form = forms[-1]
@@ -407,7 +407,7 @@ class ModelSummarizer(ABC):
         """Return an error with cause and remedy in our own words: the original text may quote the request."""
         name, status = type(exc).__name__, read_status(exc)
         if status is not None:
-            said = f"{exc} {getattr(exc, 'body', '')}"
+            said = _read_said(exc)
             # A traceback prints the cause too. Its text quotes the response, and that may quote anything.
             exc.args = (f"HTTP {status}",)
             remedy = self._name_remedy(status, exc, said, arguments)
@@ -426,6 +426,11 @@ class ModelSummarizer(ABC):
                 f"the client refuses an argument ({name}): pass it in extra={{'extra_body': {{...}}}}"
             )
         return SummarizerError(f"the request to {self._endpoint} failed ({name}): see the cause of this error")
+
+
+def _read_said(error: object) -> str:
+    """Return what the endpoint said in *error*, also after its text was replaced."""
+    return " ".join([str(error), *(str(getattr(error, name, "")) for name in ("body", "details"))])
 
 
 def is_too_long(said: str) -> bool:

@@ -130,6 +130,22 @@ def test_it_waits_with_a_deferred_summary() -> None:
     assert "c2ln" in shown(scene.memory)
 
 
+@pytest.mark.parametrize("how", ["redact", "rewind"])
+def test_a_deferred_one_goes_with_the_text_that_it_was_made_of(how: str) -> None:
+    """It is never shown, and erased text is in no entry."""
+    scene = Scene(10, ScriptedSummarizer([Summary(PRICES, payload=OWN)], default=PRICES))
+    if how == "redact":
+        scene.memory.redact("r2.p1")
+        assert not [entry for entry in scene.store.read("session") if "c2ln" in entry.body]
+    else:
+        scene.memory.rewind("r2")
+        scene.add(8)
+    scene.clock.advance(300)
+    scene.executor.run_all()
+    assert "c2ln" not in shown(scene.memory)
+    assert "c2ln" not in shown(Memory("session", store=scene.store))
+
+
 def test_an_answer_that_was_paid_for_before_a_crash_keeps_it() -> None:
     store = FullStore()
     store.refused = frozenset({"compaction published"})
