@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from . import messages as chat
 from .log.redaction import REDACTED
 from .log.state import Snapshot
-from .rounds import USER, Post, Round, thaw
+from .rounds import USER, Post, Round, copy_with, thaw
 from .values import ValueObject
 from .visibility import filter_posts
 
@@ -47,6 +47,10 @@ def unpack_place(place: int) -> tuple[int, int]:
     return place >> 32, place & 0xFFFF_FFFF
 
 
+def get_print(prints: bytes, index: int) -> bytes:
+    return prints[index * SIZE : (index + 1) * SIZE]
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LogPrints(ValueObject):
     """What the messages of the log say that the host's agent sees, behind the header, up to a snapshot."""
@@ -61,6 +65,22 @@ class LogPrints(ValueObject):
     #: How many posts the rounds had that could still grow, by number; and how many rounds there were.
     growing: tuple[tuple[int, int], ...] = ()
     total: int = 0
+
+    def add(self, prints: bytes, places: array[int]) -> LogPrints:
+        """Return these and the *prints* of messages that were appended at *places*: they need not be read back."""
+        if not places:
+            return self
+        known = bisect_left(places, pack_place(self.total + 1, 0))
+        total, newest = unpack_place(places[-1])
+        growing = dict(self.growing) | dict(map(unpack_place, places[:known])) | {total: newest}
+        return copy_with(
+            self,
+            prints=self.prints + prints,
+            places=self.places + places,
+            kinds=self.kinds + bytes([USUAL]) * len(places),
+            growing=tuple(growing.items()),
+            total=total,
+        )
 
 
 def begins(message: Message) -> bool:

@@ -27,6 +27,7 @@ from .fingerprints import (
     MessageReader,
     begins,
     find_kind,
+    get_print,
     is_result,
     pack_place,
     read_log,
@@ -155,7 +156,7 @@ def sync_messages(
         dropped = _count_dropped(log, found)
         # The host's first messages may be system messages from the middle of the history.
         begin = starts[0][1] if starts[0][0] == 0 else 0
-        while lead and begin and MessageReader()(given[lead - 1]) == log.prints[(begin - 1) * SIZE : begin * SIZE]:
+        while lead and begin and MessageReader()(given[lead - 1]) == get_print(log.prints, begin - 1):
             lead, begin, there, dropped = lead - 1, begin - 1, there + 1, dropped - 1
             runs = [Run(0, begin, 1), *(Run(run.there + 1, run.here, run.size) for run in runs)]
         front = _find_header_changes(memory, given[:lead])
@@ -164,13 +165,14 @@ def sync_messages(
         places = memory._extend(added, only_at=now.number) if added else []
         if len(places) == len(added):
             break
-    memory._sync_state = SyncState(log, held, prints, starts)
+    written = array("Q", (pack_place(one.round_number, one.post_number) for one in places[len(front) :]))
+    log = log.add(prints[len(prints) - SIZE * len(written) :], written)
+    memory._sync_state = SyncState(log, held, log.prints if log.prints == prints else prints, starts)
     shown = array("Q")
     for run in runs:
         shown.extend(log.places[run.here : run.here + 1] * (run.there - len(shown)))
         shown += log.places[run.here : run.here + run.size]
     skipped = there - sum(run.size for run in runs)
-    written = array("Q", (pack_place(one.round_number, one.post_number) for one in places[len(front) :]))
     shown.extend(written[:1] * (there - len(shown)))
     shown += written
     appended = len(added) - sum(not post.message and not post.extra for post in front)
@@ -329,31 +331,35 @@ def _pass_holes(log: LogPrints, prints: bytes, body: Sequence[Message], found: A
         start = _find_end_of_hole(log, prints, body, found) or _find_newest(log, prints, found)
         if start is None:
             break
-        found = _follow(log, prints, body, [*(one for one in found.starts if found.runs and one < start), start])
+        found = _follow(log, prints, body, [*(one for one in found.starts if found.runs and one[0] < start[0]), start])
     return found
 
 
 def _find_end_of_hole(log: LogPrints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
     """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have."""
     for there in range(found.there, len(body)):
-        own, best = there - found.there, None
-        places = list(islice(_find_last(log.prints, prints[there * SIZE :][:SIZE], found.here), MAX_PLACES))
-        for here in places:
-            if here - found.here - log.kinds.count(OPTIONAL, found.here, here) > own:
-                one = _follow(log, prints, body, [(there, here)])
-                best = one if one.kept > 1 and (best is None or _rate(one) > _rate(best)) else best
-        if places or found.here + own >= len(log.kinds):
-            return best.starts[0] if best is not None else None
+        places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
+        best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
+        if best is not None:
+            missing = log.kinds[found.here : best.starts[0][1]]
+            is_shorter = there - found.there < len(missing) - missing.count(OPTIONAL)
+            return best.starts[0] if best.kept > 1 and is_shorter else None
     return None
 
 
 def _find_newest(log: LogPrints, prints: bytes, found: Alignment) -> Start | None:
-    """Return where the newest messages of the log begin, if the last that match in *found* say the same."""
-    there, here = found.there, len(log.kinds)
-    first = found.runs[-1].there if found.runs else there
-    while there > first and prints[(there - 1) * SIZE : there * SIZE] == log.prints[(here - 1) * SIZE : here * SIZE]:
-        there, here = there - 1, here - 1
-    return (there, here) if there < found.there - 1 else None
+    """Return where the newest messages of the log begin, if the last that match in *found* may be these as well, and
+    the host has all that is said behind *found*: the same is said again and again."""
+    first, newest = found.runs[-1].there if found.runs else 0, len(log.kinds) - 1
+    for last in islice(_find_last(prints, get_print(log.prints, newest), max(found.there - 1, 0)), MAX_PLACES):
+        there, back = last, newest - last  # from the one list to the other
+        while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
+            there -= 1
+        if there < last and there <= found.there:
+            said = {get_print(prints, index) for index in range(len(prints) // SIZE)}
+            is_again = all(get_print(log.prints, index) in said for index in range(found.here, newest))
+            return (there, there + back) if is_again else None
+    return None
 
 
 def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
@@ -368,7 +374,7 @@ def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
 def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
     """Yield the indexes behind 0 at which the log says what the host says first, or second behind an erased message."""
     for behind in range(min(len(prints) // SIZE, 2)):
-        wanted, place = prints[behind * SIZE :][:SIZE], 0
+        wanted, place = get_print(prints, behind), 0
         while (place := log.prints.find(wanted, place + 1)) >= 0:
             start = place // SIZE - behind
             if place % SIZE == 0 and start > 0 and (not behind or log.kinds[start] >= ERASED):
@@ -377,10 +383,11 @@ def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
 
 def _follow(log: LogPrints, prints: bytes, body: Sequence[Message], starts: Sequence[Start]) -> Alignment:
     """Return how the host's messages lie over the log's from each of *starts* on, up to the next."""
-    there, here, runs = 0, 0, list[Run]()
+    there, here, runs, begun = 0, 0, list[Run](), list[Start]()
     length = len(log.kinds)
     for start, (end_there, end_here) in pairwise([*starts, (len(body), length)]):
         there, here = start
+        known = len(runs)
         while True:
             same = _count_equal(log.prints, here, prints, there, min(end_here - here, end_there - there))
             if same:
@@ -396,7 +403,8 @@ def _follow(log: LogPrints, prints: bytes, body: Sequence[Message], starts: Sequ
                 here += 1
             else:
                 break
-    return Alignment(starts, runs, there, here, is_diverged=here < length)
+        begun += [run[:2] for run in runs[known : known + 1]] or [start]
+    return Alignment(begun, runs, there, here, is_diverged=here < length)
 
 
 def _shift(starts: Sequence[Start], first: int) -> list[Start]:

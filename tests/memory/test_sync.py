@@ -417,6 +417,24 @@ def test_a_window_of_messages_alike_loses_nothing() -> None:
             assert memory.messages() == [*first, *turn * 10, says("Done.")]
 
 
+def test_an_edit_between_words_that_repeat_is_an_edit() -> None:
+    """What was asked before and after says the same; what was asked otherwise is not to be shown any more."""
+    turn = [calls(("a", "look", "{}")), result("a", "Not yet."), says("Please wait.")]
+    memory = Memory()
+    memory.sync([user("Is it there?"), *turn, user("And in town?"), *turn])
+    history = [user("Is it there?"), *turn, user("And at the port?")]
+    assert memory.sync(history).undone == 4
+    assert memory.messages() == history
+
+
+def test_a_branch_that_ends_as_the_history_began_is_left_again() -> None:
+    """The newest messages of the log are the host's oldest: that is no list with a gap."""
+    memory, branch = Memory(), [*TURNS[:-4], *TURNS[:4]]
+    memory.sync(TURNS)
+    assert (memory.sync(branch).undone, memory.sync(TURNS).undone) == (4, 4)
+    assert memory.messages() == TURNS
+
+
 def test_who_goes_back_to_words_that_were_said_again_later_goes_back() -> None:
     """One message alone behind a hole says too little: an answer is to be made anew here."""
     history = [user("Write!"), says("One."), user("go on"), says("Two."), user("go on")]
