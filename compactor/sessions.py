@@ -63,6 +63,8 @@ class Session:
     compactors: Mapping[str, ContextCompactor]
     #: The budget of ``compose`` where none is given.
     budget: int | None = None
+    #: Held from ``sync`` to ``compose`` by a host of several threads, so that none reads another's history.
+    turn: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     @property
     def id(self) -> str:

@@ -94,10 +94,7 @@ def from_chat(
     if made and made[0]["role"] != "user" and not _is_compaction(made[0]["content"]):
         made.insert(0, {"role": "user", "content": CONTINUES})
     request = {**_write_system(system), "messages": made}
-    in_system, in_messages = (list(_find_breakpoints(request.get(key))) for key in ("system", "messages"))
-    surplus = len(in_system) + len(in_messages) - max_cache_breakpoints
-    for block in [*in_messages, *in_system][: max(surplus, 0)]:
-        del block["cache_control"]
+    limit_breakpoints(max_cache_breakpoints, made, request.get("system"))
     return request
 
 
@@ -106,13 +103,20 @@ def _is_compaction(content: Any) -> bool:
     return isinstance(content, list) and content[0].get("type") == "compaction"
 
 
-def _find_breakpoints(value: Any) -> Iterator[Block]:
-    """Yield the blocks with ``cache_control`` in *value*, also within results."""
+def limit_breakpoints(maximum: int, *contents: Any) -> None:
+    """Leave ``cache_control`` on *maximum* blocks of *contents*, the last ones."""
+    found = [block for content in contents for block in find_breakpoints(content)]
+    for block in found[: max(len(found) - maximum, 0)]:
+        del block["cache_control"]
+
+
+def find_breakpoints(value: Any) -> Iterator[Block]:
+    """Yield the blocks with ``cache_control`` in *value*, also within messages and results."""
     for block in value if isinstance(value, list) else ():
         if isinstance(block, dict):
             if block.get("cache_control"):
                 yield block
-            yield from _find_breakpoints(block.get("content"))
+            yield from find_breakpoints(block.get("content"))
 
 
 def _split(role: str, content: str | list[Any], place: int) -> list[Message]:

@@ -60,4 +60,7 @@ class Compaction(Converted[Item]):
     def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
         plain = [to_plain(item) for item in items]  # answers hold objects of the SDK
         own = {id(one): item for one, item in zip(plain, items, strict=True)}
+        made = list(made)
+        marks = sum(1 for _ in anthropic.find_breakpoints(plain))
+        anthropic.limit_breakpoints(marks, made)  # of messages that the host dropped, the log has those of their time
         return [own.get(id(one), one) for one in super().show_equal(plain, made)]

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Generic, Self, TypeVar
 
-from memory import Store, Synced
-from memory.messages import SYSTEM
+from memory import Store
+from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
 
-from ..compose import Prompt
 from ..formats.native import read_native
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
@@ -126,34 +125,37 @@ class Conversations(ABC, Generic[Item]):
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         groups = _join_silent(self.read(items))
-        synced = session.memory.sync(_list_messages(groups))
+        messages = _list_messages(groups)
         summary_as: SummaryAs = "system" if self.provider else "header"
-        prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
+        with session.turn:  # or another caller's history would come in between
+            synced = session.memory.sync(messages)
+            prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
+            sources = prompt.sources
         texts = [str(one["content"]) for one in takewhile(self._is_system, prompt.messages)]
-        system = "\n\n".join(texts)
-        return Fitted(system, system.removeprefix(given).strip(), self._show(groups, synced, prompt, len(texts)))
+        # For each message, which of the host's it stands for; None: none.
+        places = [synced.find(source.ref) if source.ref else None for source in sources]
+        whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
+        shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
+        return Fitted(system, system.removeprefix(given).strip(), self._show(groups, shown[at:], whole[at:]))
 
     def _is_system(self, message: Message) -> bool:
         return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))
 
-    def _show(self, groups: Sequence[Group[Item]], synced: Synced, prompt: Prompt, at: int) -> list[Item]:
-        """Return *prompt* from message *at* on as the framework has it: whole groups as its own objects, all else as
-        new ones."""
+    def _show(
+        self, groups: Sequence[Group[Item]], messages: Sequence[Message], whole: Sequence[int | None]
+    ) -> list[Item]:
+        """Return *messages* as the framework has them: whole groups as its own objects, all else as new ones. *whole*
+        says which of the groups' messages each one is; None: none."""
         begins = list(accumulate([len(group.messages) for group in groups], initial=0))
         owners = dict(zip(begins, groups, strict=False))
-        # For each message, which of the host's it stands for; None: none.
-        places = [synced.find(source.ref) if source.ref else None for source in prompt.sources]
-        same = [
-            place if source.kind == "original" else None for place, source in zip(places, prompt.sources, strict=True)
-        ]
-        messages = _take_ids(prompt.messages, places, _list_messages(groups))
         shown: list[Item] = []
         made: list[Message] = []
-        while at < len(same):
-            first = same[at]
+        at = 0
+        while at < len(whole):
+            first = whole[at]
             group = owners.get(first) if first is not None else None
             count = len(group.messages) if group is not None else 1
-            if group is None or first is None or same[at : at + count] != [*range(first, first + count)]:
+            if group is None or first is None or whole[at : at + count] != [*range(first, first + count)]:
                 made.append(messages[at])
                 at += 1
                 continue
@@ -179,9 +181,11 @@ class Conversations(ABC, Generic[Item]):
 class Converted(Conversations[Item]):
     """For frameworks whose items are converted all together: what their names and ids mean is in other items."""
 
-    def _show(self, groups: Sequence[Group[Item]], _synced: Synced, prompt: Prompt, at: int) -> list[Item]:
+    def _show(
+        self, groups: Sequence[Group[Item]], messages: Sequence[Message], _whole: Sequence[int | None]
+    ) -> list[Item]:
         items = [item for group in groups for item in group.items]
-        return self.show_equal(items, self.write(prompt.messages[at:]))
+        return self.show_equal(items, self.write(messages))
 
     def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
         """Return *made* with each object that equals one of *items* replaced by that one; both are in order."""
@@ -214,16 +218,22 @@ def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
     return [message for group in groups for message in group.messages]
 
 
-def _take_ids(messages: Sequence[Message], places: Sequence[int | None], given: Sequence[Message]) -> list[Message]:
-    """Return *messages* with the ids that their calls have in what the framework gave: a replay may have new ones.
-    *places* are the indexes in that."""
+def _take_newest(
+    messages: Sequence[Message], places: Sequence[int | None], whole: Sequence[int | None], given: Sequence[Message]
+) -> list[Message]:
+    """Return *messages* of the log as the framework has them now: what is *whole* as it is in *given*; all else with
+    the ids, and with what no chat message says, that it has there. A replay says the same with others."""
     ids: dict[str, str] = {}
-    renamed = []
-    for message, place in zip(messages, places, strict=True):
+    newest = []
+    for message, place, same in zip(messages, places, whole, strict=True):
+        one = message
         if place is not None:
-            ids |= zip(_list_ids(message), _list_ids(given[place]), strict=False)
-        renamed.append(rename_calls(message, ids) if ids else message)
-    return renamed
+            own = given[place]
+            ids |= zip(_list_ids(message), _list_ids(own), strict=False)
+            native = {NATIVE: own[NATIVE]} if NATIVE in own else {}
+            one = own if same is not None else {key: message[key] for key in message if key != NATIVE} | native
+        newest.append(rename_calls(one, ids) if ids and same is None else one)
+    return newest
 
 
 def _list_ids(message: Message) -> list[str]:

@@ -180,3 +180,57 @@ def test_what_is_signed_or_marked_comes_back_as_it_is(budget: int) -> None:
     assert request["system"][0] == {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
     assert (len(request["messages"]) == 9) == (len(request["system"]) == 1) == (budget > 10_000)
     assert request["tools"] == TOOLS
+
+
+def _count_marks(messages: list[Any]) -> int:
+    return json.dumps([_dump(message["content"]) for message in messages]).count("cache_control")
+
+
+@pytest.mark.parametrize("budget", [1_200, 100_000])
+@pytest.mark.parametrize("keeps", [100, 6])
+def test_a_host_that_moves_its_mark_on_sends_no_more_marks_than_it_set(budget: int, keeps: int) -> None:
+    """Anthropic takes four; also where the host keeps its newest messages alone."""
+
+    async def run() -> None:
+        messages: list[Any] = []
+        with Compaction(budget) as compaction:
+            for number in range(12):
+                for block in (block for message in messages for block in message["content"]):
+                    block.pop("cache_control", None)
+                asked = {"type": "text", "text": f"Question {number}. " + "word " * 90}
+                messages.append({"role": "user", "content": [{**asked, "cache_control": {"type": "ephemeral"}}]})
+                del messages[:-keeps]
+                request = await compaction.prepare("s", messages=messages, tools=TOOLS)
+                assert _count_marks(request["messages"]) == 1
+                assert request["messages"][-1] is messages[-1]
+                messages.append({"role": "assistant", "content": [{"type": "text", "text": f"answer {number}"}]})
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("long", ["", "word " * 2_000])
+def test_a_turn_made_again_is_the_newest(long: str) -> None:
+    """The same words, with another thinking and other ids; also where its result is shortened."""
+
+    def make(tag: str) -> list[Any]:
+        thinking = {"type": "thinking", "thinking": f"Plan {tag}.", "signature": tag}
+        call = {"type": "tool_use", "id": tag, "name": "look", "input": {"row": 1}}
+        result = {"type": "tool_result", "tool_use_id": tag, "content": f"row 1 {long}"}
+        return [
+            {"role": "user", "content": "Which row?"},
+            {"role": "assistant", "content": [thinking, call]},
+            {"role": "user", "content": [result]},
+            {"role": "assistant", "content": "That one."},
+            {"role": "user", "content": "Thank you."},
+        ]
+
+    async def run() -> None:
+        with Compaction(1_000) as compaction:
+            await compaction.prepare("s", messages=make("old"))
+            newest = make("new")
+            shown = (await compaction.prepare("s", messages=newest))["messages"]
+        assert shown[1] is newest[1]
+        assert shown[2]["content"][0]["tool_use_id"] == "new"
+        assert (shown == newest) == (not long)
+
+    asyncio.run(run())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +97,27 @@ def test_sessions_are_apart() -> None:
         shown = compaction.fit("b", ask(2)).items
 
     assert say(shown) == say(ask(2))
+
+
+@pytest.fixture
+def _quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_quick_switches")
+def test_callers_of_one_session_read_each_their_own_history() -> None:
+    """Also in parallel: branches of a graph, agents that share a name."""
+    histories = [ask(number) for number in range(6)]
+    with Compaction(8_000) as compaction, ThreadPoolExecutor(6) as threads:
+
+        def talk(history: list[Turn]) -> list[list[Any]]:
+            return [say(compaction.fit("s", history).items) for _ in range(20)]
+
+        for history, shown in zip(histories, threads.map(talk, histories), strict=True):
+            assert shown == [say(history)] * 20
 
 
 def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:

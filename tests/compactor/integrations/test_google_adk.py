@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.runners import Runner
     from google.adk.sessions import InMemorySessionService
-    from google.genai.types import Content, FunctionCall, Part
+    from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 
     from compactor.integrations.google_adk import Compaction
 
@@ -121,3 +121,23 @@ class TestGoogleADK(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=lambda context: context.session.id, **options)
+
+
+def test_a_turn_made_again_is_the_newest() -> None:
+    """The same call, with another thought."""
+
+    def make(tag: str) -> list[Content]:
+        call = Part(function_call=FunctionCall(name="look", args={}), thought_signature=tag.encode())
+        result = Part(function_response=FunctionResponse(name="look", response={"row": 1}))
+        return [
+            Content(role="user", parts=[Part(text="Which row?")]),
+            Content(role="model", parts=[Part(text=f"Plan {tag}.", thought=True), call]),
+            Content(role="user", parts=[result]),
+        ]
+
+    with Compaction(8_000) as compaction:
+        compaction.fit("s", make("old"))
+        newest = make("new")
+        shown = compaction.fit("s", newest).items
+
+    assert all(one is own for one, own in zip(shown, newest, strict=True))

@@ -117,3 +117,20 @@ class TestOpenAIAgents(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=str, **options)
+
+
+def test_a_turn_made_again_is_the_newest() -> None:
+    """The same call, with another reasoning and other ids."""
+
+    def make(tag: str) -> list[Any]:
+        reasoning = {"type": "reasoning", "id": f"rs_{tag}", "summary": [], "encrypted_content": tag}
+        call = {"type": "function_call", "id": f"fc_{tag}", "call_id": tag, "name": "look", "arguments": "{}"}
+        result = {"type": "function_call_output", "call_id": tag, "output": "row 1"}
+        return [{"role": "user", "content": "Which row?"}, reasoning, call, result]
+
+    with Compaction(8_000) as compaction:
+        compaction.fit("s", make("old"))
+        newest = make("new")
+        shown = compaction.fit("s", newest).items
+
+    assert all(one is own for one, own in zip(shown, newest, strict=True))
