@@ -52,8 +52,8 @@ _shared_loop = SharedLoop()
 class HostLoop:
     """The event loop that a host's clients belong to; the compactors of a server share one.
 
-    A client that was used on two loops fails on both. So coroutines stay on this loop until it is closed, even while
-    it does not run, as between two calls of ``run_until_complete``.
+    A client that was used on two loops fails on both. So coroutines run on this loop until it is closed, and not at
+    all while it does not run, as between two calls of ``run_until_complete``.
     """
 
     #: None: the host has none, or this is a forked child, where it does not run.
@@ -109,6 +109,10 @@ class Coroutines:
         # On its own thread a loop would wait for itself for ever; one that was closed runs nothing.
         if loop is None or loop.is_closed() or asyncio._get_running_loop() is loop:
             loop = _shared_loop.get()
+        elif not loop.is_running():
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise LoopPaused(loop)
         future: Future[R] | None = None
         is_late = False
 
@@ -124,19 +128,28 @@ class Coroutines:
             try:
                 future = asyncio.run_coroutine_threadsafe(running, loop)
             except RuntimeError:  # it was closed just now
-                future = asyncio.run_coroutine_threadsafe(running, loop := _shared_loop.get())
+                future = asyncio.run_coroutine_threadsafe(running, _shared_loop.get())
             if is_late:
                 future.cancel()
             return future.result()
         except CancelledError:
             if is_late:
                 within = f"within call_timeout={self.timeout:g} seconds"
-                why = "" if loop.is_running() else ": its event loop does not run"
-                raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled{why}") from None
+                raise CompactionTimeout(f"a coroutine did not end {within}, and was cancelled") from None
             raise Cancelled("a coroutine was cancelled by its host, or its event loop was closed") from None
         finally:
             if cancel is not None:
                 cancel()
+
+
+class LoopPaused(ContextError):
+    """The host's event loop does not run now, and its coroutines run nowhere else."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        super().__init__(
+            "the event loop that the host's coroutines belong to does not run; when it does, the compactor looks again"
+        )
+        self.loop = loop
 
 
 class Cancelled(ContextError):

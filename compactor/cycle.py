@@ -21,7 +21,7 @@ from memory.rounds import cached_property, copy_with
 from memory.visibility import Rounds
 
 from .config import CompactorConfig
-from .coroutines import Coroutines, coroutines_used
+from .coroutines import Coroutines, LoopPaused, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import (
@@ -476,6 +476,9 @@ class StrategyPass:
             raise error
         if isinstance(error, (LeasedElsewhere, LimitReached)):
             self._skip(Skip.LEASED if isinstance(error, LeasedElsewhere) else Skip.LIMITED, run, error.seconds)
+            raise error
+        if isinstance(error, LoopPaused):
+            self._skip(Skip.PAUSED, run)
             raise error
         rejected = error if isinstance(error, SummaryRejected) else None
         from .acceptance.checks import is_too_little

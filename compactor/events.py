@@ -168,6 +168,8 @@ class Skip(StrEnum):
     compactor looks again when it expires, or at the next event."""
     LIMITED = "limited"
     """The shared limits have no room for a call. The compactor queues, and looks again when its turn comes."""
+    PAUSED = "paused"
+    """The host's event loop, on which its coroutines run, does not run. The compactor looks again when it does."""
 
 
 class CompactionEvent(Event):

@@ -23,6 +23,7 @@ from memory.memory import RoundsGetter
 from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 
+from .coroutines import LoopPaused
 from .cost.limits import Limits, Ticket
 from .cycle import Cycle
 from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
@@ -76,7 +77,7 @@ def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> O
     match error:
         case None:
             return Outcome(0, answers=forced)
-        case LeasedElsewhere():  # an event already, and no failure
+        case LeasedElsewhere() | LoopPaused():  # an event already, and no failure
             return Outcome(discards, answers=True)
         case LimitReached():  # likewise; callers go on waiting, as the compactor does in the queue
             return Outcome(discards, looks_again=True)
@@ -465,6 +466,12 @@ class Runner:
             return
         if isinstance(error, LeasedElsewhere):
             self._schedule(min(error.seconds, run.recheck_in or math.inf))
+            return
+        if isinstance(error, LoopPaused):
+            try:
+                error.loop.call_soon_threadsafe(call_weakly(self._look_again))
+            except RuntimeError:  # it was closed just now
+                self._schedule(0)
             return
         if isinstance(error, LimitReached) and self._ticket is not None:
             self._publish_without_model()

@@ -9,7 +9,7 @@ import pytest
 from model_server import ModelServer, ok
 from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, memory_of
 
-from compactor import ContextCompactor, InMemoryStore, Memory, Session, Sessions, SummaryRequest
+from compactor import CompactionFailed, ContextCompactor, InMemoryStore, Memory, Session, Sessions, Skip, SummaryRequest
 
 
 class Asked:
@@ -68,7 +68,8 @@ def test_a_client_is_used_on_the_hosts_loop_alone(*, shares: bool) -> None:
 
 
 def test_a_loop_that_pauses_is_waited_for() -> None:
-    """A host that answers each turn with ``run_until_complete``: its client is not taken to another loop meanwhile."""
+    """A host that answers each turn with ``run_until_complete``: its client is not taken to another loop meanwhile, and
+    that is no failure."""
     asked, loop = Asked(), asyncio.new_event_loop()
     with Sessions(summarizer=asked, config=CONFIG, roles=ROLE) as sessions:
 
@@ -78,6 +79,11 @@ def test_a_loop_that_pauses_is_waited_for() -> None:
 
         session = loop.run_until_complete(begin())
         talk(session)
+        assert session.compactor.wait_idle(SOON)
+        status = session.compactor.status()
+        assert (status.skip_reason, status.failures, end_of(session.compactor)) == (Skip.PAUSED, 0, 0)
+        with pytest.raises(CompactionFailed, match="event loop"):
+            session.compactor.compact_now(SOON)
         assert loop.run_until_complete(until_idle(session)) == 6
         assert asked.loops == [id(loop)]
         loop.close()
