@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Generic, Self, TypeVar
 
-from memory import Store
+from memory import Memory, Recall, Store
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
 
@@ -111,17 +111,34 @@ class Conversations(ABC, Generic[Item]):
         """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call."""
         if messages := self._read_answer(answer):
             with self.sessions().open(session_id) as session:
-                session.memory.extend(messages)
+                _extend(session, messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
         if messages := self._read_answer(answer):
             async with self.sessions().open(session_id) as session:
-                await session.memory.to_thread(session.memory.extend, messages)
+                await session.memory.to_thread(_extend, session, messages)
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = _list_messages(self.read(answer))
         return messages if all(one["role"] == "assistant" and "tool_calls" not in one for one in messages) else []
+
+    def describe_tools(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield the name, the description and the parameters' schema of each tool of ``Recall``."""
+        for tool in Recall(Memory()).tools():
+            told: Any = tool["function"]
+            yield told["name"], told["description"], told["parameters"]
+
+    def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``."""
+        with self.sessions().open(session_id) as session:
+            return Recall(session.memory, session.compactor.role).call(name, arguments)
+
+    async def acall_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """``call_tool``, without holding up the event loop."""
+        async with self.sessions().open(session_id) as session:
+            recall = Recall(session.memory, session.compactor.role)
+            return await session.memory.to_thread(recall.call, name, arguments)
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         groups = _join_silent(self.read(items))
@@ -200,6 +217,11 @@ class Converted(Conversations[Item]):
 
 def _name_model(model: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**options, "model": model} if isinstance(model, str) else options
+
+
+def _extend(session: Session, messages: Sequence[Message]) -> None:
+    with session.turn:  # or it would stand in the prompt of another caller
+        session.memory.extend(messages)
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:

@@ -9,7 +9,8 @@ from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
-from google.genai.types import Content
+from google.adk.tools.base_tool import BaseTool
+from google.genai.types import Content, FunctionDeclaration
 
 from ..formats import gemini
 from ..formats.parts import make_tool, read_text
@@ -43,6 +44,10 @@ class Compaction(Converted[Content], BasePlugin):
         if llm_response.content and not llm_response.partial:
             await self.akeep(self._name(callback_context), [llm_response.content])
 
+    def tools(self) -> list[BaseTool]:
+        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        return [_Tool(self, *told) for told in self.describe_tools()]
+
     # The runner's way to close a plugin; ``with`` and ``aclose`` are those of all adapters.
     async def close(self) -> None:  # type: ignore[override]
         await self.aclose()
@@ -57,3 +62,15 @@ class Compaction(Converted[Content], BasePlugin):
         session = context.session
         own = "/".join((session.app_name, session.user_id, session.id, context.agent_name))
         return self.name_session(context, own)
+
+
+class _Tool(BaseTool):
+    def __init__(self, compaction: Compaction, name: str, description: str, schema: dict[str, Any]) -> None:
+        super().__init__(name=name, description=description)
+        self._compaction, self._schema = compaction, schema
+
+    def _get_declaration(self) -> FunctionDeclaration:
+        return FunctionDeclaration(name=self.name, description=self.description, parameters_json_schema=self._schema)
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: CallbackContext) -> str:
+        return await self._compaction.acall_tool(self._compaction._name(tool_context), self.name, args)

@@ -6,15 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-    convert_to_messages,
-    convert_to_openai_messages,
-)
+from langchain.tools import ToolRuntime
+from langchain_core import messages as lc
+from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ..formats.parts import make_answer
@@ -23,16 +17,17 @@ from .base import Conversations, Fitted, Group, Message
 __all__ = ["Compaction"]
 
 
-class Compaction(AgentMiddleware, Conversations[BaseMessage]):
+class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
     """Middleware for ``create_agent``: ``middleware=[Compaction(budget=100_000)]``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the runtime; by default the thread's id
-    names the session, which only a checkpointer tells.
+    names the session, which only a checkpointer tells. *recall* gives the agent the tools of ``Recall``.
     """
 
-    def __init__(self, budget: int, **options: Any) -> None:
+    def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
         AgentMiddleware.__init__(self)
         Conversations.__init__(self, budget, **options)
+        self.tools = [self._make_tool(*told) for told in self.describe_tools()] if recall else []
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
         session_id, options = self._read_request(request)
@@ -48,35 +43,44 @@ class Compaction(AgentMiddleware, Conversations[BaseMessage]):
         await self.akeep(session_id, response.result)
         return response
 
-    def read(self, items: Sequence[BaseMessage]) -> Iterable[Group[BaseMessage]]:
+    def read(self, items: Sequence[lc.BaseMessage]) -> Iterable[Group[lc.BaseMessage]]:
         return [Group([item], [_read(item)]) for item in items]
 
-    def write(self, messages: Sequence[Message]) -> Iterable[BaseMessage]:
-        return list(convert_to_messages([dict(message) for message in messages]))
+    def write(self, messages: Sequence[Message]) -> Iterable[lc.BaseMessage]:
+        return list(lc.convert_to_messages([dict(message) for message in messages]))
+
+    def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> BaseTool:
+        def call(runtime: ToolRuntime, **arguments: Any) -> str:
+            return self.call_tool(self._name(runtime), name, arguments)
+
+        async def acall(runtime: ToolRuntime, **arguments: Any) -> str:
+            return await self.acall_tool(self._name(runtime), name, arguments)
+
+        return StructuredTool(name=name, description=description, args_schema=schema, func=call, coroutine=acall)
+
+    def _name(self, runtime: Any) -> str:
+        info = getattr(runtime, "execution_info", None)
+        return self.name_session(runtime, getattr(info, "thread_id", None))
 
     def _read_request(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
-        info = getattr(request.runtime, "execution_info", None)
         system = request.system_message.text if request.system_message is not None else ""
         tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
         options = {"model": request.model, "system": system, "tools": tools}
-        return self.name_session(request.runtime, getattr(info, "thread_id", None)), options
+        return self._name(request.runtime), options
 
 
-def _read(item: BaseMessage) -> Message:
-    if type(item.content) is str and not item.name and not item.additional_kwargs.get("refusal"):
-        match item:  # most; what is below takes ten times as long
-            case HumanMessage():
-                return {"role": "user", "content": item.content}
-            case AIMessage():
-                return make_answer(
-                    item.content, [(one["id"] or "", one["name"], one["args"]) for one in item.tool_calls]
-                )
-            case ToolMessage():
-                return {"role": "tool", "tool_call_id": item.tool_call_id, "content": item.content}
-    converted: Message = convert_to_openai_messages(item)  # type: ignore[assignment]
+def _read(item: lc.BaseMessage) -> Message:
+    is_text = type(item.content) is str and not item.name and not item.additional_kwargs.get("refusal")
+    if is_text and isinstance(item, lc.HumanMessage):  # most; what is below takes ten times as long
+        return {"role": "user", "content": item.content}
+    if is_text and isinstance(item, lc.AIMessage):
+        return make_answer(item.content, [(one["id"] or "", one["name"], one["args"]) for one in item.tool_calls])
+    if is_text and isinstance(item, lc.ToolMessage):
+        return {"role": "tool", "tool_call_id": item.tool_call_id, "content": item.content}
+    converted: Message = lc.convert_to_openai_messages(item)  # type: ignore[assignment]
     return converted
 
 
-def _override(request: ModelRequest, fitted: Fitted[BaseMessage]) -> ModelRequest:
-    message = SystemMessage(content=fitted.system) if fitted.added else request.system_message
+def _override(request: ModelRequest, fitted: Fitted[lc.BaseMessage]) -> ModelRequest:
+    message = lc.SystemMessage(content=fitted.system) if fitted.added else request.system_message
     return request.override(messages=fitted.items, system_message=message)  # type: ignore[arg-type]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from agents import Agent, ModelResponse, RunContextWrapper, RunHooks
+from agents import Agent, FunctionTool, ModelResponse, RunContextWrapper, RunHooks, Tool
 from agents.run import CallModelData, ModelInputData
 
 from ..formats import responses
@@ -35,6 +36,13 @@ class Compaction(Converted[Item], RunHooks[Any]):
 
     async def on_llm_end(self, context: RunContextWrapper[Any], _agent: Agent[Any], response: ModelResponse) -> None:
         await self.akeep(self.name_session(context.context, None), response.output)
+
+    def tools(self) -> list[Tool]:
+        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        return [FunctionTool(*told, partial(self._call, told[0])) for told in self.describe_tools()]
+
+    async def _call(self, name: str, context: RunContextWrapper[Any], arguments: str) -> str:
+        return await self.acall_tool(self.name_session(context.context, None), name, arguments)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, responses.to_chat(items))]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-from pydantic_ai import RunContext
+from pydantic_ai import FunctionToolset, RunContext, Tool
 from pydantic_ai import messages as ai
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import ModelRequestContext
@@ -22,8 +23,19 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
     """Capability of an agent: ``Agent(model, capabilities=[Compaction(budget=100_000)])``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; by default the
-    ``conversation_id``, which messages keep, names the session.
+    ``conversation_id``, which messages keep, names the session. *recall* gives the agent the tools of ``Recall``.
     """
+
+    def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
+        super().__init__(budget, **options)
+        self._recall = recall
+
+    def get_toolset(self) -> FunctionToolset[Any] | None:
+        made = [Tool.from_schema(partial(self._call, told[0]), *told, takes_ctx=True) for told in self.describe_tools()]
+        return FunctionToolset(made) if self._recall else None
+
+    async def _call(self, name: str, ctx: RunContext[Any], **arguments: Any) -> str:
+        return await self.acall_tool(self.name_session(ctx, ctx.conversation_id), name, arguments)
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
         given, parameters = request_context.messages, request_context.model_request_parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compactor import RECALL_TOOLS, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
 
 
@@ -169,3 +171,32 @@ def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
 )
 def test_a_session_has_the_name_that_is_given_else_the_frameworks_own(session_id: Any, own: Any, name: str) -> None:
     assert Compaction(8_000, session_id=session_id).name_session("context", own) == name
+
+
+def test_tools_answer_from_the_session_of_the_call() -> None:
+    with Compaction(8_000) as compaction:
+        compaction.fit("a", ask(1))
+        compaction.fit("b", ask(2))
+
+        assert "row 2" in compaction.call_tool("b", "read_rounds", {"start": 1})
+        assert "row 1" not in compaction.call_tool("b", "read_rounds", '{"start": 1}')
+        assert compaction.call_tool("b", "unknown", {}).startswith("Error:")
+        assert [name for name, _, _ in compaction.describe_tools()] == list(RECALL_TOOLS)
+
+
+def test_an_async_summarizer_runs_on_the_event_loop_of_the_host() -> None:
+    """Its client may be used there alone."""
+    loops: list[object] = []
+
+    async def summarize(request: SummaryRequest) -> str:
+        loops.append(asyncio.get_running_loop())
+        return "; ".join(round_.user_query for round_ in request.rounds)
+
+    async def run() -> None:
+        with Compaction(1_500, summarizer=summarize) as compaction:
+            await compaction.afit("s", [turn for number in range(40) for turn in ask(number)])
+            with compaction.sessions().open("s") as session:
+                await asyncio.to_thread(session.compactor.wait_idle, 30)
+        assert set(loops) == {asyncio.get_running_loop()}
+
+    asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -141,3 +142,40 @@ def test_a_turn_made_again_is_the_newest() -> None:
         shown = compaction.fit("s", newest).items
 
     assert all(one is own for one, own in zip(shown, newest, strict=True))
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    seen: list[list[Content]] = []
+
+    class Asking(BaseLlm):
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> AsyncIterator[LlmResponse]:
+            seen.append(list(llm_request.contents))
+            last = (llm_request.contents[-1].parts or [])[-1]
+            part = Part(text="I see.")
+            if last.function_response:
+                part = Part(text=str(last.function_response.response))
+            elif "The code?" in str(last.text):
+                part = Part(function_call=FunctionCall(name="read_rounds", args={"start": 1}))
+            yield LlmResponse(content=Content(role="model", parts=[part]))
+
+    async def run() -> str:
+        compaction = Compaction(budget=2_500)
+        agent = LlmAgent(name="helper", model=Asking(model="asking"), tools=compaction.tools())
+        sessions = InMemorySessionService()
+        app = App(name="app", root_agent=agent, plugins=[compaction])
+        runner = Runner(app=app, session_service=sessions, auto_create_session=True)
+        said = ""
+        for text in ("The code is 4711.", *(f"{number} " + "word " * 200 for number in range(15)), "The code?"):
+            message = Content(role="user", parts=[Part(text=text)])
+            async for event in runner.run_async(user_id="u", session_id="s", new_message=message):
+                parts = event.content.parts if event.content else None
+                said = str(parts[0].text) if parts else said
+        await runner.close()
+        return said
+
+    said = asyncio.run(run())
+
+    assert "4711" not in str(seen[-2])
+    assert "4711" in said

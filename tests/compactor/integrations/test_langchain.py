@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -14,7 +15,15 @@ pytest.importorskip("langchain", reason="the extra `langchain` is not installed"
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_openai_messages,
+)
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -127,3 +136,57 @@ class TestLangChain(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)
+
+
+class Asking(BaseChatModel):
+    """Calls the tool that reads round 1, then repeats what it got."""
+
+    seen: Any
+
+    @property
+    def _llm_type(self) -> str:
+        return "asking"
+
+    def bind_tools(self, tools: Any, **_options: Any) -> Any:
+        assert {"context_reload", "read_rounds", "search_history"} <= {one.name for one in tools}
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_args: Any, **_options: Any) -> ChatResult:
+        self.seen.append(messages)
+        call = {"name": "read_rounds", "args": {"start": 1, "end": None, "offset": None, "limit": None}, "id": "c1"}
+        message = AIMessage(content="", tool_calls=[call])
+        if isinstance(messages[-1], ToolMessage):
+            message = AIMessage(content=messages[-1].content)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows(is_async: bool) -> None:
+    seen: list[list[BaseMessage]] = []
+    given = [("user" if at % 2 == 0 else "assistant", f"{at} " + "word " * 100) for at in range(40)]
+    asked: Any = {"messages": [("user", "The code is 4711."), ("assistant", "I see."), *given, ("user", "The code?")]}
+    with Compaction(2_500, recall=True) as compaction:
+        agent = create_agent(Asking(seen=seen), middleware=[compaction], checkpointer=InMemorySaver())
+        done = asyncio.run(agent.ainvoke(asked, _config("s"))) if is_async else agent.invoke(asked, _config("s"))
+
+    assert "4711" not in str(seen[0])
+    assert "4711" in done["messages"][-1].content
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("What is it?"),
+        HumanMessage("What is it?", name="Ann"),
+        HumanMessage([{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": "https://a.b/c"}}]),
+        SystemMessage("Be brief."),
+        AIMessage("No.", additional_kwargs={"refusal": "No."}),
+        AIMessage("", tool_calls=[{"name": "look", "args": {"straße": 1}, "id": "c1"}]),
+        ToolMessage("row", tool_call_id="c1"),
+    ],
+)
+def test_messages_are_read_as_langchain_converts_them(message: BaseMessage) -> None:
+    with Compaction(1_000) as compaction:
+        (group,) = compaction.read([message])
+
+    assert group.messages == [convert_to_openai_messages(message)]

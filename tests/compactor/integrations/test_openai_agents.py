@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,10 @@ class Scripted(Model):
         results = sum(item.get("type") == "function_call_output" for item in shown[at:])
         reply = contract.answer(shown[at]["content"], results)
         calls = [
-            ResponseFunctionToolCall(
-                call_id=f"c{len(self.seen)}-{place}", name=name, arguments=f'{{"row":{row}}}', type="function_call"
-            )
+            _make_call(f"c{len(self.seen)}-{place}", name, f'{{"row":{row}}}')
             for place, (name, row) in enumerate(reply.calls)
         ]
-        text = ResponseOutputText(text=reply.text, annotations=[], type="output_text")
-        said = ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
-        return ModelResponse(output=[*(calls or [said])], usage=Usage(), response_id=None)
+        return ModelResponse(output=[*(calls or [_make_text(reply.text)])], usage=Usage(), response_id=None)
 
     async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
         done = await self.get_response(*args, **options)
@@ -51,6 +48,15 @@ class Scripted(Model):
             id="r", created_at=0, model="scripted", object="response", output=done.output, tools=[], usage=None
         )
         yield ResponseCompletedEvent.model_construct(type="response.completed", response=response, sequence_number=0)
+
+
+def _make_call(call_id: str, name: str, arguments: str) -> ResponseFunctionToolCall:
+    return ResponseFunctionToolCall(call_id=call_id, name=name, arguments=arguments, type="function_call")
+
+
+def _make_text(said: str) -> ResponseOutputMessage:
+    text = ResponseOutputText(text=said, annotations=[], type="output_text")
+    return ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
 
 
 class Host:
@@ -134,3 +140,30 @@ def test_a_turn_made_again_is_the_newest() -> None:
         shown = compaction.fit("s", newest).items
 
     assert all(one is own for one, own in zip(shown, newest, strict=True))
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    seen: list[list[Any]] = []
+
+    class Asking(Model):
+        async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
+            given: Any = options.get("input", args[1] if args else None)
+            seen.append(given)
+            result = given[-1].get("output")
+            said = _make_text(result) if result else _make_call("c1", "read_rounds", '{"start": 1}')
+            return ModelResponse(output=[said], usage=Usage(), response_id=None)
+
+        def stream_response(self, *_args: Any, **_options: Any) -> Any:
+            raise AssertionError("nothing is streamed")
+
+    asked: list[Any] = []
+    for text in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30))):
+        asked += [{"role": "user", "content": text}, {"role": "assistant", "content": "I see."}]
+    asked.append({"role": "user", "content": "The code?"})
+    with Compaction(2_500) as compaction:
+        agent = Agent(name="helper", model=Asking(), tools=compaction.tools())
+        config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
+        done = asyncio.run(Runner.run(agent, asked, run_config=config))
+
+    assert "4711" not in str(seen[0])
+    assert "4711" in str(done.final_output)

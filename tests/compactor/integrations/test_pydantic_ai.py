@@ -154,3 +154,24 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
 
     assert shown[0] is asked
     assert [part["type"] for part in parts] == ["text", "image_url", "file"]
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    seen: list[list[ModelMessage]] = []
+
+    def reply(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        assert {"context_reload", "read_rounds", "search_history"} <= {one.name for one in info.function_tools}
+        seen.append(messages)
+        result = messages[-1].parts[-1]
+        if isinstance(result, ToolReturnPart):
+            return ModelResponse(parts=[TextPart(str(result.content))])
+        return ModelResponse(parts=[ToolCallPart("read_rounds", {"start": 1})])
+
+    history: list[ModelMessage] = []
+    for text in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30))):
+        history += [ModelRequest(parts=[UserPromptPart(text)]), ModelResponse(parts=[TextPart("I see.")])]
+    with Compaction(2_500, recall=True) as compaction:
+        done = Agent(FunctionModel(reply), capabilities=[compaction]).run_sync("The code?", message_history=history)
+
+    assert "4711" not in str(seen[0])
+    assert "4711" in done.output
