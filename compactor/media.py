@@ -100,25 +100,36 @@ def _make_patches(factor: float, auto: tuple[int, int], **details: tuple[int, in
     return MediaRule(picture, _PAGE_TEXT + math.ceil(min(auto[0], 2_500) * factor))
 
 
-#: Unknown models count as GPT-4o.
+# Looked up in November 2026:
+# OpenAI: developers.openai.com/api/docs/guides/images-vision, Calculating costs.
+# Anthropic: platform.claude.com/docs/en/build-with-claude/vision and pdf-support.
+# Google: ai.google.dev/gemini-api/docs/media-resolution, tokens, document-processing.
+#: Unknown models count as GPT-4o, and so does GPT-5 until 5.1, which OpenAI gives fewer: 70 and 140.
 DEFAULT_RULE = _make_tiles(85, 170)
 _SMALL, _MEDIUM, _LARGE = (1_536, 2_048), (2_500, 2_048), (10_000, 6_000)
 #: By the beginning of a model's name; the longest that fits counts.
 _RULES = {
+    # OpenAI, by tiles.
     "gpt-4o-mini": _make_tiles(2_833, 5_667),
     "o1": _make_tiles(75, 150),
     "o3": _make_tiles(75, 150),
     "computer-use": _make_tiles(65, 129),
+    # OpenAI, by patches with the model's factor.
     "o4-mini": _make_patches(1.72, _SMALL),
     **dict.fromkeys(("gpt-4.1-mini", "gpt-5-mini", "gpt-5.4-mini"), _make_patches(1.62, _SMALL)),
     **dict.fromkeys(("gpt-4.1-nano", "gpt-5-nano", "gpt-5.4-nano"), _make_patches(2.46, _SMALL)),
-    **dict.fromkeys(("gpt-5.1-codex", "gpt-5.2", "gpt-5.3"), _make_patches(1, _SMALL)),
+    "gpt-5.1-codex": _make_patches(1, _SMALL),
+    # The page has no factor here. Users are billed 1.2 (community.openai.com/t/1372291).
+    **dict.fromkeys(("gpt-5.2", "gpt-5.3"), _make_patches(1.2, _SMALL)),
     "gpt-5.4": _make_patches(1, _MEDIUM, original=_LARGE),
     "gpt-5.5": _make_patches(1, _LARGE),
+    # From 5.7 on not documented: as 5.6 and 6.
     **dict.fromkeys(("gpt-5.6", "gpt-5.7", "gpt-5.8", "gpt-6"), _make_patches(1.2, (30_000, 65_535))),
+    # Google: 3 and later by default; a part's own resolution may take up to 2,240. Not documented for 4: as 3.
     "gemini": MediaRule(partial(_count_as_one, 1_120), 560),
     **dict.fromkeys(("gemini-1", "gemini-2"), MediaRule(_count_crops, 258)),
 }
+# Anthropic: until 4.6, and from 4.7 on.
 _CLAUDE = MediaRule(partial(_count_visual, 1_568, 1_568), _PAGE_TEXT + 1_568)
 _CLAUDE_LARGE = MediaRule(partial(_count_visual, 2_576, 4_784), _PAGE_TEXT + 1_568)
 
@@ -153,13 +164,20 @@ def count_media(part: Mapping[str, Any], rule: MediaRule) -> int | None:
         return math.ceil(_count_seconds(inner.get("data")) * rule.sound)
     if kind in ("file", "input_file") or (kind == "document" and source.get("type") in ("base64", "url", "file")):
         file = inner or part
-        media_type, data = split_data_url(file.get("file_data")) or ("", "")
-        if media_type.startswith("video/"):
-            return math.ceil(len(data) * 3 / 4 / _FILM_BYTES) * rule.film
-        if media_type.startswith("audio/"):
-            return math.ceil(_count_seconds(data) * rule.sound)
-        return _count_pages(data or source.get("data")) * rule.page
+        found: tuple[str, object] = split_data_url(file.get("file_data")) or ("", source.get("data"))
+        return count_file(*found, rule)
     return None
+
+
+def count_file(media_type: str, data: object, rule: MediaRule) -> int:
+    """Return the tokens of a file of that *media_type* with *data* in base64; one of an unknown type is a document."""
+    if media_type.startswith("image/"):
+        return rule.count_picture(read_size(data), "auto")
+    if media_type.startswith("audio/"):
+        return math.ceil(_count_seconds(data) * rule.sound)
+    if media_type.startswith("video/") and isinstance(data, str):
+        return math.ceil(len(data) * 3 / 4 / _FILM_BYTES) * rule.film
+    return _count_pages(data) * rule.page
 
 
 def split_data_url(url: object) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from memory.messages import NATIVE
 from memory.patterns import compile_later
 from memory.references import floor_boundary
 
-from .media import DEFAULT_RULE, MediaRule, count_media, find_rule
+from .media import DEFAULT_RULE, MediaRule, count_file, count_media, find_rule, split_data_url
 
 if TYPE_CHECKING:
     from splintr import Tokenizer
@@ -46,6 +46,8 @@ MESSAGE_TOKENS = 4
 PROMPT_TOKENS = 3
 #: Keys of encrypted text. Its base64 has four characters for three bytes, and a token is about four bytes.
 _OPAQUE = frozenset(("signature", "data", "encrypted_content", "thought_signature", "thoughtSignature"))
+#: Keys beside the base64 of a file.
+_MEDIA_TYPES = ("media_type", "mime_type", "mimeType")
 #: Maximum characters in a row without white space, or of white space alone, that are counted exactly: in 1 to 40 ms.
 MAX_EXACT_RUN = 100_000
 _RUN = compile_later(r"\s+(?!\S)|\s?\S+[\r\n]*")
@@ -110,6 +112,7 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
             blocks = value.get("blocks")
             kept = [one for one in blocks if isinstance(one, Mapping)] if isinstance(blocks, list) else ()
             tokens += sum([_count_kept(one["as_is"], count) for one in kept if "as_is" in one])
+            tokens += _count_kept(value.get("result"), count)
             if "payload" in value:  # one of the two is sent
                 tokens = max(tokens, count_payload({"data": value["payload"], **value}, count))
         else:
@@ -128,17 +131,24 @@ def count_payload(payload: Mapping[str, Any], count: TokenCounter) -> int:
 
 
 def _count_kept(value: object, count: TokenCounter, key: str = "", *, is_counted: bool = False) -> int:
-    """Return the tokens of a block that only its provider can read, such as thinking; *is_counted*: less those of its
-    encrypted texts."""
+    """Return the tokens of a block that only its provider can read, such as thinking, files in it by their rules;
+    *is_counted*: less those of its encrypted texts."""
+    rule = getattr(count, "media", DEFAULT_RULE)
     if isinstance(value, str):
         if key in _OPAQUE:
             return 0 if is_counted else len(value) * 3 // 16
-        return count(value)
+        file = split_data_url(value)
+        return count(value) if file is None else count_file(*file, rule)
     if isinstance(value, Mapping):
+        media_type = next((value[one] for one in _MEDIA_TYPES if isinstance(value.get(one), str)), "")
+        if media_type and isinstance(value.get("data"), str):
+            return count_file(media_type, value["data"], rule)
+        if value.get("type") == "image_generation_call":
+            return count_file("image/", value.get("result"), rule)
         return sum([_count_kept(one, count, name, is_counted=is_counted) for name, one in value.items()])
     if isinstance(value, (list, tuple)):
         return sum([_count_kept(one, count, key, is_counted=is_counted) for one in value])
-    return 1
+    return int(value is not None)
 
 
 def _count_part(part: object, count: TokenCounter) -> int:

@@ -214,7 +214,11 @@ FOREIGN = {
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
     "evaluate": {"dry", "fail", "spend", "user_id"},
-    "formats": {"is_error", "response"},
+    "formats": {
+        *("is_error", "response", "citations", "custom_tool_call", "_output", "computer_call", "local_shell_call"),
+        *("shell_call", "apply_patch_call", "item_reference", "executable_code", "code_execution_result"),
+        *("container_upload", "server_tool_use", "thought"),
+    },
     "frameworks": {
         "SummarizationMiddleware",
         "OpenAIResponsesCompactionSession",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Memory, compose
+from compactor import Memory, compose, formats
 from compactor.tokens import MESSAGE_TOKENS, count_message, count_tokens, counter_for
 
 
@@ -161,3 +162,46 @@ def test_a_prompt_counts_by_its_model() -> None:
     memory.append({"role": "user", "content": [{"type": "text", "text": "What is this?"}, picture(png(1_920, 1_080))]})
     tokens = [compose(memory, budget=50_000, model=model).tokens for model in ("claude-sonnet-4-5", "claude-opus-4-7")]
     assert tokens[1] - tokens[0] == 2_691 - 1_568
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [
+        ("responses", [{"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "PICTURE"}]),
+        (
+            "responses",
+            [
+                {
+                    "type": "code_interpreter_call",
+                    "id": "ci_1",
+                    "outputs": [{"type": "image", "url": "data:image/png;base64,PICTURE"}],
+                }
+            ],
+        ),
+        (
+            "gemini",
+            [
+                {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+                {
+                    "role": "user",
+                    "parts": [
+                        {
+                            "functionResponse": {
+                                "name": "look",
+                                "response": {"result": "See."},
+                                "parts": [{"inlineData": {"mimeType": "image/png", "data": "PICTURE"}}],
+                            }
+                        }
+                    ],
+                },
+            ],
+        ),
+    ],
+    ids=["generated", "plotted", "returned"],
+)
+def test_a_picture_in_a_providers_own_item_counts_as_a_picture(name: str, items: list[Any]) -> None:
+    """Not as the text of its base64, and not as nothing."""
+    data = base64.b64encode(png(700, 1_400) + bytes(300_000)).decode()
+    messages = formats.to_chat(json.loads(json.dumps(items).replace("PICTURE", data)), name)
+    tokens = sum(count_message(message, counter_for("claude-opus-4-7")) for message in messages)
+    assert 25 * 50 < tokens < 25 * 50 + 60
