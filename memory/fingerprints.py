@@ -178,7 +178,7 @@ def _read_call(asked: Mapping[str, Any]) -> list[Any]:
     """Return the name and the arguments of a call, parsed if they are JSON: a framework may write them anew."""
     name, arguments = chat.read_call(asked)
     if isinstance(arguments, str):
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError):  # or, with half a character, none that can be encoded
             arguments = from_json(arguments or "{}")
     return [name, arguments]
 

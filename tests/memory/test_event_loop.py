@@ -203,6 +203,29 @@ def test_a_history_is_synced_off_the_loop_and_in_order() -> None:
     asyncio.run(serve())
 
 
+def test_a_cancelled_sync_writes_all_of_its_history_or_none_and_the_next_goes_on() -> None:
+    """A request that its user broke off: the history of the next one is in the log once."""
+
+    async def serve() -> None:
+        store = Remote()
+        memory = Memory(store=store)
+        history = [said(number) for number in range(5)]
+        begun = asyncio.create_task(memory.async_sync(history[:3]))
+        await asyncio.to_thread(store.begun.acquire)
+        waiting = asyncio.create_task(memory.async_sync(history[:4]))
+        await asyncio.sleep(0)
+        begun.cancel()
+        waiting.cancel()
+        store.go_on.set()
+        for one in (begun, waiting):
+            with suppress(asyncio.CancelledError):
+                await one
+        synced = await memory.async_sync(history)
+        assert (synced.kept + synced.appended, contents(memory)) == (5, list("01234"))
+
+    asyncio.run(serve())
+
+
 @needs_fork
 def test_a_forked_child_appends_in_its_own_loop() -> None:
     """The parent's threads are not there; the child starts its own, and owes nothing to the parent's queue."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from compactor import HistoryDiverged, InMemoryStore, Memory, MessageError, Synced, UnknownReference, open_store
+from memory import Entry, StoreBusy, StoreUnreachable
 
 Message = dict[str, Any]
 
@@ -46,6 +48,9 @@ HISTORY: list[Message] = [
     says("17 is on its way, 18 is there."),
     user("Thank you."),
 ]
+
+
+TURNS = [one for n in range(9) for one in (user(f"q{n}"), says(f"a{n}"))]
 
 
 def test_the_first_call_writes_the_history_and_the_next_ones_what_is_new() -> None:
@@ -331,15 +336,139 @@ def test_results_with_odd_ids_are_stored_once(odd: Any) -> None:
     assert memory.sync([user("q"), dict(call), dict(result)]).appended == 0
 
 
+DEEP = "[" * 500 + "]" * 500
+ODD: dict[str, list[Message]] = {
+    "half characters": [user("\ud800"), calls(("a", "look\udfff", '{"a": "\ud800"}')), result("a", "\udfff")],
+    "huge, infinite and deep": [
+        user("q") | {"n": 10**400},
+        calls(("a", "f", f'{{"n": {"9" * 5000}, "x": NaN}}'), ("b", "f", DEEP), ("c", "f", "[1E400, 1.0]")),
+        *(result(one, DEEP) for one in "abc"),
+    ],
+    "a repeated id": [
+        user("q"),
+        calls(("a", "f", "{}"), ("a", "g", "{}")),
+        result("a", "1"),
+        result("a", "2"),
+        says("r"),
+    ],
+    "a repeated id later": [user("q"), *[calls(("a", "f", "{}")), result("a", "dry")] * 2, says("r")],
+    "a result first": [result("a", "dry"), says("r"), user("q"), result("b", "wet"), result("a", "dry")],
+    "a result behind the user's word": [
+        user("q"),
+        calls(("a", "f", "{}")),
+        user("Well?"),
+        result("a", "dry"),
+        says("r"),
+    ],
+    "nothing said": [
+        user(""),
+        says(""),
+        user(""),
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": []},
+    ],
+    "a mark of erased words": [user("[Redacted]"), says("[Redacted]"), user("q")],
+    "a megabyte": [user("q" * 1_000_000), says("a" * 1_000_000)],
+}
+
+
+@pytest.mark.parametrize("history", ODD.values(), ids=ODD)
+def test_an_odd_history_is_written_once(history: list[Message], url: str) -> None:
+    """Frameworks and models give what they like; it is known again, also by another process."""
+    with closing(open_store(url)) as store:
+        memory = Memory("s", store=store)
+        assert memory.sync(history).appended == len(history)
+        for one in (memory, Memory("s", store=store)):
+            assert one.sync(copy.deepcopy(history), on_divergence="raise") == Synced(0, len(history))
+        assert Memory("s", store=store).sync([*history, user("next")]) == Synced(1, len(history))
+
+
+class Failing(InMemoryStore):
+    """Refuses one append, or stores it and loses its reply."""
+
+    countdown, is_reply_lost = 0, False
+
+    def append(self, session_id: str, entries: Sequence[Entry], after: int) -> int:
+        self.countdown -= 1
+        if self.countdown == 0 and not self.is_reply_lost:
+            raise StoreBusy("somebody else writes")
+        last = super().append(session_id, entries, after)
+        if self.countdown == 0:
+            raise StoreUnreachable("the server does not answer")
+        return last
+
+
+@pytest.mark.parametrize("is_reply_lost", [False, True])
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_store_that_fails_between_rewinding_and_appending_loses_nothing(fails_at: int, is_reply_lost: bool) -> None:
+    """The next call goes on where this one was stopped, and writes no message twice."""
+    store = Failing()
+    memory = Memory("s", store=store)
+    memory.sync(TURNS)
+    store.countdown, store.is_reply_lost = fails_at, is_reply_lost
+    edited = [*TURNS[:7], user("no"), says("Why?")]
+    with nullcontext() if is_reply_lost else pytest.raises(StoreBusy):
+        memory.sync(edited)
+    assert memory.messages() in (TURNS, TURNS[:7], edited)
+    memory.sync(edited)
+    assert memory.messages() == Memory("s", store=store).messages() == edited
+
+
+def test_what_another_process_appends_is_undone_or_refused() -> None:
+    """The host's history does not have it; who wants to know is told before anything is hidden."""
+    store = InMemoryStore()
+    memory = Memory("s", store=store)
+    memory.sync(TURNS[:4])
+    Memory("s", store=store).append(user("from elsewhere"))
+    memory.refresh()
+    with pytest.raises(HistoryDiverged):
+        memory.sync(TURNS[:5], on_divergence="raise")
+    assert memory.sync(TURNS[:5]) == Synced(1, 4, undone=1)
+    assert memory.messages() == TURNS[:5]
+
+
+def test_threads_that_sync_one_session_write_each_message_once() -> None:
+    """Requests for one user that come at the same time, each with the same history."""
+    memory, faults = Memory(), list[BaseException]()
+    barrier = threading.Barrier(20, timeout=60)
+
+    def work() -> None:
+        try:
+            barrier.wait()
+            for end in range(1, len(TURNS) + 1):
+                memory.sync(copy.deepcopy(TURNS[:end]))
+            memory.sync(copy.deepcopy(TURNS))
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    memory.sync(TURNS)
+    assert memory.messages() == TURNS
+
+
+def test_a_list_with_a_gap_is_known_though_words_were_erased_in_it() -> None:
+    """Nothing is undone, and the erased words are not written again."""
+    memory = Memory()
+    memory.sync(TURNS)
+    memory.redact("r5.p1")
+    for front in ([], TURNS[:1], [user("a summary")]):
+        for begin in range(6, 14, 2):
+            for one in (memory, Memory(memory.session_id, store=memory._store)):
+                synced = one.sync(copy.deepcopy([*front, *TURNS[begin:]]), on_divergence="raise")
+                assert (synced.appended, synced.undone) == (0, 0)
+
+
 def test_system_messages_alone_undo_nothing() -> None:
     """A host that begins anew with its system prompt has not said yet how its history goes on."""
     memory = Memory()
     memory.sync([SYSTEM, user("q")])
     assert memory.sync([SYSTEM]).undone == 0
     assert memory.messages() == [SYSTEM, user("q")]
-
-
-TURNS = [one for n in range(9) for one in (user(f"q{n}"), says(f"a{n}"))]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
