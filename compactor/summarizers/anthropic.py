@@ -107,9 +107,8 @@ class AnthropicSummarizer(ModelSummarizer):
         return read_message(answer, self.model)
 
     def _is_of_request(self, error: Any, said: str) -> bool:
-        # Such a code is told by an endpoint that can compact.
-        is_coded = str(getattr(error, "error_code", "")).startswith("compaction_")
-        return is_coded or super()._is_of_request(error, said)
+        # Such a code comes from an endpoint that can compact.
+        return "compaction_" in said or super()._is_of_request(error, said)
 
     def _name_remedy(self, status: int, error: Any, said: str, arguments: Arguments) -> str:
         if "credit balance is too low" in said:

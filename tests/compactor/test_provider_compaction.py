@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_server import Exchange, ModelServer, completion
+from openai.resources.responses import Responses
 from scene import PRICES, ROLE, add_round, on_command
 
 from compactor import AnthropicSummarizer, CompactorConfig, OpenAISummarizer, SummaryRequest, compose
@@ -26,6 +27,7 @@ MODEL = "claude-x"
 BETA = "compact-2026-09-04"
 CONFIG = CompactorConfig(threshold=4, retain_recent=2)
 FORMATS = {"anthropic": anthropic, "responses": responses, "gemini": gemini, "chat": chat}
+needs_compact = pytest.mark.skipif(not hasattr(Responses, "compact"), reason="this openai has no responses.compact")
 needs_anthropic = pytest.mark.skipif(find_spec("anthropic") is None, reason="anthropic is not installed")
 
 
@@ -265,7 +267,7 @@ def test_the_adapter_shows_the_block_to_the_model_that_made_it(
 # -- OpenAI's ----------------------------------------------------------------------------------------------------------
 
 
-class Responses:
+class Endpoint:
     """OpenAI's endpoint: chat completions, and ``responses.compact``, whose item nobody can read."""
 
     def __init__(self) -> None:
@@ -293,8 +295,8 @@ class Responses:
 
 
 @pytest.fixture
-def endpoint(server: ModelServer) -> Responses:
-    made = Responses()
+def endpoint(server: ModelServer) -> Endpoint:
+    made = Endpoint()
     server.always(made)
     return made
 
@@ -303,7 +305,8 @@ def openai_at(server: ModelServer, **more: Any) -> OpenAISummarizer:
     return OpenAISummarizer(MODEL, base_url=server.base_url, api_key=KEY, provider_compaction=True, **more)
 
 
-def test_openais_items_stand_beside_a_text_of_our_own(server: ModelServer, endpoint: Responses) -> None:
+@needs_compact
+def test_openais_items_stand_beside_a_text_of_our_own(server: ModelServer, endpoint: Endpoint) -> None:
     """Nobody else can read them. Both requests are paid for; the item counts as OpenAI counts it."""
     with openai_at(server) as summarizer:
         memory, compactor, executor = start(summarizer)
@@ -325,9 +328,10 @@ def test_openais_items_stand_beside_a_text_of_our_own(server: ModelServer, endpo
         assert "cmp_1" in json.dumps(compacted)
 
 
+@needs_compact
 @pytest.mark.parametrize(("code", "asked_again"), [(404, False), (400, False), (429, True), (500, True)])
 def test_without_its_items_the_text_is_published(
-    server: ModelServer, endpoint: Responses, code: int, asked_again: bool
+    server: ModelServer, endpoint: Endpoint, code: int, asked_again: bool
 ) -> None:
     """It has been paid for. An endpoint without ``responses.compact`` is not asked again."""
     endpoint.code = code
