@@ -229,6 +229,7 @@ FOREIGN = {
         "NullConversationManager",
         "SummarizingConversationManager",
         "SummarizationStrategy",
+        "ChatCompletionContext",
     },
     "serving": {"ThreadPoolExecutor"},
     "versioning": {"DeprecationWarning"},
