@@ -29,6 +29,7 @@ from typing import Any
 from memory import messages as chat
 from memory.errors import MessageError
 from memory.messages import FUNCTION, NATIVE, NATIVE_VERSION, SYSTEM, TOOL
+from memory.rounds import MAX_BITS
 
 #: Stands first where the prompt begins with a message of the model: providers want the user to begin.
 CONTINUES = "[The conversation goes on from here.]"
@@ -40,8 +41,8 @@ Block = dict[str, Any]
 
 #: Levels of mappings and lists in an item.
 MAX_DEPTH = 200
-#: Of an integer that Python writes as text.
-_MAX_BITS = 14_284
+#: What JSON has for a key, or writes as one.
+_KEYS = frozenset((str, int, float, bool, type(None)))
 
 
 class UnknownFormat(MessageError):
@@ -95,13 +96,13 @@ def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, (str, float, type(None))):
         return value
     if isinstance(value, int):
-        if value.bit_length() > _MAX_BITS:
-            raise UnknownFormat("is an integer of more than 4,300 digits; give it as a text")
+        if value.bit_length() > MAX_BITS:
+            raise UnknownFormat(f"is an integer of more than {MAX_BITS:,} bits; give it as a text")
         return value
     if depth == 0:
         raise UnknownFormat("holds itself, or is nested too deep; give it as a text")
     if isinstance(value, Mapping):
-        if not all(isinstance(key, (str, int, float, type(None))) for key in value):
+        if not _KEYS.issuperset(map(type, value)):
             raise UnknownFormat("is a mapping with a key that is no text; make texts of its keys")
         return {key: to_plain(one, depth - 1) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

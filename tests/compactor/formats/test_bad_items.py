@@ -99,7 +99,7 @@ SAID: dict[str, Any] = {"anthropic": "content", "responses": "content", "chat": 
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (10**4_300, "is an integer of more than 4,300 digits; give it as a text"),
+        (1 << 14_000, "is an integer of more than 14,000 bits; give it as a text"),
         ({1}, "is of type set, which is no JSON; convert it to text first"),
         (Dumped(ValueError("secret")), "is of type Dumped, whose model_dump failed; give it as a mapping"),
         ({(1, 2): 3}, "is a mapping with a key that is no text; make texts of its keys"),
