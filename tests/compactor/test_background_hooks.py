@@ -45,7 +45,8 @@ def test_a_hook_that_raises_breaks_nothing(raised: BaseException) -> None:
     def broken(_event: Event) -> None:
         raise raised
 
-    with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), on_event=broken) as compactor:
+    compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), on_event=broken)
+    with compactor:
         assert compactor.wait_idle(SOON)
         assert (end_of(compactor), compactor.status().failures) == (7, 0)
         for _ in range(5):
@@ -96,7 +97,8 @@ def test_a_hook_may_call_back(kind: type[Event], call: Callable[[ContextCompacto
             done.set()
             call(compactor, memory)
 
-    with ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), on_event=hook) as compactor:
+    compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), on_event=hook)
+    with compactor:
         assert done.wait(SOON)
         compactor.wait_idle(SOON)
     assert of_kind(compactor.events, HookFailed) == []
@@ -114,7 +116,8 @@ def test_waiting_for_itself_within_a_hook_is_an_error(name: str) -> None:
         except RuntimeError as error:
             errors.append(error)
 
-    with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), on_event=hook) as compactor:
+    compactor = ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), on_event=hook)
+    with compactor:
         assert compactor.wait_idle(SOON)
     assert len(errors) == len(compactor.events) > 0
     assert str(errors[0]) == f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere"
