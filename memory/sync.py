@@ -355,7 +355,7 @@ def _find_newest(log: LogPrints, prints: bytes, found: Alignment) -> Start | Non
         there, back = last, newest - last  # from the one list to the other
         while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
             there -= 1
-        if there < last and there <= found.there:
+        if there < last and there <= found.there and back > found.here - found.there:
             said = {get_print(prints, index) for index in range(len(prints) // SIZE)}
             is_again = all(get_print(log.prints, index) in said for index in range(found.here, newest))
             return (there, there + back) if is_again else None

@@ -556,6 +556,18 @@ def test_an_edit_between_words_that_repeat_is_an_edit() -> None:
     assert memory.messages() == history
 
 
+def test_a_call_that_is_asked_for_again_is_a_fork() -> None:
+    """The whole log stands at the end of the list, behind what came before: messages of the log stand for no others."""
+    turn = [user("q"), calls(("a", "look", "{}")), result("a", "Not yet."), says("Wait.")]
+    memory = Memory()
+    memory.sync(turn)
+    history = [*turn[:2], *turn]
+    for _ in range(2):
+        synced = memory.sync(history)
+        assert (synced.skipped, synced.dropped) == (0, 0)
+        assert memory.messages() == history
+
+
 def test_a_branch_that_ends_as_the_history_began_is_left_again() -> None:
     """The newest messages of the log are the host's oldest: that is no list with a gap."""
     memory, branch = Memory(), [*TURNS[:-4], *TURNS[:4]]
