@@ -77,10 +77,10 @@ class Conversations(ABC, Generic[Item]):
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         """Return new objects of the framework that say *messages*."""
 
-    def name_session(self, context: object, own: str | None) -> str:
+    def name_session(self, context: object, own: object | None) -> str:
         """Return the session's name for what the framework tells of a call: *own* is the framework's."""
         given = self._session_id(context) if callable(self._session_id) else self._session_id
-        return given or own or "default"
+        return str(next((one for one in (given, own) if one is not None and one != ""), "default"))
 
     def sessions(self, model: object | None = None) -> Sessions:
         """Return the sessions. The first call makes them; the agent's *model* summarizes if no summarizer was given."""

@@ -11,7 +11,8 @@ from langchain_core import messages as lc
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from ..formats.parts import make_answer
+from ..formats import langchain
+from ..formats.parts import make_text
 from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction"]
@@ -44,10 +45,11 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
         return response
 
     def read(self, items: Sequence[lc.BaseMessage]) -> Iterable[Group[lc.BaseMessage]]:
-        return [Group([item], [_read(item)]) for item in items]
+        return [Group([item], [message]) for item, message in zip(items, langchain.to_chat(items), strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[lc.BaseMessage]:
-        return list(lc.convert_to_messages([dict(message) for message in messages]))
+        shown: list[lc.BaseMessage] = lc.messages_from_dict(langchain.from_chat(messages))
+        return shown
 
     def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> BaseTool:
         def call(runtime: ToolRuntime, **arguments: Any) -> str:
@@ -69,18 +71,10 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
         return self._name(request.runtime), options
 
 
-def _read(item: lc.BaseMessage) -> Message:
-    is_text = type(item.content) is str and not item.name and not item.additional_kwargs.get("refusal")
-    if is_text and isinstance(item, lc.HumanMessage):  # most; what is below takes ten times as long
-        return {"role": "user", "content": item.content}
-    if is_text and isinstance(item, lc.AIMessage):
-        return make_answer(item.content, [(one["id"] or "", one["name"], one["args"]) for one in item.tool_calls])
-    if is_text and isinstance(item, lc.ToolMessage):
-        return {"role": "tool", "tool_call_id": item.tool_call_id, "content": item.content}
-    converted: Message = lc.convert_to_openai_messages(item)  # type: ignore[assignment]
-    return converted
-
-
 def _override(request: ModelRequest, fitted: Fitted[lc.BaseMessage]) -> ModelRequest:
-    message = lc.SystemMessage(content=fitted.system) if fitted.added else request.system_message
-    return request.override(messages=fitted.items, system_message=message)  # type: ignore[arg-type]
+    system = request.system_message
+    if fitted.added and system is not None and not isinstance(system.content, str):  # it may have marks for a cache
+        system = system.model_copy(update={"content": [*system.content, make_text(fitted.added)]})
+    elif fitted.added:
+        system = lc.SystemMessage(content=fitted.system)
+    return request.override(messages=fitted.items, system_message=system)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -11,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from strands.middleware.stages import InvokeModelContext
 
-from ..formats.parts import dump_json, make_answer, make_content, make_file, make_tool, read_calls, read_text
+from ..formats.parts import dump_json, make_answer, make_content, make_tool, read_calls, read_file, read_text
 from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
@@ -68,11 +67,7 @@ class Compaction(Conversations[Item]):
 
 
 def _read(block: Mapping[str, Any]) -> str | Message:
-    kind = next((kind for kind in ("image", "document", "video") if kind in block), None)
-    if kind is None:
-        return dump_json(block.get("json", block.get("text", "")))
-    data = base64.b64encode(block[kind]["source"].get("bytes", b"")).decode()
-    return make_file(f"data:{kind}/{block[kind].get('format')};base64,{data}", is_image=kind == "image")
+    return read_file(block) or dump_json(block.get("json", block.get("text", "")))
 
 
 def _write(message: Message) -> list[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 pytest.importorskip("langchain", reason="the extra `langchain` is not installed")
 
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_tool_call
 from langchain_core.language_models import BaseChatModel
@@ -19,6 +23,8 @@ from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
     BaseMessage,
+    ChatMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
@@ -28,6 +34,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.langchain import Compaction
 from compactor.testing import AdapterContract
@@ -190,3 +197,195 @@ def test_messages_are_read_as_langchain_converts_them(message: BaseMessage) -> N
         (group,) = compaction.read([message])
 
     assert group.messages == [convert_to_openai_messages(message)]
+
+
+def fit(*messages: BaseMessage, budget: int = 10_000_000) -> list[BaseMessage]:
+    with Compaction(budget, summarizer=ExtractiveSummarizer()) as compaction:
+        return compaction.fit("s", messages).items
+
+
+def is_same(shown: Sequence[BaseMessage], messages: Sequence[BaseMessage]) -> bool:
+    return [*map(id, shown)] == [*map(id, messages)]
+
+
+VIDEO = base64.b64encode(bytes(100_000)).decode()
+BLOCKS: Any = [
+    {"type": "video", "base64": VIDEO, "mime_type": "video/mp4"},
+    {"type": "media", "data": bytes(100_000), "mime_type": "video/mp4"},
+    {"video": {"format": "mp4", "source": {"bytes": bytes(100_000)}}},
+    {"type": "image", "source_type": "base64", "data": VIDEO, "mime_type": "image/png"},
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{VIDEO}"}},
+    {"type": "audio", "base64": VIDEO, "mime_type": "audio/wav"},
+    {"type": "file", "file_id": "f1"},
+    {"type": "media", "file_uri": "gs://bucket/file", "mime_type": "application/pdf"},
+    {"type": "text-plain", "text": "words", "mime_type": "text/plain"},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
+    {"type": "search_result", "title": "T", "content": [{"type": "text", "text": "words"}]},
+    {"cachePoint": {"type": "default"}},
+    {"type": "nobody-knows", "value": object()},
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(next(iter(block.values()))))
+def test_blocks_of_all_providers_are_shown_as_they_are(block: Any) -> None:
+    """Also of kinds that nobody knows; what holds a file counts as a file, and not as its letters."""
+    asked = HumanMessage(["Look:", block])
+    called = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])
+    messages = [asked, AIMessage(["I see.", block]), asked, called, ToolMessage([block], tool_call_id="1")]
+    assert is_same(fit(*messages, budget=120_000), messages)
+
+
+INVALID = {"name": "look", "args": '{"row": ', "id": "1", "error": None, "type": "invalid_tool_call"}
+
+
+def test_a_call_that_could_not_be_parsed_keeps_its_result() -> None:
+    """As a result, and behind its call."""
+    messages = [HumanMessage("q"), AIMessage("", invalid_tool_calls=[INVALID]), ToolMessage("bad", tool_call_id="1")]
+    assert is_same(fit(*messages), messages)
+    messages[2] = ToolMessage("bad " * 4_000, tool_call_id="1", status="error", name="look")
+    shown = fit(*messages, budget=1_000)
+    assert [one.type for one in shown] == ["human", "ai", "tool"]
+    assert is_same(shown[:2], messages[:2])
+
+
+def test_calls_that_json_or_results_cannot_name_are_shown() -> None:
+    """Without an id, or with arguments that are no JSON."""
+    loop: dict[str, Any] = {}
+    loop["itself"] = loop
+    for call_id, args in (
+        (None, {}),
+        (None, loop),
+        ("1", {"x": object()}),
+        ("1", {"x": b"\xff"}),
+        ("1", {"x": {1, 2}}),
+    ):
+        asked: Any = AIMessage("", tool_calls=[{"name": "look", "args": args, "id": call_id}])
+        messages = [
+            HumanMessage("q"),
+            asked,
+            *([ToolMessage("r", tool_call_id="1")] if call_id else []),
+            HumanMessage("p"),
+        ]
+        assert is_same(fit(*messages), messages)
+
+
+@pytest.mark.parametrize("role", ["critic", "tool", "function", "user", "assistant", ""])
+def test_a_message_of_any_role_is_shown(role: str) -> None:
+    messages = [HumanMessage("q"), ChatMessage(role=role, content="x"), FunctionMessage(name="f", content="y")]
+    assert is_same(fit(*messages), messages)
+
+
+def test_a_failed_result_that_is_shortened_stays_one() -> None:
+    """With the name of its tool."""
+    asked = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])
+    shown = fit(
+        HumanMessage("q"),
+        asked,
+        ToolMessage("no " * 4_000, tool_call_id="1", status="error", name="look"),
+        budget=1_000,
+    )
+    failed = shown[2]
+    assert isinstance(failed, ToolMessage)
+    assert (failed.status, failed.name, failed.tool_call_id) == ("error", "look", "1")
+    assert len(failed.text) < 4_000
+
+
+def test_signed_thinking_is_untouched_where_the_answer_is_shortened() -> None:
+    """And nothing of it is in the text."""
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
+    called: Any = [
+        thought,
+        {"type": "text", "text": "I try. " * 4_000},
+        {"type": "tool_use", "id": "1", "name": "f", "input": {}},
+    ]
+    asked = AIMessage(
+        called, tool_calls=[{"name": "f", "args": {}, "id": "1"}], additional_kwargs={"signatures": ["s"]}
+    )
+    shown = fit(HumanMessage("q"), asked, ToolMessage("r", tool_call_id="1"), budget=1_000)[1]
+    assert isinstance(shown, AIMessage)
+    assert shown.content[0] == thought
+    assert "thinking" not in shown.text
+    assert "left out" in shown.text
+    assert [call["id"] for call in shown.tool_calls] == ["1"]
+    assert shown.additional_kwargs == {"signatures": ["s"]}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20) | st.builds(object),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = [str(block.get("type", "none")) for block in BLOCKS]
+KINDS += ["text", "thinking", "reasoning", "refusal", "tool_use", "tool_call", "function_call", "server_tool_use"]
+KEYS = st.sampled_from(
+    ["id", "text", "data", "base64", "url", "source", "input", "args", "name", "cache_control", "image"]
+)
+RANDOM = st.builds(
+    lambda kind, rest: {**rest, **({"type": kind} if kind else {})},
+    st.sampled_from([*KINDS, ""]),
+    st.dictionaries(KEYS, JSON, max_size=3),
+)
+CONTENT: Any = st.text() | st.lists(st.text() | RANDOM, max_size=3)
+CALLS: Any = st.lists(
+    st.fixed_dictionaries({"name": st.text(), "args": st.dictionaries(st.text(max_size=3), JSON), "id": st.none()}),
+    max_size=2,
+)
+SAID = st.one_of(
+    st.builds(HumanMessage, content=CONTENT, name=st.none() | st.text()),
+    st.builds(AIMessage, content=CONTENT, tool_calls=CALLS),
+    st.builds(AIMessageChunk, content=CONTENT),
+    st.builds(ChatMessage, content=CONTENT, role=st.text()),
+    st.builds(FunctionMessage, content=CONTENT, name=st.text()),
+    st.builds(ToolMessage, content=CONTENT, tool_call_id=st.text(max_size=2)),
+    st.builds(SystemMessage, content=CONTENT),
+)
+
+
+@given(st.lists(SAID, max_size=4))
+def test_whatever_langchain_takes_is_read(messages: list[BaseMessage]) -> None:
+    """Nothing that a message may hold ends in an error. The user's are shown as they are; the same call again writes
+    nothing."""
+    given_now = [HumanMessage("q"), *messages]
+    with Compaction(10_000_000, summarizer=ExtractiveSummarizer()) as compaction:
+        own = {id(message) for message in compaction.fit("s", given_now).items}
+        assert all(id(message) in own for message in given_now if message.type == "human")
+        with compaction.sessions().open("s") as session:
+            written = len(session.memory.messages())
+            compaction.fit("s", given_now)
+            assert len(session.memory.messages()) == written
+
+
+@pytest.mark.parametrize("thread", [17, 0, uuid.UUID(int=1)])
+def test_a_thread_may_have_a_number_or_a_uuid(thread: Any) -> None:
+    """Its session is named by the text of that."""
+    with Compaction(10_000, summarizer=ExtractiveSummarizer()) as compaction:
+        agent = create_agent(Scripted(seen=[]), middleware=[compaction], checkpointer=InMemorySaver())
+        agent.invoke(_asked("nothing"), _config(thread))
+        with compaction.sessions().open(str(thread)) as session:
+            assert session.memory.messages()
+
+
+def test_marks_for_a_cache_on_the_system_prompt_stay() -> None:
+    """Where a summary is added behind them."""
+    marked: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    asked: list[Any] = []
+
+    class Model(Scripted):
+        def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+            asked.append(messages[0].content)
+            return super()._generate(messages, *args, **options)
+
+    with Compaction(1_200, summarizer=ExtractiveSummarizer()) as compaction:
+        agent = create_agent(
+            Model(seen=[]),
+            system_prompt=SystemMessage(marked),
+            middleware=[compaction],
+            checkpointer=InMemorySaver(),
+        )
+        for number in range(12):
+            agent.invoke(_asked(f"{contract.ask(number)} nothing " + "word " * 100), _config("s"))
+            with compaction.sessions().open("s") as session:
+                session.compactor.wait_idle(30)
+    assert asked[0] == marked
+    assert asked[-1][:1] == marked
+    assert "Summary" in asked[-1][1]["text"]
