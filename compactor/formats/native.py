@@ -29,7 +29,7 @@ from typing import Any
 from memory import messages as chat
 from memory.errors import MessageError
 from memory.messages import FUNCTION, NATIVE, NATIVE_VERSION, SYSTEM, TOOL
-from memory.rounds import MAX_BITS
+from memory.rounds import MAX_BITS, MAX_DEPTH
 
 #: Stands first where the prompt begins with a message of the model: providers want the user to begin.
 CONTINUES = "[The conversation goes on from here.]"
@@ -39,8 +39,6 @@ Message = dict[str, Any]
 Block = dict[str, Any]
 
 
-#: Levels of mappings and lists in an item.
-MAX_DEPTH = 200
 #: What JSON has for a key, or writes as one.
 _KEYS = frozenset((str, int, float, bool, type(None)))
 
