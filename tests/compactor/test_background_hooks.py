@@ -138,7 +138,8 @@ def test_so_is_waiting_for_itself_within_what_it_calls(place: str) -> None:
     options: dict[str, Any] = {"summarizer": lambda request: PRICES, "getter": memory.rounds_getter(ROLE)}
     options |= {place: calls}
     getter = options.pop("getter")
-    with ContextCompactor(CONFIG, options.pop("summarizer"), getter, **options) as compactor:
+    compactor = ContextCompactor(CONFIG, options.pop("summarizer"), getter, **options)
+    with compactor:
         assert compactor.wait_idle(SOON)
     assert errors
     assert of_kind(compactor.events, Failed) == []
@@ -179,7 +180,8 @@ def test_every_method_returns_while_it_is_calling_out(place: str) -> None:
             return self.inner.publish(compaction, **more)
 
     hook = hold if place == "hook" else None
-    with ContextCompactor(CONFIG, summarizer, getter, role=ROLE, journal=Journal(), on_event=hook) as compactor:
+    compactor = ContextCompactor(CONFIG, summarizer, getter, role=ROLE, journal=Journal(), on_event=hook)
+    with compactor:
         assert inside.wait(SOON)
         in_thread(lambda: compactor.notify_rounds_changed(11))()
         in_thread(compactor.status)()
