@@ -13,16 +13,21 @@ from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
+#: What the framework has in place of a service's id where it keeps the history itself.
+LOCAL = "agent_framework_local_history_persistence"
+
 
 class Compaction(Conversations[Item], ChatMiddleware):
     """Middleware of an agent: ``Agent(client=client, middleware=[Compaction(budget=100_000)])``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the chat's context; by default the id of
-    the agent's session names the session.
+    the agent's session names the session. Where the service keeps the conversation, requests are sent as they are.
     """
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         options = dict(context.options or {})
+        if options.get("conversation_id") not in (None, "", LOCAL):  # the messages only add to what the service keeps
+            return await call_next()
         given = options.get("instructions") or ""
         offered = [tool for tool in options.get("tools") or () if hasattr(tool, "parameters")]
         tools = [make_tool(tool.name, tool.description, tool.parameters()) for tool in offered]
@@ -31,7 +36,7 @@ class Compaction(Conversations[Item], ChatMiddleware):
         context.messages = fitted.items
         if fitted.added:
             context.options = {**options, "instructions": fitted.system}
-        await call_next()
+        return await call_next()
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         for item in items:

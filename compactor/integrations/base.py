@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
-from memory import Memory, Recall, Store
+import structlog
+
+from memory import Memory, Recall, Store, Synced
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
 
@@ -20,6 +23,9 @@ from ..summarizers.chat_models import from_chat_model
 
 Item = TypeVar("Item")
 Message = Mapping[str, Any]
+#: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
+#: a call may write in place of those without counting, as an agent does that begins anew each time.
+MAX_RETURNS, MAX_NEW = 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Conversations(ABC, Generic[Item]):
         self._session_id = session_id
         self._store, self._summarizer, self._options = store, summarizer, options
         self._sessions, self._lock = sessions, threading.Lock()
+        self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
 
     @abstractmethod
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
@@ -148,12 +155,23 @@ class Conversations(ABC, Generic[Item]):
             synced = session.memory.sync(messages)
             prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
             sources = prompt.sources
+            self._watch(session, synced)
         texts = [str(one["content"]) for one in takewhile(self._is_system, prompt.messages)]
         # For each message, which of the host's it stands for; None: none.
         places = [synced.find(source.ref) if source.ref else None for source in sources]
         whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
         shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
         return Fitted(system, system.removeprefix(given).strip(), self._show(groups, shown[at:], whole[at:]))
+
+    def _watch(self, session: Session, synced: Synced) -> None:
+        """Warn once where long histories take turns: as those of two agents do that write to one session."""
+        times = self._returns.get(session.memory, 0)
+        is_return = bool(synced.undone) and synced.appended > MAX_NEW
+        if times < MAX_RETURNS and (is_return or (times and not synced.undone)):
+            self._returns[session.memory] = times = times + (1 if is_return else -1)
+            if times == MAX_RETURNS:
+                log = structlog.get_logger("compactor")
+                log.warning("sessions.shared", session_id=session.id, remedy="give each agent a session_id of its own")
 
     def _is_system(self, message: Message) -> bool:
         return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))

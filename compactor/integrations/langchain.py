@@ -8,6 +8,7 @@ from typing import Any
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.tools import ToolRuntime
 from langchain_core import messages as lc
+from langchain_core.runnables import ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -21,8 +22,9 @@ __all__ = ["Compaction"]
 class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
     """Middleware for ``create_agent``: ``middleware=[Compaction(budget=100_000)]``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of the runtime; by default the thread's id
-    names the session, which only a checkpointer tells. *recall* gives the agent the tools of ``Recall``.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the runtime; by default the thread's id,
+    which only a checkpointer tells, the nodes that hold the agent and the agent's name name the session. *recall* gives
+    the agent the tools of ``Recall``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
@@ -61,14 +63,21 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
         return StructuredTool(name=name, description=description, args_schema=schema, func=call, coroutine=acall)
 
     def _name(self, runtime: Any) -> str:
-        info = getattr(runtime, "execution_info", None)
-        return self.name_session(runtime, getattr(info, "thread_id", None))
+        return self.name_session(runtime, _read_names(getattr(runtime, "execution_info", None)))
 
     def _read_request(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         system = request.system_message.text if request.system_message is not None else ""
         tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
         options = {"model": request.model, "system": system, "tools": tools}
         return self._name(request.runtime), options
+
+
+def _read_names(info: Any) -> str:
+    """Return the thread's id, then the nodes that hold the agent, less the ids of their tasks, and the agent's name."""
+    thread = getattr(info, "thread_id", None)
+    nodes = [node.partition(":")[0] for node in getattr(info, "checkpoint_ns", "").split("|")[:-1]]
+    agent = ensure_config().get("metadata", {}).get("lc_agent_name")
+    return "/".join(["default" if thread is None else str(thread), *nodes, *([agent] if agent else [])])
 
 
 def _override(request: ModelRequest, fitted: Fitted[lc.BaseMessage]) -> ModelRequest:

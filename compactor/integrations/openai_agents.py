@@ -8,6 +8,7 @@ from typing import Any
 
 from agents import Agent, FunctionTool, ModelResponse, RunContextWrapper, RunHooks, Tool
 from agents.run import CallModelData, ModelInputData
+from agents.tool_context import ToolContext
 
 from ..formats import responses
 from .base import Converted, Group, Message
@@ -21,31 +22,46 @@ class Compaction(Converted[Item], RunHooks[Any]):
     """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``. Given as the run's ``hooks``
     too, the log has the final answer when the run ends.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; the SDK does not tell
-    a filter whose conversation it is. Without one, use an object for each conversation.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; by default the name
+    of the agent names the session. The SDK does not tell a filter whose conversation it is: use an object for each.
+    Results of calls that the provider keeps are sent as they are.
     """
 
     provider = responses.NAME
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         given = data.model_data
-        session_id = self.name_session(data.context, None)
+        if _has_results_alone(given.input):
+            return given
+        session_id = self.name_session(data.context, data.agent.name)
         model = data.agent.model if isinstance(data.agent.model, str) else ""
         fitted = await self.afit(session_id, given.input, system=given.instructions or "", model=model)
         return ModelInputData(input=fitted.items, instructions=fitted.system or None)
 
-    async def on_llm_end(self, context: RunContextWrapper[Any], _agent: Agent[Any], response: ModelResponse) -> None:
-        await self.akeep(self.name_session(context.context, None), response.output)
+    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
+        await self.akeep(self.name_session(context.context, agent.name), response.output)
 
     def tools(self) -> list[Tool]:
         """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
         return [FunctionTool(*told, partial(self._call, told[0])) for told in self.describe_tools()]
 
-    async def _call(self, name: str, context: RunContextWrapper[Any], arguments: str) -> str:
-        return await self.acall_tool(self.name_session(context.context, None), name, arguments)
+    async def _call(self, name: str, context: ToolContext[Any], arguments: str) -> str:
+        own = context.agent.name if context.agent is not None else None
+        return await self.acall_tool(self.name_session(context.context, own), name, arguments)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, responses.to_chat(items))]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(responses.from_chat(messages)["input"])
+
+
+def _has_results_alone(items: Sequence[Item]) -> bool:
+    """Return whether the calls of some results are not in *items*: the provider has them."""
+    asked: set[Any] = set()
+    for item in items:
+        kind, call_id = item.get("type") or "", item.get("call_id")
+        if kind.endswith("_output") and call_id is not None and call_id not in asked:
+            return True
+        asked.add(call_id)
+    return False

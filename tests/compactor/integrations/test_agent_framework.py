@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,27 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
 
     assert shown[0] is asked
     assert [part["type"] for part in parts] == ["text", "image_url"]
+
+
+def test_what_only_adds_to_a_conversation_that_the_service_keeps_is_sent_as_it_is() -> None:
+    class Keeping(Scripted):
+        def _inner_get_response(self, *, messages: Any, stream: bool, **_options: Any) -> Any:
+            async def answer() -> ChatResponse:
+                self.seen.append([_read(message.to_dict()) for message in messages])
+                is_asked = messages[-1].role == "user"
+                said = [Content.from_function_call(f"c{len(self.seen)}", "look", arguments={"row": 1})]
+                made = Message(role="assistant", contents=said if is_asked else [Content.from_text("done")])
+                return ChatResponse(messages=[made], conversation_id="kept")
+
+            return answer()
+
+    async def run(middleware: list[Any]) -> list[Any]:
+        seen: list[Any] = []
+        agent = Agent(client=Keeping(seen), tools=[contract.look], middleware=middleware)
+        session = agent.create_session(session_id="s")
+        for number in range(3):
+            await agent.run(f"Question {number}", session=session)
+        return [[(one["role"], [part["type"] for part in one["contents"]]) for one in shown] for shown in seen]
+
+    with Compaction(8_000) as compaction:
+        assert asyncio.run(run([compaction])) == asyncio.run(run([]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from compactor import RECALL_TOOLS, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
@@ -120,6 +121,18 @@ def test_callers_of_one_session_read_each_their_own_history() -> None:
 
         for history, shown in zip(histories, threads.map(talk, histories), strict=True):
             assert shown == [say(history)] * 20
+
+
+def test_two_histories_that_take_turns_are_told_of_once_without_a_word_of_them() -> None:
+    one, other = ([turn for number in numbers for turn in ask(number)] for numbers in (range(3), range(5, 8)))
+    with Compaction(8_000) as compaction, capture_logs() as events:
+        for _ in range(10):
+            compaction.fit("alone", one)
+            assert say(compaction.fit("s", one).items) == say(one)
+            assert say(compaction.fit("s", other).items) == say(other)
+
+    assert [(one["event"], one["session_id"]) for one in events] == [("sessions.shared", "s")]
+    assert "question" not in repr(events)
 
 
 def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:

@@ -389,3 +389,24 @@ def test_marks_for_a_cache_on_the_system_prompt_stay() -> None:
     assert asked[0] == marked
     assert asked[-1][:1] == marked
     assert "Summary" in asked[-1][1]["text"]
+
+
+def test_an_agent_that_works_within_another_has_a_session_of_its_own() -> None:
+    """In the same thread: else each would undo what the other wrote."""
+    with Compaction(8_000) as compaction:
+        worker = create_agent(Scripted(seen=[]), middleware=[compaction], name="worker")
+
+        def look(row: int) -> str:
+            """Ask the worker."""
+            return str(worker.invoke({"messages": [("user", f"Work on {row}.")]})["messages"][-1].content)
+
+        tools, saver = [tool(look), tool(contract.fail)], InMemorySaver()
+        agent = create_agent(Scripted(seen=[]), tools, middleware=[compaction], checkpointer=saver)
+        for number in range(5):
+            agent.invoke({"messages": [("user", f"two {number}")]}, {"configurable": {"thread_id": 17}})
+        for name, rounds in (("17", 5), ("17/tools/worker", 1)):
+            with compaction.sessions().open(name) as session:
+                shown = session.memory.conversation.rounds
+                assert sum(one.state != "undone" for one in shown) == rounds
+        with compaction.sessions().open("17") as session:
+            assert len(session.memory.conversation.rounds) == 5

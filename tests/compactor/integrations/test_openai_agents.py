@@ -59,6 +59,28 @@ def _make_text(said: str) -> ResponseOutputMessage:
     return ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
 
 
+class Calling(Scripted):
+    """Asks an agent that is a tool, in each turn once."""
+
+    async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
+        given = options.get("input", args[1] if args else None)
+        self.seen.append(given)
+        asked = _make_call(f"c{len(self.seen)}", "look", '{"input": "Work."}')
+        said = asked if given[-1].get("role") == "user" else _make_text("done")
+        return ModelResponse(output=[said], usage=Usage(), response_id=None)
+
+
+class Following(Scripted):
+    """Asked for what is new alone: calls tools for a question, and is content with their results."""
+
+    async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
+        given = options.get("input", args[1] if args else None)
+        if all(item.get("role") for item in given):
+            return await super().get_response(*args, **options)
+        self.seen.append(given)
+        return ModelResponse(output=[_make_text("done")], usage=Usage(), response_id=None)
+
+
 class Host:
     def __init__(self, compaction: Compaction | None, sessions: dict[str, SQLiteSession]) -> None:
         self.seen: list[list[Any]] = []
@@ -167,3 +189,36 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
 
     assert "4711" not in str(seen[0])
     assert "4711" in str(done.final_output)
+
+
+def test_an_agent_that_is_a_tool_of_another_has_a_session_of_its_own() -> None:
+    """The SDK gives it the filter of the run: else each would undo what the other wrote."""
+
+    async def run() -> None:
+        with Compaction(8_000) as compaction:
+            worker = Agent(name="worker", model=Scripted([]))
+            agent = Agent(name="boss", model=Calling([]), tools=[worker.as_tool("look", "Ask the worker.")])
+            config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
+            session = SQLiteSession("s")
+            for number in range(5):
+                await Runner.run(agent, f"Question {number}", session=session, run_config=config)
+            with compaction.sessions().open("boss") as opened:
+                assert len(opened.memory.conversation.rounds) == 5
+
+    asyncio.run(run())
+
+
+def test_what_only_adds_to_a_conversation_that_the_provider_keeps_is_sent_as_it_is() -> None:
+    async def run(compaction: Compaction | None) -> list[list[Any]]:
+        seen: list[list[Any]] = []
+        agent = Agent(name="helper", model=Following(seen), tools=[function_tool(contract.look)])
+        config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
+        for number in range(3):
+            await Runner.run(agent, f"two {number}", conversation_id="c", run_config=config)
+        return seen
+
+    with Compaction(8_000) as compaction:
+        plain, fitted = asyncio.run(run(None)), asyncio.run(run(compaction))
+
+    assert fitted == plain
+    assert [item.get("type") for item in plain[1]] == ["function_call_output"] * 2
