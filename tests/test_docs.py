@@ -224,6 +224,8 @@ FOREIGN = {
         "OpenAIResponsesCompactionSession",
         "framework",
         "chat_store",
+        "before_llm_call",
+        "LLM",
         "llama",
         "EventsCompactionConfig",
         "NullConversationManager",
