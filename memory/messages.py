@@ -368,9 +368,11 @@ def _tool_call(call_id: str, asked: Mapping[str, Any]) -> ToolCall:
 
 def read_call(asked: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the name of a call, and its arguments as they are, under any of their usual keys."""
-    return str(asked.get("name") or ""), next(
-        (asked[key] for key in ("arguments", "input", "args") if key in asked), ""
-    )
+    try:
+        name = str(asked.get("name") or "")
+    except ValueError as error:  # an integer of thousands of digits
+        raise MessageError("a tool call's name must be text") from error
+    return name, next((asked[key] for key in ("arguments", "input", "args") if key in asked), "")
 
 
 def _dump_arguments(arguments: Any) -> str:

@@ -363,6 +363,8 @@ class Completion(SimpleNamespace):
         (assistant("x", tool_calls=[{"id": 7}]), "mapping with an id, a string"),
         (assistant("x", tool_calls=[{"id": "1", "function": "f"}]), "function must be a mapping"),
         (assistant("x", tool_calls=[{"id": "1", "function": {"arguments": object()}}]), "arguments must be text or JSON"),
+        (assistant("x", tool_calls=[{"id": "1", "function": {"name": 10**5000}}]), "name must be text"),
+        ({"role": "assistant", "function_call": {"name": 10**5000, "arguments": ""}}, "name must be text"),
         ({"role": "tool", "tool_call_id": 7}, "tool_call_id must be a string"),
         (user("x", extra=object()), "object cannot be stored"),
         (user("x", **{"nan": float("nan")}), "NaN"),
