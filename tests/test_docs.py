@@ -228,6 +228,7 @@ FOREIGN = {
         "LLM",
         "llama",
         "EventsCompactionConfig",
+        "dynamic_prompt",
         "NullConversationManager",
         "SummarizingConversationManager",
         "SummarizationStrategy",

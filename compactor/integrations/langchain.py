@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime
 from langchain_core import messages as lc
 from langchain_core.runnables import ensure_config
@@ -13,7 +14,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ..formats import langchain
-from ..formats.parts import make_text
+from ..formats.parts import make_text, make_tool
 from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction"]
@@ -22,9 +23,10 @@ __all__ = ["Compaction"]
 class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
     """Middleware for ``create_agent``: ``middleware=[Compaction(budget=100_000)]``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of the runtime; by default the thread's id,
-    which only a checkpointer tells, the nodes that hold the agent and the agent's name name the session. *recall* gives
-    the agent the tools of ``Recall``.
+    Put it behind middleware that sets the system prompt: the summary stands there. *session_id* may be a function of
+    the runtime; by default the thread's id, which only a checkpointer tells, the nodes that hold the agent and the
+    agent's name name the session. *recall* gives the agent the tools of ``Recall``; other arguments are those of
+    ``Conversations``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
@@ -50,8 +52,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
         return [Group([item], [message]) for item, message in zip(items, langchain.to_chat(items), strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[lc.BaseMessage]:
-        shown: list[lc.BaseMessage] = lc.messages_from_dict(langchain.from_chat(messages))
-        return shown
+        return list(lc.messages_from_dict(langchain.from_chat(messages)))
 
     def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> BaseTool:
         def call(runtime: ToolRuntime, **arguments: Any) -> str:
@@ -67,8 +68,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
 
     def _read_request(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         system = request.system_message.text if request.system_message is not None else ""
-        tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
-        options = {"model": request.model, "system": system, "tools": tools}
+        options = {"model": request.model, "system": system, "tools": _list_tools(request)}
         return self._name(request.runtime), options
 
 
@@ -80,10 +80,18 @@ def _read_names(info: Any) -> str:
     return "/".join(["default" if thread is None else str(thread), *nodes, *([agent] if agent else [])])
 
 
+def _list_tools(request: ModelRequest) -> list[dict[str, Any]]:
+    tools = [one if isinstance(one, dict) else convert_to_openai_tool(one) for one in request.tools]
+    if (wanted := request.response_format) is not None:  # its schema is sent too
+        specs = ToolStrategy(wanted if isinstance(wanted, (type, dict)) else wanted.schema).schema_specs
+        tools += [dict(make_tool(one.name, one.description, one.json_schema)) for one in specs]
+    return tools
+
+
 def _override(request: ModelRequest, fitted: Fitted[lc.BaseMessage]) -> ModelRequest:
     system = request.system_message
-    if fitted.added and system is not None and not isinstance(system.content, str):  # it may have marks for a cache
-        system = system.model_copy(update={"content": [*system.content, make_text(fitted.added)]})
-    elif fitted.added:
-        system = lc.SystemMessage(content=fitted.system)
+    if fitted.added:
+        blocks = system.content if system is not None else ""  # with their marks for a cache
+        added = fitted.system if isinstance(blocks, str) else [*blocks, make_text(fitted.added)]
+        system = lc.SystemMessage(added)
     return request.override(messages=fitted.items, system_message=system)  # type: ignore[arg-type]

@@ -17,7 +17,8 @@ pytest.importorskip("langchain", reason="the extra `langchain` is not installed"
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain.agents.middleware import wrap_tool_call
+from langchain.agents.middleware import dynamic_prompt, wrap_tool_call
+from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -34,7 +35,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from compactor import ExtractiveSummarizer
+from compactor import BudgetExceeded, ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.langchain import Compaction
 from compactor.testing import AdapterContract
@@ -353,6 +354,41 @@ def test_whatever_langchain_takes_is_read(messages: list[BaseMessage]) -> None:
             written = len(session.memory.messages())
             compaction.fit("s", given_now)
             assert len(session.memory.messages()) == written
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_prompt_that_other_middleware_sets_keeps_the_summary(is_whole: bool) -> None:
+    """If ``Compaction`` stands behind it, as its page says; a prompt may be blocks."""
+    parts: Any = ["You are a guide.", {"type": "text", "text": "Be brief."}]
+    asked: list[Any] = []
+
+    @dynamic_prompt
+    def persona(_request: Any) -> Any:
+        return "You are a guide. Be brief." if is_whole else SystemMessage(parts)
+
+    class Model(Scripted):
+        def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+            asked.append(messages[0].text)
+            return super()._generate(messages, *args, **options)
+
+    with Compaction(1_200, summarizer=ExtractiveSummarizer()) as compaction:
+        agent = create_agent(Model(seen=[]), middleware=[persona, compaction], checkpointer=InMemorySaver())
+        for number in range(12):
+            agent.invoke(_asked(f"{contract.ask(number)} nothing " + "word " * 100), _config("s"))
+            with compaction.sessions().open("s") as session:
+                session.compactor.wait_idle(30)
+    assert asked[-1].startswith("You are a guide.")
+    assert "Summary" in asked[-1]
+
+
+@pytest.mark.parametrize("wrap", [ToolStrategy, ProviderStrategy, AutoStrategy])
+def test_the_schema_of_a_structured_answer_counts(wrap: Any) -> None:
+    """It is sent with the prompt, as those of tools are."""
+    schema = {"title": "City", "type": "object", "description": "words " * 3_000, "properties": {}}
+    with Compaction(2_000, summarizer=ExtractiveSummarizer()) as compaction:
+        agent = create_agent(Scripted(seen=[]), middleware=[compaction], response_format=wrap(schema))
+        with pytest.raises(BudgetExceeded):
+            agent.invoke(_asked("nothing"))
 
 
 @pytest.mark.parametrize("thread", [17, 0, uuid.UUID(int=1)])
