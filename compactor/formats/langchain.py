@@ -41,7 +41,8 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> list[Block]:
 def _read_message(item: Any) -> Message:
     kind = item.type.removesuffix("MessageChunk").lower()
     role = kind if kind in (TOOL, FUNCTION) else _ROLES.get(item.role if kind == "chat" else kind, "user")
-    blocks = item.content if isinstance(item.content, list) else [item.content] if item.content else []
+    content = item.content
+    blocks = content if isinstance(content, list) else [content] if content else []
     calls = _list_calls(item, blocks) if role == "assistant" else []
     parts: list[Block] = []
     kept: list[Block] = []
@@ -67,7 +68,7 @@ def _read_message(item: Any) -> Message:
             message["tool_calls"] = named
         if refusal := item.additional_kwargs.get("refusal"):
             message["refusal"] = str(refusal)
-        told = {key: item.response_metadata[key] for key in _VERSIONS if kept and key in item.response_metadata}
+        told = {key: one for key, one in item.response_metadata.items() if key in _VERSIONS} if kept else {}
         return add_native(message, NAME, blocks=kept or None, kwargs=_read_kwargs(item), metadata=told or None)
     if role == TOOL:
         message["tool_call_id"] = item.tool_call_id
@@ -89,7 +90,7 @@ def _list_calls(item: Any, blocks: Iterable[Any]) -> list[tuple[str, str, Any]]:
     calls = []
     for one in said:
         given = next((one[key] for key in ("args", "input", "arguments") if one.get(key) is not None), "")
-        calls.append((str(one.get("call_id") or one.get("id") or ""), str(one.get("name") or ""), make_jsonable(given)))
+        calls.append((str(one.get("call_id") or one.get("id") or ""), str(one.get("name") or ""), given))
     return calls
 
 
@@ -98,10 +99,12 @@ def _read_unknown(block: Block) -> list[Block]:
     if block.get("type") == "tool_result":  # a chat message may have it
         return [make_jsonable(block)]
     said = {key: one for key, one in block.items() if key not in ("cache_control", "cachePoint")}
-    return [make_text(dump_json(make_jsonable(said)))] if said else []
+    return [make_text(dump_json(said))] if said else []
 
 
 def _read_kwargs(item: Any) -> Any:
+    if not item.additional_kwargs:
+        return None
     kwargs = {key: one for key, one in item.additional_kwargs.items() if key not in _REPEATED and one is not None}
     return make_jsonable(kwargs) if kwargs else None
 

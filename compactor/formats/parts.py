@@ -26,8 +26,13 @@ def make_call(call_id: str, name: str, arguments: object) -> Block:
 
 
 def dump_json(value: object) -> str:
-    """Return *value* as JSON; a text as it is."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """Return *value* as JSON, whatever it is; a text as it is."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):  # as where it holds itself
+        return json.dumps(make_jsonable(value), ensure_ascii=False)
 
 
 def make_jsonable(value: Any, depth: int = 100) -> Any:
