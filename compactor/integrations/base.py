@@ -6,16 +6,19 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import accumulate, takewhile
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import structlog
 
-from memory import Memory, Recall, Store, Synced
+from memory import Memory, Recall, Store, Synced, open_store
+from memory.arguments import find_near, require, whole_number
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
 
+from ..background import Options
 from ..formats.native import read_native
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
@@ -70,10 +73,18 @@ class Conversations(ABC, Generic[Item]):
         sessions: Sessions | None = None,
         **options: Any,
     ) -> None:
+        whole_number("budget", budget, 1)
+        require("session_id", session_id, str | Callable | None, "a text, or a function that returns one")
+        require("sessions", sessions, Sessions | None, "open Sessions")
+        if isinstance(store, str) and store.partition(":")[0] not in ("sqlite", "postgresql", "postgresql+psycopg"):
+            open_store(store)  # says what is wrong
+        _check_options(type(self).__name__, options)
+        Sessions(summarizer=summarizer, budget=budget, **options)  # refuses what is wrong now, and starts nothing
         self.budget = budget
         self._session_id = session_id
         self._store, self._summarizer, self._options = store, summarizer, options
         self._sessions, self._lock = sessions, threading.Lock()
+        self._owns_sessions = sessions is None
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
 
     @abstractmethod
@@ -200,11 +211,12 @@ class Conversations(ABC, Generic[Item]):
         return [*shown, *self.write(made)]
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Stop all compactors, and return whether no worker is left: ``Sessions.close``."""
-        return self._sessions.close(timeout) if self._sessions is not None else True
+        """Stop all compactors, and return whether no worker is left: ``Sessions.close``. Those of given *sessions* go
+        on."""
+        return self._sessions.close(timeout) if self._sessions is not None and self._owns_sessions else True
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
-        return await self._sessions.aclose(timeout) if self._sessions is not None else True
+        return await self._sessions.aclose(timeout) if self._sessions is not None and self._owns_sessions else True
 
     def __enter__(self) -> Self:
         return self
@@ -231,6 +243,15 @@ class Converted(Conversations[Item]):
             shown.append(one if at is None else items[at])
             place = place if at is None else at + 1
         return shown
+
+
+def _check_options(name: str, options: Iterable[str]) -> None:
+    """Raise ``TypeError`` for an option that ``Sessions`` does not have."""
+    known = {*signature(Conversations).parameters, *signature(Sessions).parameters, *Options.__annotations__}
+    for option in options:
+        if option not in known - {"options"}:
+            near = find_near(option, known)
+            raise TypeError(f"{name} has no parameter {option!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def _name_model(model: object, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from compactor import RECALL_TOOLS, SummaryRequest
+from compactor import RECALL_TOOLS, Sessions, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
+from memory import StoreError
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,3 +215,30 @@ def test_an_async_summarizer_runs_on_the_event_loop_of_the_host() -> None:
         assert set(loops) == {asyncio.get_running_loop()}
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"budget": 0}, "budget: "),
+        ({"budget": "8k"}, "budget: "),
+        ({"max_open": 0}, "max_open: "),
+        ({"sumarizer": 1}, "Compaction has no parameter 'sumarizer'; did you mean 'summarizer'?"),
+        ({"summarizer": 17}, "int is no summarizer"),
+        ({"store": "chat://db"}, "there is no store for 'chat://'"),
+        ({"session_id": 17}, "session_id: "),
+        ({"sessions": 1}, "sessions: "),
+    ],
+)
+def test_what_is_wrong_is_refused_where_it_is_given(options: Any, said: str) -> None:
+    """And not in the first model call."""
+    with pytest.raises((TypeError, ValueError, StoreError), match=re.escape(said)):
+        Compaction(**{"budget": 8_000, **options})
+
+
+def test_sessions_that_were_given_stay_open() -> None:
+    with Sessions(budget=8_000) as sessions:
+        with Compaction(8_000, sessions=sessions) as compaction:
+            compaction.fit("s", ask(1))
+        with sessions.open("s") as session:
+            assert len(session.memory.messages()) == 3
