@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, Content
+from agent_framework import ChatContext, ChatMiddleware, ChatResponse, Content
 from agent_framework import Message as Item
 
 from ..formats.parts import make_answer, make_content, make_file, make_tool, read_calls, read_text
@@ -27,7 +27,8 @@ class Compaction(Conversations[Item], ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         options = dict(context.options or {})
         if options.get("conversation_id") not in (None, "", LOCAL):  # the messages only add to what the service keeps
-            return await call_next()
+            await call_next()
+            return
         given = options.get("instructions") or ""
         offered = [tool for tool in options.get("tools") or () if hasattr(tool, "parameters")]
         tools = [make_tool(tool.name, tool.description, tool.parameters()) for tool in offered]
@@ -36,7 +37,16 @@ class Compaction(Conversations[Item], ChatMiddleware):
         context.messages = fitted.items
         if fitted.added:
             context.options = {**options, "instructions": fitted.system}
-        return await call_next()
+
+        async def keep(answer: ChatResponse[Any]) -> ChatResponse[Any]:
+            await self.akeep(session_id, answer.messages)
+            return answer
+
+        if context.stream:
+            context.stream_result_hooks.append(keep)
+        await call_next()
+        if isinstance(context.result, ChatResponse):
+            await keep(context.result)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         for item in items:

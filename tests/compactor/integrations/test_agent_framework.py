@@ -108,7 +108,6 @@ class Host:
 
 
 class TestAgentFramework(AdapterContract):
-    tells_answers = False
     gives_own_objects = (
         False  # a session is read again for each turn, and messages have no equality: these are their values
     )
