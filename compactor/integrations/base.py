@@ -163,6 +163,8 @@ class Conversations(ABC, Generic[Item]):
         messages = _list_messages(groups)
         summary_as: SummaryAs = "system" if self.provider else "header"
         with session.turn:  # or another caller's history would come in between
+            if all(one["role"] in SYSTEM for one in messages):  # forgotten; to sync, an empty list says nothing
+                session.memory.rewind("r0")
             synced = session.memory.sync(messages)
             prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
             sources = prompt.sources

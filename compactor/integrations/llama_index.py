@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
 from llama_index.core.base.llms.types import ToolCallBlock as Call
@@ -16,6 +18,8 @@ from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction", "History"]
 
+_live: WeakValueDictionary[str, Compaction] = WeakValueDictionary()
+
 
 class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
@@ -25,11 +29,17 @@ class Compaction(Conversations[ChatMessage]):
     its tools, and the calls of a turn that is not over.
     """
 
+    def __init__(self, budget: int, **options: Any) -> None:
+        super().__init__(budget, **options)
+        self._key = uuid4().hex
+        _live[self._key] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _find_live, (self._key,)  # a memory that was pickled or copied has this one again
+
     def make_memory(self, session_id: str, **options: Any) -> History:
         """Return the memory of one session. *options*: the ``chat_store`` that keeps it, by default one in memory."""
-        history = History(chat_store_key=self.name_session(session_id, session_id), **options)
-        history._compaction = self
-        return history
+        return _make_history(self, {"chat_store_key": self.name_session(session_id, session_id), **options})
 
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
         for item in items:
@@ -57,6 +67,14 @@ class Compaction(Conversations[ChatMessage]):
             yield ChatMessage(role=message["role"], blocks=blocks, additional_kwargs=told)
 
 
+def _find_live(key: str) -> Compaction:
+    """Return the Compaction of that *key*; in another process, the only one there is."""
+    found = _live.get(key) or (next(iter(_live.values())) if len(_live) == 1 else None)
+    if found is None:
+        raise LookupError("the memory's Compaction is gone: make one before you restore it, or call make_memory of one")
+    return found
+
+
 def _list_blocks(item: ChatMessage) -> list[Any]:
     return [block for block in item.blocks if isinstance(block, Call)]
 
@@ -70,11 +88,20 @@ class History(BaseChatStoreMemory):
     def from_defaults(cls, *_args: Any, **_options: Any) -> History:
         raise NotImplementedError("a memory belongs to a Compaction: call make_memory of one")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_history, (self._compaction, dict(self))
+
     def get(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
         return _add_system(self._compaction.fit(self.chat_store_key, self.get_all()))
 
     async def aget(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
         return _add_system(await self._compaction.afit(self.chat_store_key, await self.aget_all()))
+
+
+def _make_history(compaction: Compaction, options: dict[str, Any]) -> History:
+    history = History(**options)
+    history._compaction = compaction
+    return history
 
 
 def _add_system(fitted: Fitted[ChatMessage]) -> list[ChatMessage]:

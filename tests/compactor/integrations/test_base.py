@@ -242,3 +242,10 @@ def test_sessions_that_were_given_stay_open() -> None:
             compaction.fit("s", ask(1))
         with sessions.open("s") as session:
             assert len(session.memory.messages()) == 3
+
+
+def test_a_history_that_was_cleared_is_forgotten() -> None:
+    with Compaction(8_000) as compaction:
+        compaction.fit("s", ask(1))
+        assert compaction.fit("s", []).items == []
+        assert say(compaction.fit("s", ask(2)).items) == say(ask(2))

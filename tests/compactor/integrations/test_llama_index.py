@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,24 @@ def test_pictures_count_and_come_back_as_the_hosts_own() -> None:
 
     assert shown[0] is asked
     assert [part["type"] for part in parts] == ["text", "image_url"]
+
+
+def test_a_memory_that_is_reset_gives_nothing() -> None:
+    with Compaction(8_000) as compaction:
+        memory = compaction.make_memory("s")
+        memory.put(ChatMessage("The code is 4711.", role="user"))
+        assert memory.get()
+        memory.reset()
+        assert memory.get() == memory.get_all() == []
+
+
+@pytest.mark.parametrize("restore", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])  # noqa: S301
+def test_a_memory_that_was_restored_goes_on(restore: Any) -> None:
+    """As a part of a workflow's context, which is copied or pickled."""
+    with Compaction(8_000) as compaction, Compaction(8_000):
+        memory = compaction.make_memory("s")
+        memory.put(ChatMessage("The code is 4711.", role="user"))
+        memory.get()
+        again = restore(memory)
+        assert [one.content for one in again.get()] == ["The code is 4711."]
+        assert again._compaction is compaction
