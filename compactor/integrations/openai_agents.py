@@ -34,8 +34,8 @@ class Compaction(Converted[Item], RunHooks[Any]):
         if _has_results_alone(given.input):
             return given
         session_id = self.name_session(data.context, data.agent.name)
-        model = data.agent.model if isinstance(data.agent.model, str) else ""
-        fitted = await self.afit(session_id, given.input, system=given.instructions or "", model=model)
+        model, system = data.agent.model, given.instructions or ""
+        fitted = await self.afit(session_id, given.input, system=system, model=model)
         return ModelInputData(input=fitted.items, instructions=fitted.system or None)
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:

@@ -1,4 +1,4 @@
-"""Chat models of other frameworks as summarizers: LangChain's, LlamaIndex's and pydantic-ai's."""
+"""Chat models of agent frameworks as summarizers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NAMES = ("model_name", "model", "model_id")
 
 
 def from_chat_model(model: Any) -> Summarizer:
-    """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex or pydantic-ai, or anything that may
-    be a summarizer itself.
+    """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex, pydantic-ai, Google ADK or the
+    OpenAI Agents SDK, or anything that may be a summarizer itself.
 
     It asks with the model's own settings and without tools. LangChain's callbacks are not called: they may stream to
     the user. It is asked on the host's event loop while that runs, and if the model has no other way, else on the
@@ -55,7 +55,8 @@ class _ChatModel:
     def __call__(self, request: SummaryRequest) -> Summary:
         try:
             answer = self._ask(self._model, make_sendable(request.messages), coroutines_used.get().host.is_running)
-            return _read(wait_for(answer) if inspect.isawaitable(answer) else answer, self.model)
+            done = wait_for(answer) if inspect.isawaitable(answer) else answer
+            return done if isinstance(done, Summary) else _read(done, self.model)
         except ContextError:
             raise
         except Exception as error:  # noqa: BLE001  (any exception of a foreign model is a failure of this call only)
@@ -109,11 +110,48 @@ def _ask_pydantic_ai(model: Any, messages: Sequence[Mapping[str, Any]], _prefers
     return model_request(model, [ModelRequest(parts=parts)])
 
 
+async def _ask_adk(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_async: bool) -> Summary:
+    from google.adk.models.llm_request import LlmRequest
+
+    from ..formats import gemini
+    from .gemini import read_response
+
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    contents = gemini.from_chat(message for message in messages if message["role"] != "system")["contents"]
+    request = LlmRequest(model=model.model, contents=contents, config={"system_instruction": system or None})
+    said: Any = None
+    async for answer in model.generate_content_async(request):
+        said = answer
+    ended = field(said, "finish_reason") or field(said, "error_code")  # a blocked request has a code alone
+    read = {name: field(said, name) for name in ("usage_metadata", "model_version")}
+    candidate = {"content": field(said, "content"), "finish_reason": ended}
+    return read_response({"candidates": [candidate], **read}, model.model)
+
+
+async def _ask_agents(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_async: bool) -> Mapping[str, Any]:
+    from agents import ModelSettings, ModelTracing
+
+    ids = dict.fromkeys(("previous_response_id", "conversation_id", "prompt"))
+    given: Any = (None, list(messages), ModelSettings(), [], None, [], ModelTracing.DISABLED)
+    answer = await model.get_response(*given, **ids)
+    said = [item for item in answer.output if field(item, "type") == "message"]
+    parts = [part for item in said for part in field(item, "content")]
+    ended = [field(item, "status") for item in said] + [field(part, "type") for part in parts]
+    return {
+        "content": parts,
+        "tool_calls": [item for item in answer.output if str(field(item, "type")).endswith("_call")],
+        "status": next((one for one in ("refusal", "incomplete") if one in ended), None),
+        "usage": answer.usage if answer.usage.input_tokens else None,  # zeros: the provider told none
+    }
+
+
 #: By the methods that a model has: how it is asked.
 _KINDS = (
     (("invoke", "ainvoke"), _ask_langchain),
     (("chat", "achat"), _ask_llama_index),
     (("request", "request_stream"), _ask_pydantic_ai),
+    (("generate_content_async", "connect"), _ask_adk),
+    (("get_response", "stream_response"), _ask_agents),
 )
 
 
@@ -169,6 +207,7 @@ def _read_usage(answer: Any, raw: Any) -> dict[str, int] | None:
         field(field(usage, "input_token_details"), "cache_read"),
         field(usage, "cache_read_tokens"),
         field(field(usage, "prompt_tokens_details"), "cached_tokens"),
+        field(field(usage, "input_tokens_details"), "cached_tokens"),
     )
     first = [next((n for n in counts if type(n) is int), None) for counts in (read, written, cached)]
     return read_counts(input_tokens=first[0], output_tokens=first[1], cached_tokens=first[2])

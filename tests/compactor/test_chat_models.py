@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -241,6 +242,138 @@ def test_an_error_of_pydantic_ai_keeps_its_status_and_no_content() -> None:
     with pytest.raises(SummarizerError, match="HTTP 429") as caught:
         from_chat_model(pydantic_ai(fail))(REQUEST)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def adk(**answer: Any) -> Any:
+    """A model of Google ADK's that answers so, if it is asked as it should be."""
+    warnings.simplefilter("ignore")  # what the framework's own imports warn of; a test resets it
+    models = pytest.importorskip("google.adk.models")
+
+    class Model(models.BaseLlm):  # type: ignore[misc, name-defined]
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            assert (llm_request.model, stream) == ("model-1", False)
+            assert llm_request.config.system_instruction == "Summarize."
+            said = [(one.role, [part.text for part in one.parts]) for one in llm_request.contents]
+            assert said == [("user", [f"He said {SECRET}."])]
+            yield models.LlmResponse.model_validate(answer)
+
+    return Model(model="model-1")
+
+
+def test_adks_answer_is_a_summary_with_its_cost() -> None:
+    """Without thoughts, which cost."""
+    parts = [{"text": "Hm.", "thought": True}, {"text": "SUMM"}, {"text": "ARY"}]
+    usage = {
+        "prompt_token_count": 100,
+        "candidates_token_count": 20,
+        "thoughts_token_count": 5,
+        "cached_content_token_count": 60,
+    }
+    answer = {"content": {"role": "model", "parts": parts}, "finish_reason": "STOP", "usage_metadata": usage}
+    assert from_chat_model(adk(**answer))(REQUEST) == Summary(
+        "SUMMARY", {"input_tokens": 100, "output_tokens": 25, "cached_tokens": 60}, "model-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"content": {"parts": [{"text": "SUMM"}]}, "finish_reason": "MAX_TOKENS"}, "cut off"),
+        ({"content": {"parts": [{"text": "SUMM"}]}, "finish_reason": "SAFETY"}, "refused"),
+        ({"error_code": "PROHIBITED_CONTENT", "error_message": SECRET}, "refused"),
+        ({"error_code": "MAX_TOKENS", "error_message": SECRET, "finish_reason": "MAX_TOKENS"}, "cut off"),
+        ({"content": {"parts": [{"function_call": {"name": "f", "args": {}}}]}}, "called a tool"),
+        ({"content": {"parts": []}}, "empty answer"),
+    ],
+)
+def test_what_is_no_summary_of_adks_is_an_error_that_says_so(answer: Any, told: str) -> None:
+    with pytest.raises(SummarizerError, match=told) as caught:
+        from_chat_model(adk(**answer))(REQUEST)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def openai_agents(*output: Any, **usage: Any) -> Any:
+    """A model of the OpenAI Agents SDK's that answers so, if it is asked as it should be."""
+    agents = pytest.importorskip("agents")
+
+    class Model(agents.Model):  # type: ignore[misc, name-defined]
+        model = "model-1"
+
+        async def get_response(
+            self, system: Any, given: Any, _settings: Any, tools: Any, *_others: Any, **ids: Any
+        ) -> Any:
+            assert (system, given, tools) == (None, REQUEST.messages, [])
+            assert ids == {"previous_response_id": None, "conversation_id": None, "prompt": None}
+            return agents.ModelResponse(output=list(output), usage=agents.Usage(**usage), response_id=None)
+
+        stream_response = get_response
+
+    return Model()
+
+
+def message_item(status: str, **part: str) -> Any:
+    items = pytest.importorskip("openai.types.responses")
+    kinds = {"output_text": items.ResponseOutputText, "refusal": items.ResponseOutputRefusal}
+    made = kinds[part["type"]].model_construct(**part)
+    return items.ResponseOutputMessage.model_construct(
+        id="m", content=[made], role="assistant", status=status, type="message"
+    )
+
+
+def test_the_answer_of_openai_agents_is_a_summary_with_its_cost() -> None:
+    """Without what it reasoned; nothing is known of the cost if the provider told nothing."""
+    details = pytest.importorskip("openai.types.responses.response_usage").InputTokensDetails
+    said = message_item("completed", type="output_text", text="SUMMARY")
+    content: Any = [{"type": "reasoning_text", "text": "Hm."}]
+    items = pytest.importorskip("openai.types.responses")
+    reasoned = items.ResponseReasoningItem(id="r", type="reasoning", summary=[], content=content)
+    told = {"input_tokens": 100, "output_tokens": 20}
+    cached = details(cached_tokens=60, cache_write_tokens=0)
+    assert from_chat_model(openai_agents(reasoned, said, **told, input_tokens_details=cached))(REQUEST) == Summary(
+        "SUMMARY", {**told, "cached_tokens": 60}, "model-1"
+    )
+    assert from_chat_model(openai_agents(said))(REQUEST) == Summary("SUMMARY", None, "model-1")
+
+
+@pytest.mark.parametrize(
+    ("status", "part", "told"),
+    [
+        ("incomplete", {"type": "output_text", "text": "SUMM"}, "cut off"),
+        ("completed", {"type": "refusal", "refusal": SECRET}, "refused"),
+        ("completed", {"type": "output_text", "text": ""}, "empty answer"),
+    ],
+)
+def test_what_is_no_summary_of_openai_agents_is_an_error_that_says_so(status: str, part: Any, told: str) -> None:
+    with pytest.raises(SummarizerError, match=told) as caught:
+        from_chat_model(openai_agents(message_item(status, **part)))(REQUEST)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_call_of_a_tool_is_no_summary_of_openai_agents() -> None:
+    items = pytest.importorskip("openai.types.responses")
+    call = items.ResponseFunctionToolCall(type="function_call", name="f", arguments="{}", call_id="1")
+    with pytest.raises(SummarizerError, match="called a tool"):
+        from_chat_model(openai_agents(call))(REQUEST)
+
+
+def test_the_own_chat_model_of_openai_agents_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real model, against a server: an answer, one without a text, and an error that says what to do."""
+    agents = pytest.importorskip("agents")
+    import openai
+
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with ModelServer() as server:
+        headers = {"Connection": "close"}  # each call has an event loop of its own here
+        client = openai.AsyncOpenAI(base_url=server.base_url, api_key="k", max_retries=0, default_headers=headers)
+        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+        server.answers(ok("SUMMARY", usage=usage), ok("", finish="length", usage=usage), status(429))
+        summarizer = from_chat_model(agents.OpenAIChatCompletionsModel("m", openai_client=client))
+        assert summarizer(REQUEST).text == "SUMMARY"
+        with pytest.raises(SummarizerError):
+            summarizer(REQUEST)
+        with pytest.raises(SummarizerError, match="too many requests"):
+            summarizer(REQUEST)
 
 
 def test_a_model_is_known_by_its_methods() -> None:

@@ -124,6 +124,30 @@ class TestGoogleADK(AdapterContract):
         return Compaction(session_id=lambda context: context.session.id, **options)
 
 
+def test_the_agents_own_model_summarizes() -> None:
+    """No summarizer was given; plugins do not hear of it."""
+    asked: list[LlmRequest] = []
+
+    class Model(BaseLlm):
+        async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncIterator[Any]:
+            asked.append(llm_request)
+            yield LlmResponse(content=Content(role="model", parts=[Part(text="word " * 100)]))
+
+    async def run() -> None:
+        with Compaction(1_200, session_id="s") as compaction:
+            agent = LlmAgent(name="helper", model=Model(model="scripted"), instruction="Be brief.")
+            app = App(name="app", root_agent=agent, plugins=[compaction])
+            runner = Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+            for number in range(20):
+                said = Content(role="user", parts=[Part(text=f"question {number}")])
+                assert [event async for event in runner.run_async(user_id="u", session_id="s", new_message=said)]
+                with compaction.sessions().open("s") as session:
+                    await asyncio.to_thread(session.compactor.wait_idle, 30)
+
+    asyncio.run(run())
+    assert any("Be brief." not in str(request.config.system_instruction) for request in asked)
+
+
 def test_a_turn_made_again_is_the_newest() -> None:
     """The same call, with another thought."""
 

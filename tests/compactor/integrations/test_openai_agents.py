@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
+from agents import Agent, Model, ModelProvider, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -145,6 +145,38 @@ class TestOpenAIAgents(AdapterContract):
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=str, **options)
+
+
+def test_the_agents_own_model_summarizes() -> None:
+    """No summarizer was given. A name is no model: it is known to the run alone whose it is."""
+    asked: list[str | None] = []
+
+    class Model(Scripted):
+        async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
+            asked.append(options["system_instructions"] if "system_instructions" in options else args[0])
+            return ModelResponse(output=[_make_text("word " * 100)], usage=Usage(), response_id=None)
+
+    async def run(agent: Agent[Any], **options: Any) -> None:
+        kept = SQLiteSession("s")
+        with Compaction(1_200, session_id="s") as compaction:
+            config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True, **options)
+            for number in range(20):
+                await Runner.run(agent, f"question {number}", session=kept, run_config=config)
+                with compaction.sessions().open("s") as session:
+                    await asyncio.to_thread(session.compactor.wait_idle, 30)
+        kept.close()
+
+    asyncio.run(run(Agent(name="helper", instructions="Be brief.", model=Model([]))))
+    assert None in asked
+    asked.clear()
+
+    class Provider(ModelProvider):
+        def get_model(self, model_name: str | None) -> Model:
+            assert model_name == "mine"
+            return Model([])
+
+    asyncio.run(run(Agent(name="helper", instructions="Be brief.", model="mine"), model_provider=Provider()))
+    assert len(asked) == 20
 
 
 def test_a_turn_made_again_is_the_newest() -> None:
