@@ -11,7 +11,7 @@ from typing import Any
 
 from memory.messages import FUNCTION, SYSTEM, TOOL
 
-from .native import Block, Message, add_native, list_parts, read_native
+from .native import Block, Message, add_native, list_parts, read_messages, read_native
 from .parts import dump_json, make_call, make_jsonable, make_text, read_calls, read_file
 
 __all__ = ["from_chat", "to_chat"]
@@ -35,7 +35,7 @@ def to_chat(items: Iterable[Any]) -> list[Message]:
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> list[Block]:
     """Return a prompt's *messages* for LangChain's ``messages_from_dict``."""
-    return list(map(_write_message, messages))
+    return list(map(_write_message, read_messages(messages, NAME)))
 
 
 def _read_message(item: Any) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from itertools import accumulate, takewhile
@@ -20,6 +21,7 @@ from memory.sync import rename_calls
 
 from ..background import Options
 from ..formats.native import read_native
+from ..formats.parts import read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
 from ..summarizers.chat_models import from_chat_model
@@ -126,16 +128,21 @@ class Conversations(ABC, Generic[Item]):
             return await session.memory.to_thread(self._fit, session, items, system, _name_model(model, options))
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
-        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call."""
-        if messages := self._read_answer(answer):
-            with self.sessions().open(session_id) as session:
-                _extend(session, messages)
+        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call.
+
+        Raises nothing: an answer that was paid for is not lost where the log cannot be written now.
+        """
+        with _report_unkept(session_id):
+            if messages := self._read_answer(answer):
+                with self.sessions().open(session_id) as session:
+                    _extend(session, messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
-        if messages := self._read_answer(answer):
-            async with self.sessions().open(session_id) as session:
-                await session.memory.to_thread(_extend, session, messages)
+        with _report_unkept(session_id):
+            if messages := self._read_answer(answer):
+                async with self.sessions().open(session_id) as session:
+                    await session.memory.to_thread(_extend, session, messages)
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = _list_messages(self.read(answer))
@@ -169,7 +176,7 @@ class Conversations(ABC, Generic[Item]):
             prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
             sources = prompt.sources
             self._watch(session, synced)
-        texts = [str(one["content"]) for one in takewhile(self._is_system, prompt.messages)]
+        texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
         # For each message, which of the host's it stands for; None: none.
         places = [synced.find(source.ref) if source.ref else None for source in sources]
         whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
@@ -258,6 +265,16 @@ def _check_options(name: str, options: Iterable[str]) -> None:
 
 def _name_model(model: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**options, "model": model} if isinstance(model, str) else options
+
+
+@contextmanager
+def _report_unkept(session_id: str) -> Iterator[None]:
+    """Warn of an error instead of raising it: the next call writes the answer too."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the turn)
+        log = structlog.get_logger("compactor")
+        log.warning("answer.not_kept", session_id=session_id, error=type(error).__name__)
 
 
 def _extend(session: Session, messages: Sequence[Message]) -> None:

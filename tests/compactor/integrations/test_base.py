@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from compactor import RECALL_TOOLS, Sessions, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
-from memory import StoreError
+from memory import InMemoryStore, StoreError
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,50 @@ def test_sessions_are_apart() -> None:
         shown = compaction.fit("b", ask(2)).items
 
     assert say(shown) == say(ask(2))
+
+
+class Unwritable(InMemoryStore):
+    """A store whose disk is full from now on, once it is told so."""
+
+    is_full = False
+
+    def append(self, *args: Any, **options: Any) -> Any:
+        if self.is_full:
+            raise StoreError("the disk is full")
+        return super().append(*args, **options)
+
+
+def test_an_answer_that_cannot_be_written_now_is_not_lost() -> None:
+    """The framework's hook would lose it if we raised; the next call writes it."""
+    store, history = Unwritable(), [*ask(1), Turn(({"role": "assistant", "content": "All is well."},))]
+    with Compaction(8_000, store=store) as compaction:
+        compaction.fit("s", history[:-1])
+        store.is_full = True
+        with capture_logs() as events:
+            compaction.keep("s", history[-1:])
+            asyncio.run(compaction.akeep("s", history[-1:]))
+        store.is_full = False
+
+        assert [(one["event"], one["error"]) for one in events] == [("answer.not_kept", "StoreError")] * 2
+        assert "well" not in repr(events)
+        assert say(compaction.fit("s", history).items) == say(history)
+        with compaction.sessions().open("s") as session:
+            assert [one["content"] for one in session.memory.messages()][-1] == "All is well."
+
+
+def test_an_answer_after_the_end_changes_nothing() -> None:
+    compaction = Compaction(8_000)
+    compaction.fit("s", ask(1))
+    compaction.close()
+
+    compaction.keep("s", [Turn(({"role": "assistant", "content": "All is well."},))])
+
+
+def test_a_system_prompt_in_parts_is_given_as_text() -> None:
+    parts = [{"type": "text", "text": "Be brief. "}, {"type": "text", "text": "Be kind."}]
+    history = [Turn(({"role": "system", "content": parts},)), *ask(1)]
+    with Compaction(8_000) as compaction:
+        assert compaction.fit("s", history).system == "Be brief. Be kind."
 
 
 @pytest.fixture
