@@ -40,45 +40,39 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
         given, parameters = request_context.messages, request_context.model_request_parameters
         told = parameters.instruction_parts or []
-        fixed = [part for part in given[0].parts if isinstance(part, ai.SystemPromptPart)]
-        system = "\n\n".join([*(part.content for part in fixed), *(part.content for part in told)])
+        fixed: list[Any] = [part for part in given[0].parts if isinstance(part, ai.SystemPromptPart)]
+        system = "\n\n".join(part.content for part in (*fixed, *told))
         offered = (*parameters.function_tools, *parameters.output_tools)
         tools = [make_tool(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
-        session_id = self.name_session(ctx, ctx.conversation_id)
-        fitted = await self.afit(session_id, given, model=request_context.model, system=system, tools=tools)
+        model, session_id = request_context.model, self.name_session(ctx, ctx.conversation_id)
+        fitted = await self.afit(session_id, given, model=model, system=system, tools=tools)
         messages = fitted.items or given
         if fixed and messages[:1] != given[:1]:
             messages = [ai.ModelRequest(parts=fixed), *messages]
         if fitted.added:
-            added = ai.InstructionPart(fitted.added, dynamic=True)
-            parameters = replace(parameters, instruction_parts=[*told, added])
+            told = [*told, ai.InstructionPart(fitted.added, dynamic=True)]
+            parameters = replace(parameters, instruction_parts=told)
         return replace(request_context, messages=messages, model_request_parameters=parameters)
 
-    async def after_model_request(
-        self, ctx: RunContext[Any], *, response: ai.ModelResponse, **_options: Any
-    ) -> ai.ModelResponse:
+    async def after_model_request(self, ctx: RunContext[Any], *, response: ai.ModelResponse, **_options: Any) -> Any:
         await self.akeep(self.name_session(ctx, ctx.conversation_id), [response])
         return response
 
     def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
         for place, item in enumerate(items):
-            parts = [part for part in item.parts if place or not _is_system(part)]
-            if item.kind == "request":
-                yield Group([item], [*map(_read_part, parts)])
-                continue
-            calls = [part for part in parts if isinstance(part, ai.ToolCallPart)]
-            text = "".join(part.content for part in parts if isinstance(part, ai.TextPart))
-            made = [(one.tool_call_id, one.tool_name, one.args_as_json_str()) for one in calls]
-            yield Group([item], [make_answer(text, made)])
+            parts: list[Any] = [part for part in item.parts if place or not isinstance(part, ai.SystemPromptPart)]
+            yield Group([item], [*map(_read_part, parts)] if item.kind == "request" else [_read_answer(parts)])
 
     def write(self, messages: Sequence[Message]) -> Iterable[ai.ModelMessage]:
         for is_answer, run in groupby(messages, lambda message: message["role"] == "assistant"):
-            parts = [part for message in run for part in _write(message)]
+            parts: list[Any] = [part for message in run for part in _write(message)]
             yield ai.ModelResponse(parts=parts) if is_answer else ai.ModelRequest(parts=parts)
 
 
-def _is_system(part: Any) -> bool:
-    return isinstance(part, ai.SystemPromptPart)
+def _read_answer(parts: Sequence[Any]) -> Message:
+    calls = [part for part in parts if isinstance(part, ai.ToolCallPart)]
+    text = "".join(part.content for part in parts if isinstance(part, ai.TextPart))
+    return make_answer(text, [(one.tool_call_id, one.tool_name, one.args_as_json_str()) for one in calls])
 
 
 def _read_part(part: Any) -> Message:
@@ -87,7 +81,7 @@ def _read_part(part: Any) -> Message:
         return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
     said = part.model_response() if isinstance(part, ai.RetryFeedbackPart) else getattr(part, "content", None) or ""
     content = make_content(said if isinstance(said, str) else map(_read_content, said))
-    return {"role": "system" if _is_system(part) else "user", "content": content}
+    return {"role": "system" if isinstance(part, ai.SystemPromptPart) else "user", "content": content}
 
 
 def _read_content(one: Any) -> str | Message:
