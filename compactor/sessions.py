@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, cast
 
-from memory import Appended, Memory, Store, open_store
+from memory import Appended, Memory, SessionPurged, Store, StoreError, open_store
 from memory.arguments import number, require, whole_number
 from memory.hooks import renew_after_fork
 from memory.io_threads import to_thread
@@ -109,6 +109,11 @@ class _Entry:
     users: int = 0
     used_at: float = 0.0
 
+    @property
+    def is_purged(self) -> bool:
+        """Whether its memory found that it was purged: whoever opens the session next gets a new one."""
+        return self.session is not None and self.session.memory.is_purged
+
 
 class _Use:
     """``with sessions.open(id) as session``, or ``async with``: until its end, the session is not evicted."""
@@ -122,9 +127,13 @@ class _Use:
         self._entry = self._sessions._take(self._id)
         return cast("Session", self._entry.session)
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._entry is not None:
-            self._sessions._give_back(self._entry)
+            try:
+                if isinstance(exc[1], SessionPurged):
+                    self._check()
+            finally:
+                self._sessions._give_back(self._entry)
 
     async def __aenter__(self) -> Session:
         self._entry = self._sessions._take_open(self._id)
@@ -136,12 +145,21 @@ class _Use:
             except BaseException:  # cancelled: nobody will leave what the thread opens
                 with self._sessions._lock:
                     self._is_left = True
-                self.__exit__()
+                self.__exit__(None, None, None)
                 raise
         return cast("Session", cast("_Entry", self._entry).session)
 
     async def __aexit__(self, *exc: object) -> None:
-        self.__exit__(*exc)
+        try:
+            if isinstance(exc[1], SessionPurged):
+                await to_thread(self._check)
+        finally:
+            self.__exit__(None, None, None)
+
+    def _check(self) -> None:
+        """Ask the store whether this session was purged, and not another one: reading an old round does not tell."""
+        with suppress(StoreError):
+            cast("Session", cast("_Entry", self._entry).session).memory.refresh()
 
     def _open(self) -> None:
         entry = self._sessions._take(self._id)
@@ -241,14 +259,22 @@ class Sessions:
         return _Use(self, session_id)
 
     def purge(self, session_id: str) -> None:
-        """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again."""
+        """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again.
+
+        That holds for one that another process purges, too: it is opened anew after it has raised ``SessionPurged``.
+        """
+        purged: Future[None] = Future()
         with self._lock:
             entry = self._entries.pop(session_id, None)
             self._idle.pop(session_id, None)
             self._left_open.pop(session_id, None)
-        for compactor in _compactors(entry) if entry is not None else ():
-            compactor.stop(0)
-        self.store.purge(session_id)
+            self._leaving[session_id] = purged
+        try:
+            if entry is not None:
+                _stop(entry)
+            self.store.purge(session_id)
+        finally:
+            self._end_leaving(session_id, purged)
 
     def status(self) -> SessionsStatus:
         """Return what is open, for a health check. Asks no store."""
@@ -316,7 +342,7 @@ class Sessions:
         """Return the entry of a session that is open, for one more user; None if it must be opened."""
         with self._lock:
             entry = self._entries.get(session_id)
-            if entry is None or entry.session is None or self._closed:
+            if entry is None or entry.session is None or entry.is_purged or self._closed:
                 return None
             entry.users += 1
             self._idle.pop(session_id, None)
@@ -327,7 +353,9 @@ class Sessions:
         with self._lock:
             if self._closed:
                 raise _closed()
-            leaving, entry = self._leaving.get(session_id), self._entries.get(session_id)
+            leaving, entry, purged = self._leaving.get(session_id), self._entries.get(session_id), None
+            if entry is not None and entry.is_purged:
+                entry, purged = None, entry
             is_first = entry is None
             if entry is None:
                 entry = self._entries[session_id] = _Entry(session_id)
@@ -341,6 +369,8 @@ class Sessions:
         try:
             if leaving is not None:
                 leaving.result()
+            if purged is not None:
+                _stop(purged)
             session = self._make(session_id)
         except BaseException as error:
             with self._lock:
@@ -353,8 +383,7 @@ class Sessions:
             is_wanted = self._entries.get(session_id) is entry
         if not is_wanted:  # closed or purged meanwhile
             cast("Future[None]", opening).set_exception(_closed())
-            for compactor in session.compactors.values():
-                compactor.stop(0)
+            _stop(entry)
             raise _closed()
         cast("Future[None]", opening).set_result(None)
         self._evict()
@@ -386,17 +415,24 @@ class Sessions:
         """Close the sessions that are too many or idle for too long, and set the timer for the next."""
         try:
             while (leaving := self._choose_leaving()) is not None:
+                entry, left = leaving
                 try:
-                    self._close_evicted(leaving)
-                finally:  # whoever waits for that opens it again
-                    with self._lock:
-                        self._leaving.pop(leaving.id).set_result(None)
+                    self._close_evicted(entry)
+                finally:
+                    self._end_leaving(entry.id, left)
             self._set_timer()
         except Exception as error:  # noqa: BLE001  (whoever opens or leaves another session is not to hear of it)
             report_uncaught(error)
 
-    def _choose_leaving(self) -> _Entry | None:
-        """Return the next session to close, which is being closed from now on; None if none is due."""
+    def _end_leaving(self, session_id: str, left: Future[None]) -> None:
+        """Let whoever waits for that open the session again."""
+        with self._lock:
+            if self._leaving.get(session_id) is left:  # else it is purged meanwhile, and has another
+                del self._leaving[session_id]
+        left.set_result(None)
+
+    def _choose_leaving(self) -> tuple[_Entry, Future[None]] | None:
+        """Return the next session to close, which is being closed from now on, and its end; None if none is due."""
         now, busy = self._clock.monotonic(), 0
         with self._lock:
             while self._idle and busy < MAX_BUSY:
@@ -409,17 +445,15 @@ class Sessions:
                     self._idle.move_to_end(entry.id)
                     continue
                 del self._idle[entry.id], self._entries[entry.id]
-                self._leaving[entry.id] = Future()
-                return entry
+                left = self._leaving[entry.id] = Future()
+                return entry, left
         return None
 
     def _close_evicted(self, entry: _Entry) -> None:
         own = cast("Session", entry.session).memory.list_own_rounds()
         if own:
             self._left_open[entry.id] = own
-        with ExitStack() as stops:  # each of them, even if one fails
-            for compactor in _compactors(entry):
-                stops.callback(compactor.stop, 0)
+        _stop(entry)
 
     def _set_timer(self) -> None:
         """Evict when the next session has been idle for long enough."""
@@ -467,6 +501,12 @@ class _Evicting(Executor):
 def _compactors(entry: _Entry) -> Iterable[ContextCompactor]:
     """Return a session's compactors; none if it is not open yet."""
     return entry.session.compactors.values() if entry.session is not None else ()
+
+
+def _stop(entry: _Entry) -> None:
+    with ExitStack() as stops:  # each of them, even if one fails
+        for compactor in _compactors(entry):
+            stops.callback(compactor.stop, 0)
 
 
 def _closed() -> RuntimeError:

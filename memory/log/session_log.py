@@ -69,6 +69,8 @@ class Log(ABC):
     # attributes, because a successful append needs no ids: only reading on after a failure collects them.
     _appending: Sequence[Entry]
     _own_entries: frozenset[str]
+    #: Whether ``SessionPurged`` was raised: this Memory cannot write again.
+    is_purged = False
 
     def __init__(self, session_id: str, store: Store, clock: Clock, *, take_over: bool = False) -> None:
         self.session_id = session_id
@@ -204,6 +206,7 @@ class Log(ABC):
             self._store.append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
+                self.is_purged = True
                 raise SessionPurged.at(self.snapshot.number) from conflict
             return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
@@ -232,6 +235,7 @@ class Log(ABC):
         entries = iter(self._store.read(self.session_id, max(before - 1, 0)))
         # The log of a session that was purged and begun anew goes on from another entry.
         if before and getattr(next(entries, None), "id", None) != self.snapshot.last:
+            self.is_purged = True
             raise SessionPurged.at(before) from cause
         redacted: set[int] = set()
         size = PAGE

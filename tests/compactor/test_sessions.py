@@ -276,6 +276,61 @@ def test_a_purged_session_begins_anew() -> None:
             assert session.compose().messages == []
 
 
+@pytest.mark.parametrize("ways", ["with", "async with", "caught"])
+def test_a_session_that_another_process_purged_begins_anew(ways: str) -> None:
+    """After the error that tells of it. Another session that was open around that one stays the same."""
+    store = InMemoryStore()
+
+    async def fail_in_a_loop(sessions: Sessions) -> None:
+        async with sessions.open("a") as session:
+            await session.aappend({"role": "user", "content": "Hello?"})
+
+    with sessions_with(store=store) as sessions, sessions.open("other") as other:
+        old = use(sessions, "a", talk)
+        talk(other)
+        store.purge("a")
+        if ways == "caught":
+            with sessions.open("a") as session, pytest.raises(SessionPurged):
+                talk(session)
+        elif ways == "async with":
+            with pytest.raises(SessionPurged):
+                asyncio.run(fail_in_a_loop(sessions))
+        else:
+            with pytest.raises(SessionPurged), sessions.open("other"):
+                use(sessions, "a", talk)
+        assert use(sessions, "a", talk) is not old
+        assert use(sessions, "other") is other.memory
+        with sessions.open("a") as session:
+            assert len(session.memory.messages()) == 2
+
+
+def test_whoever_opens_a_session_while_it_is_purged_waits_for_that() -> None:
+    """Else the new memory would be purged with the old one."""
+
+    class Slow(InMemoryStore):
+        begun, go = threading.Event(), threading.Event()
+
+        def purge(self, session_id: str) -> None:
+            self.begun.set()
+            assert self.go.wait(SOON)
+            super().purge(session_id)
+
+    store, used = Slow(), list[Any]()
+    with sessions_with(store=store) as sessions:
+        use(sessions, "a", talk)
+        purging = threading.Thread(target=sessions.purge, args=("a",))
+        purging.start()
+        assert store.begun.wait(SOON)
+        opening = threading.Thread(target=lambda: used.append(use(sessions, "a", talk)))
+        opening.start()
+        wait_for(lambda: "a" in sessions._entries)
+        store.go.set()
+        for thread in (purging, opening):
+            thread.join(SOON)
+        assert [len(memory.messages()) for memory in used] == [2]
+        use(sessions, "a", talk)
+
+
 def test_close_stops_all_within_one_deadline() -> None:
     """Not one deadline for each: with hung calls in all of them it takes no longer than with one."""
     model = ScriptedSummarizer()
