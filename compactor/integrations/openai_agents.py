@@ -57,11 +57,12 @@ class Compaction(Converted[Item], RunHooks[Any]):
 
 
 def _has_results_alone(items: Sequence[Item]) -> bool:
-    """Return whether the calls of some results are not in *items*: the provider has them."""
-    asked: set[Any] = set()
-    for item in items:
-        kind, call_id = item.get("type") or "", item.get("call_id")
-        if kind.endswith("_output") and call_id is not None and call_id not in asked:
-            return True
-        asked.add(call_id)
-    return False
+    """Return whether *items* are results whose calls the provider has. A session that dropped its oldest items may have
+    such results as well, but it has words of the user's behind them."""
+    asked = {one.get("call_id") for one in items if not _is_result(one)}
+    is_alone = any(_is_result(one) and one.get("call_id") not in asked for one in items)
+    return is_alone and not any(one.get("role") == "user" for one in items)
+
+
+def _is_result(item: Item) -> bool:
+    return (item.get("type") or "").endswith("_output")

@@ -254,3 +254,19 @@ def test_what_only_adds_to_a_conversation_that_the_provider_keeps_is_sent_as_it_
 
     assert fitted == plain
     assert [item.get("type") for item in plain[1]] == ["function_call_output"] * 2
+
+
+def test_a_result_whose_call_was_dropped_does_not_switch_compaction_off() -> None:
+    """A session that keeps its newest items alone may begin with one."""
+    seen: list[list[Any]] = []
+    items: list[Any] = [{"type": "function_call_output", "call_id": "gone", "output": "row 1"}]
+    for number in range(60):
+        items += [{"role": "user", "content": f"{number} " + "word " * 60}, {"role": "assistant", "content": "Yes."}]
+    items.append({"role": "user", "content": "And now?"})
+
+    with Compaction(1_500) as compaction:
+        config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
+        asyncio.run(Runner.run(Agent(name="helper", model=Scripted(seen)), items, run_config=config))
+
+    assert len(seen[0]) < 60
+    assert seen[0][-1] == items[-1]
