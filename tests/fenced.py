@@ -22,6 +22,7 @@ FRAMEWORKS = (
     "agent_framework",
     "agents",
     "anthropic",
+    "autogen_agentchat",
     "fastapi",
     "google.adk",
     "langchain",
