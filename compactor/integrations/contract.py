@@ -192,6 +192,10 @@ class AdapterContract:
                 for number in range(6):
                     await host.say("s", ask(number))
             with self._compaction(store=url) as compaction:
+                with compaction.sessions().open("s") as session:  # before the host gives its history again
+                    log = json.dumps(session.memory.messages())
+                for number in range(6):
+                    assert log.count(f'"{ask(number)}"') == 1, f"question {number} before the first call"
                 again = self.make_host(compaction, host)
                 await again.say("s", ask(6))
                 await again.say("s", ask(7))
@@ -224,23 +228,35 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_a_summarizer_that_fails_changes_nothing_for_the_agent(self) -> None:
+        asked: list[SummaryRequest] = []
+
+        def refuse(request: SummaryRequest) -> str:
+            asked.append(request)
+            raise RuntimeError("no model answers")
+
         async def run() -> None:
             plain = self.make_host(None)
-            with self.make_compaction(budget=BUDGET, summarizer=_refuse) as compaction:
+            with self.make_compaction(budget=BUDGET, summarizer=refuse) as compaction:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
-                    assert await host.say("s", ask(number)) == await plain.say("s", ask(number))
+                    if number == TURNS // 2:
+                        await _settle(compaction, "s")
+                        assert asked, "the summarizer was never asked"
+                    assert await host.say("s", ask(number)) == await plain.say("s", ask(number)), f"turn {number}"
             for seen in host.seen:
                 _check_pairs(host, seen)
 
         asyncio.run(run())
 
     def test_no_log_holds_what_was_said(self) -> None:
+        """From level info on: neither in a message, nor in what a record carries besides, nor in a traceback."""
+
         async def run() -> None:
             with self._compaction() as compaction:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     await host.say("s", ask(number, "unmistakable"))
+                    await _settle(compaction, "s")
 
         kept = _Kept()
         logger = logging.getLogger()
@@ -263,10 +279,6 @@ def ask(number: int, word: str = "plain") -> str:
     """Return the user's question of that *number*: every third asks for two tools, every fifth for one that fails."""
     kind = "two rows" if number % 3 == 0 else "fails" if number % 5 == 0 else "nothing"
     return f"Question {number:03}, {kind}, {word}."
-
-
-def _refuse(_request: SummaryRequest) -> str:
-    raise RuntimeError("no model answers")
 
 
 async def _settle(compaction: Conversations[Any], session_id: str) -> None:
@@ -293,8 +305,8 @@ def _check_pairs(host: Host, messages: Sequence[Any]) -> None:
 
 class _Kept(logging.Handler):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.INFO)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+        self.texts += [logging.Formatter().format(record), repr(vars(record))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ class Loop:
             for call, (name, row) in zip(calls, reply.calls, strict=True):
                 result = contract.look(row) if name == "look" else "there is no such row"
                 history.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        raise AssertionError("no answer after three steps")
+        raise RuntimeError("no answer after three steps")
 
     async def _ask(self, session: str, history: list[Message]) -> Reply:
         shown: Sequence[Message] = list(history)
@@ -103,6 +104,13 @@ class Changing(Compaction):
         return fitted
 
 
+class Idle(Compaction):
+    """Shows everything."""
+
+    async def afit(self, _session_id: str, items: Any, **_options: Any) -> Fitted[Message]:
+        return Fitted("", "", list(items))
+
+
 class Copying(Compaction):
     """Gives copies of the framework's messages."""
 
@@ -111,11 +119,77 @@ class Copying(Compaction):
         return replace(fitted, items=[dict(message) for message in fitted.items])
 
 
+class Late(Compaction):
+    """Adds an answer to the log with the next call."""
+
+    async def akeep(self, _session_id: str, _answer: Any) -> None:
+        pass
+
+
+class Mixing(Compaction):
+    """Writes all conversations to one session."""
+
+    async def afit(self, _session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        return await super().afit("all", items, **options)
+
+
+class Forgetting(Compaction):
+    """Does not use the store."""
+
+    def __init__(self, *, store: object = None, **options: Any) -> None:
+        super().__init__(**options)
+
+
+class Remembering(Compaction):
+    """Does not see that the framework went back."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        self.seen = [*getattr(self, "seen", ()), *items[len(getattr(self, "seen", ())) :]]
+        return await super().afit(session_id, self.seen, **options)
+
+
+class Stumbling(Compaction):
+    """Shows results without their calls once a summary has failed."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        with self.sessions().open(session_id) as session:
+            failed = session.compactor.status().failures
+        return replace(fitted, items=[one for one in fitted.items if not (failed and "tool_calls" in one)])
+
+
+class Telling(Compaction):
+    """Logs what was said, beside the message of the record."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        logging.getLogger(__name__).info("fits", extra={"said": items[-1]["content"]})
+        return await super().afit(session_id, items, **options)
+
+
+class Tracing(Compaction):
+    """Logs what was said, in a traceback."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        try:
+            raise ValueError(items[-1]["content"])
+        except ValueError:
+            logging.getLogger(__name__).exception("fails")
+        return await super().afit(session_id, items, **options)
+
+
 @pytest.mark.parametrize(
     ("adapter", "broken"),
     [
         (Changing, "test_the_agent_says_the_same_and_reads_less"),
+        (Idle, "test_a_stream_says_the_same"),
         (Copying, "test_what_is_shown_whole_is_the_frameworks_own"),
+        (Late, "test_the_log_has_the_answer_when_the_turn_ends"),
+        (Mixing, "test_sessions_are_apart"),
+        (Forgetting, "test_a_restart_duplicates_nothing"),
+        (Remembering, "test_going_back_shows_no_word_of_what_was_undone"),
+        (Stumbling, "test_a_summarizer_that_fails_changes_nothing_for_the_agent"),
+        (Telling, "test_no_log_holds_what_was_said"),
+        (Tracing, "test_no_log_holds_what_was_said"),
     ],
 )
 def test_an_adapter_that_breaks_a_promise_fails(adapter: type[Compaction], broken: str, tmp_path: Path) -> None:
