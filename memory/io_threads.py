@@ -35,10 +35,23 @@ class _IoThreads:
                 from concurrent.futures import ThreadPoolExecutor
 
                 self._executor = ThreadPoolExecutor(MAX_THREADS, "memory-io")
+            executor = self._executor
+        run = partial(_run_last, [job])
         try:
-            self._executor.submit(job)
+            executor.submit(run)
         except RuntimeError:  # no thread can be started: the loop is held up, and nothing is lost
-            job()
+            with self._lock:
+                self._executor = None  # it has miscounted its threads; those that run end with its queue
+            run()
+
+
+def _run_last(jobs: list[Callable[[], object]]) -> None:
+    """Take the job and run it, unless it was taken: an executor queues a job before it fails to start a thread."""
+    try:
+        job = jobs.pop()
+    except IndexError:
+        return
+    job()
 
 
 _io_threads = _IoThreads()

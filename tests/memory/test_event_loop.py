@@ -12,8 +12,8 @@ from forks import needs_fork, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import Entry, HistoryDiverged, InMemoryStore, Memory, MessageError, open_store
-from memory.io_threads import MAX_THREADS
+from memory import Entry, HistoryDiverged, InMemoryStore, Memory, MessageError, io_threads, open_store
+from memory.io_threads import MAX_THREADS, Lane, to_thread
 
 
 class Remote(InMemoryStore):
@@ -113,6 +113,36 @@ def test_cancelled_appends_leave_a_whole_log_in_order(cancelled: list[bool], beg
         assert {at for at, one in enumerate(ended) if one is None} <= set(present)
         again = Memory(memory.session_id, store=store)
         assert contents(again) == contents(memory)
+
+    asyncio.run(serve())
+
+
+def test_a_lane_stays_one_at_a_time_after_no_thread_could_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is made without one. The executor has queued it all the same, and must not serve the lane twice."""
+    monkeypatch.setattr(io_threads, "MAX_THREADS", 2)
+    monkeypatch.setattr(io_threads, "_io_threads", io_threads._IoThreads())
+    begun, go, order = threading.Event(), threading.Event(), list[int]()
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def hold() -> None:
+        begun.set()
+        assert go.wait(30)
+        order.append(2)
+
+    async def serve() -> None:
+        lane = Lane()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            await lane.run(lambda: order.append(1))
+        calls = [asyncio.create_task(lane.run(hold)), asyncio.create_task(lane.run(lambda: order.append(3)))]
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        await to_thread(lambda: order.append(0))  # on the other thread, behind all that was queued
+        go.set()
+        await asyncio.gather(*calls)
+        assert order == [1, 0, 2, 3]
 
     asyncio.run(serve())
 
