@@ -55,7 +55,7 @@ class Compaction(Converted[Content], BasePlugin):
         await self.aclose()
 
     def read(self, items: Sequence[Content]) -> Iterable[Group[Content]]:
-        return [Group(items, gemini.to_chat(items))]
+        return [Group(items, gemini.to_chat([one if one.parts else Content(role=one.role, parts=[]) for one in items]))]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Content]:
         return [Content.model_validate(content) for content in gemini.from_chat(messages)["contents"]]

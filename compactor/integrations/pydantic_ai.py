@@ -79,8 +79,11 @@ def _read_part(part: Any) -> Message:
     if isinstance(part, ai.ToolReturnPart):
         content = make_content([part.model_response_str(), *map(_read_content, part.files)])
         return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
-    said = part.model_response() if isinstance(part, ai.RetryFeedbackPart) else getattr(part, "content", None) or ""
+    is_retry = part.part_kind in ("retry-feedback", "retry-prompt")
+    said = part.model_response() if is_retry else getattr(part, "content", None) or ""
     content = make_content(said if isinstance(said, str) else map(_read_content, said))
+    if is_retry and getattr(part, "tool_name", None):  # the old form of a call that is to be made again
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
     return {"role": "system" if isinstance(part, ai.SystemPromptPart) else "user", "content": content}
 
 

@@ -10,11 +10,13 @@ from weakref import WeakKeyDictionary
 
 from strands.middleware.stages import InvokeModelContext
 
+from ..formats.native import add_native, read_native
 from ..formats.parts import dump_json, make_answer, make_content, make_tool, read_calls, read_file, read_text
 from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
+NAME = "strands"
 Item = Any  # one of the agent's messages: a mapping
 
 
@@ -49,10 +51,7 @@ class Compaction(Conversations[Item]):
             calls, results = (
                 [block[kind] for block in item["content"] if kind in block] for kind in ("toolUse", "toolResult")
             )
-            messages: list[Message] = [
-                {"role": "tool", "tool_call_id": one["toolUseId"], "content": make_content(map(_read, one["content"]))}
-                for one in results
-            ]
+            messages: list[Message] = [*map(_read_result, results)]
             content = make_content(map(_read, item["content"]))
             if item["role"] == "assistant":
                 messages.append(make_answer(content, [(one["toolUseId"], one["name"], one["input"]) for one in calls]))
@@ -66,6 +65,12 @@ class Compaction(Conversations[Item]):
             yield {"role": "assistant" if is_answer else "user", "content": blocks}
 
 
+def _read_result(result: Mapping[str, Any]) -> Message:
+    content = make_content(map(_read, result["content"]))
+    message = {"role": "tool", "tool_call_id": result["toolUseId"], "content": content}
+    return add_native(message, NAME, status="error" if result.get("status") == "error" else None)
+
+
 def _read(block: Mapping[str, Any]) -> str | Message:
     return read_file(block) or dump_json(block.get("json", block.get("text", "")))
 
@@ -73,6 +78,7 @@ def _read(block: Mapping[str, Any]) -> str | Message:
 def _write(message: Message) -> list[Any]:
     said = [{"text": text}] if (text := read_text(message)) else []
     if message["role"] == "tool":
-        return [{"toolResult": {"toolUseId": message["tool_call_id"], "status": "success", "content": said}}]
+        status = read_native(message, NAME).get("status", "success")
+        return [{"toolResult": {"toolUseId": message["tool_call_id"], "status": status, "content": said}}]
     calls = [{"toolUseId": call_id, "name": name, "input": given} for call_id, name, given in read_calls(message)]
     return [*said, *({"toolUse": call} for call in calls)]

@@ -203,3 +203,12 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
 
     assert "4711" not in str(seen[-2])
     assert "4711" in said
+
+
+def test_a_content_that_says_nothing_comes_back_as_it_was() -> None:
+    """As a model's answer that was cut before its first word."""
+    history = [Content(role="user", parts=[Part(text="q")]), Content(role="model"), Content(role="user", parts=[])]
+    with Compaction(1_000) as compaction:
+        shown = compaction.fit("s", [*history, Content(role="user", parts=[Part(text="And now?")])]).items
+
+    assert [part.text for one in shown for part in one.parts or ()] == ["q", "And now?"]

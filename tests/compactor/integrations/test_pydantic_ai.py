@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    RetryPromptPart,
     SystemPromptPart,
     TextPart,
     ToolCallPart,
@@ -175,3 +176,15 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
 
     assert "4711" not in str(seen[0])
     assert "4711" in done.output
+
+
+def test_a_retry_in_the_old_form_answers_its_call() -> None:
+    with pytest.warns(UserWarning, match="RetryPromptPart"):
+        retry = RetryPromptPart("bad JSON", tool_name="look", tool_call_id="t1")
+    asked, called = ModelRequest(parts=[UserPromptPart("q")]), ModelResponse(parts=[ToolCallPart("look", "{bad", "t1")])
+    history = [asked, called, ModelRequest(parts=[retry])]
+
+    with Compaction(1_000) as compaction:
+        shown = compaction.fit("s", history).items
+
+    assert shown == history

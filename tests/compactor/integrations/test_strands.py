@@ -130,3 +130,18 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
 
     assert shown[0] is asked
     assert [part["type"] for part in parts] == ["text", "image_url"]
+
+
+def test_a_failed_result_that_is_shortened_stays_one() -> None:
+    failed = {"toolUseId": "1", "status": "error", "content": [{"text": "no " * 4_000}]}
+    history = [
+        {"role": "user", "content": [{"text": "q"}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "look", "input": {}}}]},
+        {"role": "user", "content": [{"toolResult": failed}]},
+    ]
+
+    with Compaction(1_000) as compaction:
+        (block,) = compaction.fit("s", history).items[-1]["content"]
+
+    assert block["toolResult"]["status"] == "error"
+    assert len(block["toolResult"]["content"][0]["text"]) < 4_000
