@@ -37,6 +37,8 @@ DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
 DEFAULT_MAX_OPEN, DEFAULT_IDLE_SECONDS = 10_000, 3_600.0
 #: Busy sessions that are passed over in one search for one to close; minimum seconds between two searches by a timer.
 MAX_BUSY, MIN_WAIT = 16, 1.0
+#: Evicted sessions whose open rounds are known; an older one's stay open, as after a restart.
+MAX_LEFT_OPEN = 10_000
 #: Maximum seconds for returning the leases of calls that outlived the deadline; a lease that stays ends by itself.
 RELEASE_SECONDS = 0.5
 
@@ -238,13 +240,14 @@ class Sessions:
 
     def _after_fork(self) -> None:
         """Begin with none open: the parent's sessions stay the parent's."""
+        self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
         self._lock = threading.RLock()  # guards all below it
         self._entries: dict[str, _Entry] = {}
         self._idle: OrderedDict[str, _Entry] = OrderedDict()  # those that nobody uses, least recently used first
         self._leaving: dict[str, Future[None]] = {}  # being closed: whoever wants one waits, and opens it again
         self._left_open: dict[str, tuple[str, ...]] = {}  # ids of the rounds that an evicted session had open
         self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
-        self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
+        self._fired = 0  # timers that have fired
         self._closed = False
 
     def open(self, session_id: str) -> _Use:
@@ -380,6 +383,7 @@ class Sessions:
             raise
         with self._lock:
             entry.session, entry.opening = session, None
+            self._left_open.pop(session_id, None)
             is_wanted = self._entries.get(session_id) is entry
         if not is_wanted:  # closed or purged meanwhile
             cast("Future[None]", opening).set_exception(_closed())
@@ -391,14 +395,19 @@ class Sessions:
 
     def _make(self, session_id: str) -> Session:
         memory = Memory(session_id, store=self.store, take_over=self._take_over)
-        memory.adopt_rounds(self._left_open.pop(session_id, ()))
+        with self._lock:
+            left_open = self._left_open.get(session_id, ())
+        memory.adopt_rounds(left_open)
         compactors = {
             role: ContextCompactor.for_role(memory, role, self._config, self._summarizer, **self._options)
             for role in self._roles
         }
-        for compactor in compactors.values():
-            compactor.run_on(self._host)
-            compactor.start()
+        with ExitStack() as stops:  # all run, or none
+            for compactor in compactors.values():
+                compactor.run_on(self._host)
+                stops.callback(compactor.stop, 0)
+                compactor.start()
+            stops.pop_all()
         return Session(memory, compactors, self.budget)
 
     def _give_back(self, entry: _Entry) -> None:
@@ -450,9 +459,11 @@ class Sessions:
         return None
 
     def _close_evicted(self, entry: _Entry) -> None:
-        own = cast("Session", entry.session).memory.list_own_rounds()
-        if own:
-            self._left_open[entry.id] = own
+        if own := cast("Session", entry.session).memory.list_own_rounds():
+            with self._lock:
+                self._left_open[entry.id] = own
+                if len(self._left_open) > MAX_LEFT_OPEN:
+                    del self._left_open[next(iter(self._left_open))]
         _stop(entry)
 
     def _set_timer(self) -> None:
@@ -461,10 +472,11 @@ class Sessions:
             first = next(iter(self._idle.values()), None)
             if self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf:
                 return
-            seconds = max(first.used_at + self._idle_seconds - self._clock.monotonic(), MIN_WAIT)
+            seconds, fired = max(first.used_at + self._idle_seconds - self._clock.monotonic(), MIN_WAIT), self._fired
         timer = self._clock.call_later(seconds, call_weakly(self._evict_later))
         with self._lock:
-            is_wanted = self._timer is None and not self._closed
+            # One that has fired already is not to be kept: its eviction sets the next.
+            is_wanted = self._timer is None and self._fired == fired and not self._closed
             self._timer = timer if is_wanted else self._timer
         if not is_wanted:
             timer()
@@ -478,6 +490,7 @@ class Sessions:
         """Evict on the executor: the timer's thread is not to wait."""
         with self._lock:
             self._timer = None
+            self._fired += 1
         with suppress(RuntimeError):  # it is shut down: nothing is to be evicted any more
             self._executor.submit(self._evict)
 

@@ -144,6 +144,28 @@ def test_an_idle_session_is_closed_after_its_time() -> None:
         assert sessions.status().open == 0
 
 
+def test_a_timer_that_fires_at_once_is_followed_by_others() -> None:
+    """It may fire before the thread that set it goes on."""
+
+    class Fast(FakeClock):
+        has_fired = False
+
+        def call_later(self, seconds: float, callback: Callable[[], object]) -> Callable[[], None]:
+            if self.has_fired:
+                return super().call_later(seconds, callback)
+            self.has_fired = True
+            callback()
+            return lambda: None
+
+    clock = Fast()
+    with sessions_with(clock=clock, idle_seconds=60) as sessions:
+        use(sessions, "a")
+        settle(sessions)
+        clock.advance(61)
+        settle(sessions)
+        assert sessions.status().open == 0
+
+
 def test_what_was_said_survives_eviction_in_every_store(tmp_path: Path) -> None:
     """Also in the default one: the log is in the store, which the sessions share."""
     for store in (None, f"sqlite:///{tmp_path / 'chat.db'}"):
@@ -197,6 +219,48 @@ def test_a_round_that_was_open_at_the_eviction_is_finished_by_the_next() -> None
         with sessions.open("a") as session:
             session.memory.create_round("And order 18?")
             assert [one.state for one in session.memory.conversation.rounds] == ["finished", "created"]
+
+
+def open_round(session: Session) -> None:
+    session.memory.create_round("Where is it?")  # type: ignore[arg-type]
+
+
+def test_a_failed_opening_leaves_no_round_open_and_no_compactor_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second role's compactor could not start: the next opening finds all as it was."""
+    started: list[ContextCompactor] = []
+    start = ContextCompactor.start
+
+    def start_one(compactor: ContextCompactor) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(compactor)
+        start(compactor)
+
+    with sessions_with(max_open=1, roles=("Planner", "Coder")) as sessions:
+        use(sessions, "a", open_round)
+        use(sessions, "b")
+        with monkeypatch.context() as patch:
+            patch.setattr(ContextCompactor, "start", start_one)
+            with pytest.raises(RuntimeError, match="new thread"), sessions.open("a"):
+                pass
+        assert started[0].status().state is State.STOPPED
+        with sessions.open("a") as session:
+            open_round(session)
+            assert [one.state for one in session.memory.conversation.rounds] == ["finished", "created"]
+
+
+def test_open_rounds_of_evicted_sessions_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the sessions that were evicted first are forgotten, as after a restart."""
+    monkeypatch.setattr("compactor.sessions.MAX_LEFT_OPEN", 1)
+    with sessions_with(max_open=1) as sessions:
+        for name in "abc":
+            use(sessions, name, open_round)
+        states = {}
+        for name in "ba":
+            with sessions.open(name) as session:
+                open_round(session)
+                states[name] = [one.state for one in session.memory.conversation.rounds]
+        assert states == {"b": ["finished", "created"], "a": ["created", "created"]}
 
 
 def test_a_failed_opening_is_told_to_all_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
