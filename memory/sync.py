@@ -133,6 +133,7 @@ def sync_messages(
     given = list_messages(messages)
     lead = next((place for place, one in enumerate(given) if not _is_system(one)), len(given))
     body = given[lead:]
+    front = [_parse(one, place) for place, one in enumerate(given[:lead])]
     state = memory._sync_state or SyncState()
     prints, same, first = _print_host(body, lead, state, verify=verify)
     starts, rewound, undone = _shift(state.starts, first), False, 0
@@ -147,6 +148,8 @@ def sync_messages(
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.there, _make_reference(log.places[found.here]))
+            for place, one in enumerate(body[found.there :], lead + found.there):
+                _parse(one, place)  # refused before anything is undone
             end, reference = _find_way_back(now, log, found.here)
             rewound = bool(memory._rewind(reference, only_at=now.number))
             if rewound:
@@ -159,13 +162,13 @@ def sync_messages(
         while lead and begin and MessageReader()(given[lead - 1]) == get_print(log.prints, begin - 1):
             lead, begin, there, dropped = lead - 1, begin - 1, there + 1, dropped - 1
             runs = [Run(0, begin, 1), *(Run(run.there + 1, run.here, run.size) for run in runs)]
-        front = _find_header_changes(memory, given[:lead])
+        changes = _find_header_changes(memory, given[:lead], front)
         new = _list_new(now, log, runs, given[lead:], there)
-        added = [*front, *(_parse(one, place) for place, one in enumerate(new, lead + there))]
+        added = [*changes, *(_parse(one, place) for place, one in enumerate(new, lead + there))]
         places = memory._extend(added, only_at=now.number) if added else []
         if len(places) == len(added):
             break
-    written = array("Q", (pack_place(one.round_number, one.post_number) for one in places[len(front) :]))
+    written = array("Q", (pack_place(one.round_number, one.post_number) for one in places[len(changes) :]))
     log = log.add(prints[len(prints) - SIZE * len(written) :], written)
     memory._sync_state = SyncState(log, held, log.prints if log.prints == prints else prints, starts)
     shown = array("Q")
@@ -175,7 +178,7 @@ def sync_messages(
     skipped = there - sum(run.size for run in runs)
     shown.extend(written[:1] * (there - len(shown)))
     shown += written
-    appended = len(added) - sum(not post.message and not post.extra for post in front)
+    appended = len(added) - sum(not post.message and not post.extra for post in changes)
     return Synced(appended, len(given) - appended - skipped, dropped, undone, skipped, lead, shown)
 
 
@@ -257,9 +260,9 @@ def _parse(message: Message, place: int) -> Post:
         raise MessageError(f"message {place + 1}: {error}") from error
 
 
-def _find_header_changes(memory: Memory, lead: Sequence[Message]) -> list[Post]:
-    """Return the parts of the header that make it say what *lead* says; none if the host gives no system message: it
-    may have dropped them with its oldest messages, or pass them elsewhere."""
+def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequence[Post]) -> list[Post]:
+    """Return the parts of the header that make it say what *lead* says, which is *posts*; none if the host gives no
+    system message: it may have dropped them with its oldest messages, or pass them elsewhere."""
     if not lead:
         return []
     own = [post for post in memory.header if post.send_to == chat.ASSISTANT]
@@ -270,7 +273,7 @@ def _find_header_changes(memory: Memory, lead: Sequence[Message]) -> list[Post]:
         if place >= len(lead):
             changes.append(copy_with(present[place], message="", extra=EMPTY, kind=kind))
         elif place >= len(present) or read(chat.from_post(present[place])) != read(lead[place]):
-            changes.append(copy_with(_parse(lead[place], place), kind=kind))
+            changes.append(copy_with(posts[place], kind=kind))
     return changes
 
 

@@ -326,6 +326,17 @@ def test_a_wrong_message_is_refused_by_its_place(wrong: Any) -> None:
             asyncio.run(memory.async_sync(no_list))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [5, [5], [object()], {1: 2}])
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_wrong_message_of_a_history_that_diverges_undoes_nothing(wrong: Any, role: str) -> None:
+    memory = Memory.from_messages(HISTORY)
+    message = {"role": role, "content": wrong}
+    history = [message, user("Another question")] if role == "system" else [SYSTEM, user("Another question"), message]
+    with pytest.raises(MessageError, match=f"message {history.index(message) + 1}"):
+        memory.sync(history)
+    assert memory.messages() == HISTORY
+
+
 @pytest.mark.parametrize("odd", [["a"], 5, None])
 def test_results_with_odd_ids_are_stored_once(odd: Any) -> None:
     """As ``append`` takes them, so does ``sync``."""
