@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 from ..config import CompactorConfig, ConfigError
@@ -12,12 +11,17 @@ from .extractive import ExtractiveSummarizer
 
 #: Settings that say nothing without a model.
 _NEEDS_MODEL = ("summarizer_provider", "summarizer_base_url", "summarizer_api_key_env")
+#: The newest of each settings, for all compactors that have them.
+_shared: dict[tuple[object, ...], Any] = {}
 
 
 def find_summarizer(config: CompactorConfig) -> Any:
     """Return the summarizer that *config* names: one for all compactors with the same settings, and offline if it names
-    none. Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and
-    ``ConfigError`` for an address that is none, and for a provider, address or key without a model."""
+    none. Another one is made once that was closed, or the environment has another key or address.
+
+    Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and ``ConfigError`` for
+    an address that is none, and for a provider, address or key without a model.
+    """
     provider, model = config.summarizer_provider, config.summarizer_model
     if provider == "extractive":
         return ExtractiveSummarizer()
@@ -29,10 +33,13 @@ def find_summarizer(config: CompactorConfig) -> Any:
                 ("compaction.summarizer.model", f"is missing: compaction.{key} is set; name a model, or remove that")
             )
         return ExtractiveSummarizer()
-    return _make(provider, model, config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout)
+    settings = (provider, model, config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout)
+    made = _make(*settings)  # reads the environment; connects when it is first asked
+    if settings not in _shared or not _shared[settings].can_replace(made):
+        _shared[settings] = made
+    return _shared[settings]
 
 
-@cache
 def _make(provider: str, model: str, base_url: str, api_key_env: str, timeout: float) -> Any:
     from . import AnthropicSummarizer, GeminiSummarizer, OpenAISummarizer
 

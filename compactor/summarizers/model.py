@@ -179,6 +179,10 @@ class ModelSummarizer(ABC):
             _, client = self._own.popitem()
             client.close()
 
+    def can_replace(self, other: Self) -> bool:
+        """Whether this one, made with the same arguments as *other*, is open and has its key and address."""
+        return not self._closed and (self._key, self._base_url) == (other._key, other._base_url)
+
     def __call__(self, request: SummaryRequest) -> Summary:
         with self._explain_errors({}):
             client = self._client()  # before the time limit starts: importing a client takes half a second

@@ -65,6 +65,27 @@ def test_equal_settings_share_one_summarizer() -> None:
         assert session.compactor.summarizer is one
 
 
+def test_a_new_key_is_used_and_a_closed_summarizer_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By compactors that are made from then on; those that have the old summarizer keep it."""
+    with ModelServer() as server:
+        server.always(reply(completion(PRICES)))
+        named = {"model": "rotated", "base_url": server.base_url, "api_key_env": "ROTATED_KEY"}
+        values = {"compaction.threshold": 7, "compaction.summarizer": named}
+        settings, made = Settings.from_dict(values, env={}), list[Any]()
+        for key in (KEY, f"{KEY}-2", f"{KEY}-2"):
+            monkeypatch.setenv("ROTATED_KEY", key)
+            with compactor_of(settings) as compactor:
+                assert compactor.wait_idle(SOON)
+            made.append(compactor.summarizer)
+            assert compactor_of(settings).summarizer is made[-1]
+            if len(made) > 1:
+                made[-1].close()
+        made[0].close()
+        assert len(set(map(id, made))) == 3
+        sent = [request.headers["authorization"].removeprefix("Bearer ") for request in server.requests]
+        assert sent == [KEY, f"{KEY}-2", f"{KEY}-2"]
+
+
 def test_the_environment_names_it_too() -> None:
     """Before the file, with two underscores for each dot."""
     env = {
