@@ -2,8 +2,9 @@
 
 For each framework that is installed, the application of the adapter's own tests twice, turn by turn: as it is, and with
 the adapter. Prints as a table in Markdown: whether all answers are the same, the characters that the model read, and
-how much longer a turn takes with the adapter. The model is scripted and takes no time; after each turn, unmeasured, the
-compactor finishes. CPU time is that of the process; on a busy machine, the wall clock also counts waiting for a core.
+how much longer a turn takes with the adapter. Says on stderr which frameworks are not installed. The model is scripted
+and takes no time; after each turn, unmeasured, the compactor finishes. CPU time is that of the process; on a busy
+machine, the wall clock also counts waiting for a core.
 
     python -m benchmarks.adapters [--turns 100] [--runs 3]
 """
@@ -35,6 +36,7 @@ FRAMEWORKS = {
     "google.adk": ("google-adk", "google_adk"),
     "strands": ("strands-agents", "strands"),
     "agent_framework": ("agent-framework-core", "agent_framework"),
+    "llama_index.core": ("llama-index-core", "llama_index"),
 }
 
 
@@ -66,6 +68,7 @@ def find_applications() -> Iterator[tuple[str, AdapterContract]]:
     sys.path.insert(0, str(TESTS))
     for module, (distribution, file) in FRAMEWORKS.items():
         if not is_installed(module):
+            print(f"{distribution} is not installed", file=sys.stderr)
             continue
         tests = importlib.import_module(f"test_{file}")
         contracts = [
@@ -93,6 +96,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
+    if not any(map(is_installed, FRAMEWORKS)):
+        parser.error(f"no framework is installed: {', '.join(one for one, _ in FRAMEWORKS.values())}")
     print(
         "| framework | same answers | characters read, alone | with us | CPU of a turn, alone | with us |"
         " more, median | more, p99 | wall clock: more, median | more, p99 |"
