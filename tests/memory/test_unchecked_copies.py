@@ -32,7 +32,8 @@ RECORDS: list[type[BaseModel]] = [
 #: ``copy_with`` checks the names of dataclasses and named tuples itself; they only need to be known here.
 CHECKED = {
     name
-    for path in sorted((ROOT / "compactor").rglob("[!_]*.py"))
+    for package in ("memory", "compactor")
+    for path in sorted((ROOT / package).rglob("[!_]*.py"))
     if path.parent.name != "integrations" or path.stem in ("base", "contract")  # the others need their frameworks
     for kind in vars(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))).values()
     if isinstance(kind, type)
