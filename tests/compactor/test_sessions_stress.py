@@ -9,10 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from scene import SOON
+from threads import at_once
 
 from compactor import CompactorConfig, InMemoryStore, Memory, Session, Sessions, StoreError
 from compactor.events import Event, Published
@@ -103,12 +105,7 @@ def test_twenty_threads_lose_nothing(seed: int) -> None:
             except StoreError:
                 pass
 
-    threads = [threading.Thread(target=speak, args=(f"t{number}",)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SOON)
-    assert not any(thread.is_alive() for thread in threads)
+    at_once(*(partial(speak, f"t{number}") for number in range(20)))
     talk.check()
 
 

@@ -22,6 +22,7 @@ import tiktoken_ext.openai_public
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from splintr import Tokenizer
+from threads import at_once
 
 from compactor import tokens
 from compactor.tokens import (
@@ -322,7 +323,7 @@ def test_a_million_spaces_are_not_counted_one_by_one() -> None:
 def test_an_encoding_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many threads need it first: the others wait for the one that loads it."""
     real_load, loaded, counted = Tokenizer.from_pretrained, [], []
-    second_load, start = threading.Event(), threading.Barrier(8)
+    second_load = threading.Event()
 
     def load(name: str) -> object:
         if loaded:
@@ -332,16 +333,11 @@ def test_an_encoding_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return real_load(name)
 
     def count() -> None:
-        start.wait()
         counted.append(count_tokens("hello world"))
 
     monkeypatch.setattr(tokens, "_encodings", tokens._Encodings())
     monkeypatch.setattr(splintr, "Tokenizer", SimpleNamespace(from_pretrained=load))
-    threads = [threading.Thread(target=count) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[count] * 8)
     assert (loaded, counted) == ([DEFAULT_ENCODING], [2] * 8)
 
 
@@ -355,17 +351,11 @@ def test_threads_count_alike() -> None:
     texts = [f"{number} {'word ' * number} 漢字" for number in range(50)]
     expected = [count_tokens(text) for text in texts]
     counted: list[list[int]] = []
-    start = threading.Barrier(8)
 
     def work() -> None:
-        start.wait()
         counted.append([count_tokens(text) for text in texts * 5])
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 8)
     assert counted == [expected * 5] * 8
 
 

@@ -16,6 +16,7 @@ from lines import Line
 from postgres import Postgres as Server
 from sql_stores import bodies, dialect_of, entry, on, opened, sqlite_url, told
 from sqlalchemy import Connection
+from threads import at_once
 
 from memory import Conflict, StoreBusy, StoreUnreachable
 from memory.stores import connections as connections_module
@@ -30,22 +31,13 @@ from memory.stores.sqlite import Sqlite
 @pytest.mark.slow
 def test_many_threads_write_through_one_store(url: str) -> None:
     """To their own sessions, with none held up for long by the others."""
-    faults: list[BaseException] = []
 
     def write(session: str) -> None:
-        try:
-            for after in range(20):
-                store.append(session, [entry(session)], after)
-        except BaseException as error:
-            faults.append(error)
+        for after in range(20):
+            store.append(session, [entry(session)], after)
 
     with opened(url) as store:
-        threads = [threading.Thread(target=write, args=(f"s{number}",)) for number in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert faults == []
+        at_once(*(partial(write, f"s{number}") for number in range(12)))
         assert [len(bodies(store, session)) for session in store.sessions()] == [20] * 12
 
 

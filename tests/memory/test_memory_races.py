@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from threads import at_once
 
 from memory import CompactedMessage, InMemoryStore, Memory, RoundClosed, StaleCompaction
 from memory.entries import PostAdded, RoundOpened
@@ -21,26 +22,6 @@ def _threads_switch_often() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
-
-
-def at_once(*works: Callable[[], object]) -> None:
-    """Run *works* in threads that start together; raise what any of them raised."""
-    start, faults = threading.Barrier(len(works)), []
-
-    def run(work: Callable[[], object]) -> None:
-        start.wait()
-        try:
-            work()
-        except BaseException as fault:
-            faults.append(fault)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
 
 
 def logged(store: InMemoryStore, kind: type) -> list:

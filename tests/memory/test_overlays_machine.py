@@ -3,8 +3,8 @@ says all there is to say of them."""
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from indexed import Indexed, forgetful
+from threads import at_once
 
 from memory import (
     CompactedMessage,
@@ -311,12 +312,11 @@ def test_results_from_several_threads_never_hide_one_another() -> None:
         for _ in range(10):
             first.add_post(opened, send_from="Planner", send_to="User", message="m")
         first.finish_round(opened)
-    memories, begin, wrong = [first, Memory("s", store=store)], threading.Barrier(4), []
+    memories, wrong = [first, Memory("s", store=store)], []
 
     def work(seed: int) -> None:
         memory = memories[seed % 2]
         journal = memory.journal("Planner")
-        begin.wait()
         for step in range(60):
             round_ = memory.conversation.rounds[(seed + step) % 4]
             start, length = (seed * 7 + step * 5) % 9, 1 + (seed + step * 3) % 4
@@ -334,11 +334,7 @@ def test_results_from_several_threads_never_hide_one_another() -> None:
             if step == 20 and seed == 2:
                 memory.redact("r1.p5")
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once(*(partial(work, seed) for seed in range(4)))
     assert wrong == []
     for memory in memories:
         memory.create_round("so that both have read everything")

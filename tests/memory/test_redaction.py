@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from histories import cover, read_again
 from indexed import Indexed
+from threads import at_once
 
 from memory import (
     Attachment,
@@ -528,10 +528,9 @@ def test_redactions_from_several_threads_are_all_done() -> None:
     """While others publish: nothing that covers an erased text stays."""
     store = InMemoryStore()
     memory = memory_of(4, store)
-    begin, raised = threading.Barrier(4), []
+    raised: list[str] = []
 
     def redact(number: int) -> None:
-        begin.wait()
         for place in (0, 1, 2):
             memory.redact(f"r{number}.p{place}")
             try:
@@ -539,11 +538,7 @@ def test_redactions_from_several_threads_are_all_done() -> None:
             except StaleCompaction as stale:
                 raised.append(stale.reason)
 
-    threads = [threading.Thread(target=redact, args=(number,), daemon=True) for number in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    at_once(*(partial(redact, number) for number in (1, 2, 3, 4)))
     assert set(raised) <= {"generation", "behind"}
     memory.journal(ROLE).revert()
     texts = [entry.body for entry in store.read("s") if entry.kind in ("round opened", "post added")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from threads import at_once
 
 from compactor import HistoryDiverged, InMemoryStore, Memory, MessageError, Synced, UnknownReference, open_store
 from memory import Entry, StoreBusy, StoreUnreachable
@@ -440,24 +440,14 @@ def test_what_another_process_appends_is_undone_or_refused() -> None:
 
 def test_threads_that_sync_one_session_write_each_message_once() -> None:
     """Requests for one user that come at the same time, each with the same history."""
-    memory, faults = Memory(), list[BaseException]()
-    barrier = threading.Barrier(20, timeout=60)
+    memory = Memory()
 
     def work() -> None:
-        try:
-            barrier.wait()
-            for end in range(1, len(TURNS) + 1):
-                memory.sync(copy.deepcopy(TURNS[:end]))
-            memory.sync(copy.deepcopy(TURNS))
-        except BaseException as fault:
-            faults.append(fault)
+        for end in range(1, len(TURNS) + 1):
+            memory.sync(copy.deepcopy(TURNS[:end]))
+        memory.sync(copy.deepcopy(TURNS))
 
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults
+    at_once(*[work] * 20)
     memory.sync(TURNS)
     assert memory.messages() == TURNS
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import at_once
 
 from compactor import HistoryDiverged, InMemoryStore, Memory, Synced, open_store
 from memory.references import parse_reference
@@ -264,12 +265,11 @@ def test_processes_that_sync_the_same_history_at_once_write_each_message_once(tm
     """A request that was sent twice, or two workers of one server."""
     history = [{"role": ("user", "assistant")[place % 2], "content": f"text {place}"} for place in range(20)]
     with closing(open_store(f"sqlite:///{tmp_path / 's.db'}")) as store:
-        barrier = threading.Barrier(2, timeout=60)
-        faults: list[BaseException] = []
+        barrier = threading.Barrier(2)
 
         def work() -> None:
+            memory = Memory("s", store=store)
             try:
-                memory = Memory("s", store=store)
                 for end in range(1, len(history) + 1):
                     barrier.wait()
                     memory.sync(history[:end])
@@ -277,14 +277,9 @@ def test_processes_that_sync_the_same_history_at_once_write_each_message_once(tm
                 for end in (15, 10, 20):  # both go back, and on again
                     memory.sync(history[:end])
                     barrier.wait()
-            except BaseException as fault:
-                faults.append(fault)
+            except BaseException:
                 barrier.abort()
+                raise
 
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not faults
+        at_once(work, work)
         assert Memory("s", store=store).messages() == history

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
+from threads import at_once
 
 from memory import (
     Conflict,
@@ -138,24 +139,16 @@ def test_each_memory_tells_of_each_round_exactly_once_whoever_writes() -> None:
     heard: list[list[int]] = [[], [], []]
     for memory, numbers in zip(memories, heard, strict=True):
         memory.on_round_added(numbers.append)
-    begin = threading.Barrier(5)
 
     def write(place: int) -> None:
-        begin.wait()
         for number in range(25):
             memories[place % 2].create_round(f"{place} {number}")
 
     def follow() -> None:
-        begin.wait()
         for _ in range(50):
             memories[2].refresh()
 
-    threads = [threading.Thread(target=write, args=(place,)) for place in range(4)]
-    threads.append(threading.Thread(target=follow))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(follow, *(partial(write, place) for place in range(4)))
     for memory in memories:
         memory.refresh()
     assert [sorted(numbers) for numbers in heard] == [list(range(1, 101))] * 3

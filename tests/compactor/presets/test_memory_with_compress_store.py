@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from chats import Message, answer, user
 from compressed_memory import SHORT, SYSTEM, filled, reasons, run, shortened, shown, turn, turns
 from hypothesis import example, given
 from hypothesis import strategies as st
+from threads import at_once
 
 from compactor.presets import MemoryCompressed, MemoryWithCompress, NotKept
 from memory import InMemoryStore, Memory, Store, StoreError, open_store
@@ -471,19 +472,12 @@ def test_threads_that_change_what_is_shown_leave_it_in_the_log_as_it_is() -> Non
     store = InMemoryStore()
     memory = opened(store)
     run(memory.add(turns(4)))
-    begin = threading.Barrier(4)
 
     def work(step: Step) -> None:
-        begin.wait(20)
         for _ in range(8):
             with suppress(IndexError):  # somebody else has hidden it meanwhile
                 step(memory)
 
     steps = [added, compressed, deleted, lambda one: run(one.delete(0))]
-    workers = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert not any(worker.is_alive() for worker in workers)
+    at_once(*(partial(work, step) for step in steps))
     assert shown(opened(store)) == shown(memory)

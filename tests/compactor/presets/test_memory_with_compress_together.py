@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from chats import Message, answer, assert_paired, calls, result, user
 from compressed_memory import SHORT, filled, heard, reasons, run, shortened, shown, turn, turns
+from threads import at_once
 
 from compactor.presets import MemoryWithCompress
 from memory import Memory
@@ -233,26 +235,15 @@ def test_what_is_appended_at_the_same_moment_is_shown() -> None:
 def test_threads_with_loops_of_their_own_lose_nothing() -> None:
     """Each adds and reads; all that was added is in the log, calls beside their results."""
     memory = MemoryWithCompress(500, compress_func=lambda messages: [SHORT])
-    barrier = threading.Barrier(4)
-    failed: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            barrier.wait(20)
-            for step in range(10):
-                call = f"{number}-{step}"
-                run(memory.add([calls(call), result(call, "r" * 50), answer(call)]))
-                assert_paired(run(memory.get_memory()))
-        except BaseException as error:
-            failed.append(error)
+        for step in range(10):
+            call = f"{number}-{step}"
+            run(memory.add([calls(call), result(call, "r" * 50), answer(call)]))
+            assert_paired(run(memory.get_memory()))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(*(partial(work, number) for number in range(4)))
 
-    assert not failed
     assert run(memory.size()) == 120
     assert_paired(memory.memory.messages())
     said = [message["content"] for message in memory.memory.messages() if message.get("content") and message["role"] == "assistant"]  # fmt: skip

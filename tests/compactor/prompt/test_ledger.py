@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
 from chats import answer, assert_legal, calls, result, user, words
 from hypothesis import given
 from hypothesis import strategies as st
+from threads import at_once
 
 from compactor import CompactorConfig, ContextCompactor, compose
 from compactor.host_rounds import HostRounds
@@ -369,20 +370,13 @@ def test_threads_that_count_at_once_agree() -> None:
     memory.finish_round(memory.conversation.rounds[150], "failed")
     moments.append(memory.get_role_rounds("assistant")[0])
     right = [told(fresh(rounds)) for rounds in moments]
-    ledger, wrong, start = Ledger("assistant", len), [], threading.Barrier(6)
+    ledger = Ledger("assistant", len)
 
     def read(which: int) -> None:
-        start.wait()
         for _ in range(5):
-            if told(sums_of(ledger, moments[which])) != right[which]:
-                wrong.append(which)
+            assert told(sums_of(ledger, moments[which])) == right[which]
 
-    threads = [threading.Thread(target=read, args=(number % 2,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    at_once(*(partial(read, number % 2) for number in range(6)))
 
 
 def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
