@@ -176,14 +176,13 @@ def test_what_is_no_summary_of_pydantic_ai_is_an_error_that_says_so(reason: Any,
         from_chat_model(pydantic_ai(answer))(REQUEST)
 
 
-def test_pydantic_ais_own_openai_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_environment")
+def test_pydantic_ais_own_openai_model_is_read() -> None:
     """The real model, against a server: an answer, half of one, and errors that say what to do."""
     models = pytest.importorskip("pydantic_ai.models.openai")
     providers = pytest.importorskip("pydantic_ai.providers.openai")
     import openai
 
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
     too_long = {"error": {"message": f"{SECRET}", "code": "context_length_exceeded"}}
     with ModelServer() as server:
@@ -356,13 +355,12 @@ def test_a_call_of_a_tool_is_no_summary_of_openai_agents() -> None:
         from_chat_model(openai_agents(call))(REQUEST)
 
 
-def test_the_own_chat_model_of_openai_agents_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_environment")
+def test_the_own_chat_model_of_openai_agents_is_read() -> None:
     """The real model, against a server: an answer, one without a text, and an error that says what to do."""
     agents = pytest.importorskip("agents")
     import openai
 
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     with ModelServer() as server:
         headers = {"Connection": "close"}  # each call has an event loop of its own here
         client = openai.AsyncOpenAI(base_url=server.base_url, api_key="k", max_retries=0, default_headers=headers)

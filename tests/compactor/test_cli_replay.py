@@ -432,12 +432,6 @@ def test_events_go_to_standard_error_when_asked_for(file: Path) -> None:
 # -- a model as the summarizer ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as serving:
-        yield serving
-
-
 @pytest.mark.slow
 def test_a_model_summarises_when_asked_for(server: ModelServer, file: Path) -> None:
     """It is asked with the shipped prompt that was chosen, and its summary stands in the prompt."""

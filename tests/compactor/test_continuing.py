@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import ssl
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,30 +21,19 @@ from compactor.summarize import with_feedback
 from compactor.summarizers import Continued, OpenAISummarizer, SummarizerError
 from memory import Memory, Round
 
+pytestmark = pytest.mark.usefixtures("quick_clients")
+
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 BEGINNING = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
 GOING_ON = Continued(messages=[*BEGINNING, user("Summarise.")], tools=TOOLS, tool_choice="auto", model="m-1")
 REQUEST = SummaryRequest(messages=[user("A transcript.")], continued=GOING_ON)
 SCHEMA = {"type": "object", "properties": {"changes": {"type": "array"}}, "required": ["changes"]}
 CHANGES = replace(REQUEST, kind="changes", schema=SCHEMA)
-CERTIFICATES = ssl.create_default_context()
 
 CALLED = ok(None, finish="tool_calls", **calls("c1"))
 REFUSES_FORMATS = status(
     400, body={"error": {"message": "response_format of type json_schema is unavailable now", "code": None}}
 )
-
-
-@pytest.fixture(autouse=True)
-def quick_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    connections = functools.partial(openai.DefaultHttpxClient, verify=CERTIFICATES, trust_env=False)
-    monkeypatch.setattr(openai, "DefaultHttpxClient", connections)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
 
 
 def summarizer_at(server: ModelServer, model: str = "m-1", **more: Any) -> OpenAISummarizer:

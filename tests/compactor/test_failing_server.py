@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import ssl
 import threading
 import time
 from collections.abc import Iterator
 
-import openai
 import pytest
 from model_server import Answer, ModelServer, drip, drop, drop_midway, html, ok, reply, status
 from scene import (
@@ -32,9 +29,8 @@ from compactor.events import Discarded, Failed, Published
 from compactor.testing import FakeClock
 from memory import Memory
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("quick_clients")]
 
-CERTIFICATES = ssl.create_default_context()
 
 TROUBLES: dict[str, Answer] = {
     "429 with Retry-After": status(429, {"Retry-After": "0"}),
@@ -54,16 +50,6 @@ TROUBLES: dict[str, Answer] = {
     "a dropped connection": drop(),
     "a connection dropped midway": drop_midway(),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quick_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    # Reading the machine's certificates takes 30 ms for every client; no test here speaks TLS.
-    connections = functools.partial(openai.DefaultHttpxClient, verify=CERTIFICATES)
-    monkeypatch.setattr(openai, "DefaultHttpxClient", connections)
 
 
 @pytest.fixture

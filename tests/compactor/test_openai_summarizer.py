@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import gzip
 import json
 import logging
 import os
 import re
-import ssl
 import subprocess
 import sys
 import threading
@@ -47,25 +45,10 @@ from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, Su
 from compactor.summarizers import response_limits as limits
 from compactor.summarizers.answers import read_answer
 
+pytestmark = pytest.mark.usefixtures("quick_clients")
+
 REQUEST = SummaryRequest(messages=[{"role": "user", "content": "the SECRET-PLAN of the conversation"}])
 KEY = "sk-do-not-show-this-key"
-CERTIFICATES = ssl.create_default_context()
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_LOG"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    # Reading the machine's certificates takes 30 ms for every client; no test here speaks TLS.
-    connections = functools.partial(openai.DefaultHttpxClient, verify=CERTIFICATES)
-    monkeypatch.setattr(openai, "DefaultHttpxClient", connections)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
 
 
 @pytest.fixture

@@ -90,12 +90,6 @@ class Claude:
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer("") as running:
-        yield running
-
-
-@pytest.fixture
 def claude(server: ModelServer) -> Claude:
     endpoint = Claude()
     server.always(endpoint)

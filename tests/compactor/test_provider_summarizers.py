@@ -101,21 +101,11 @@ def is_installed(module: str) -> bool:
 
 
 @pytest.fixture(params=[ANTHROPIC, GEMINI], ids=["anthropic", "gemini"])
-def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Provider:
+def provider(request: pytest.FixtureRequest, no_environment: None) -> Provider:
     made: Provider = request.param
     if not is_installed(made.module):
         pytest.skip(f"{made.module} is not installed")
-    for name in ("ANTHROPIC", "GEMINI", "GOOGLE"):
-        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     return made
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer("") as running:
-        yield running
 
 
 @pytest.fixture
