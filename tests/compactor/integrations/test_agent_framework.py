@@ -23,6 +23,7 @@ from agent_framework import (
     Message,
     ResponseStream,
 )
+from shown import read_parts
 
 from compactor.integrations import contract
 from compactor.integrations.agent_framework import Compaction
@@ -127,13 +128,7 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
     picture = Content.from_data(b"\x89PNG" * 50, "image/png")
     asked = Message(role="user", contents=[Content.from_text("What is this?"), picture])
 
-    with Compaction(100_000) as compaction:
-        shown = compaction.fit("s", [asked]).items
-        with compaction.sessions().open("s") as session:
-            parts = session.memory.messages()[0]["content"]
-
-    assert shown[0] is asked
-    assert [part["type"] for part in parts] == ["text", "image_url"]
+    assert read_parts(Compaction(100_000), asked) == ["text", "image_url"]
 
 
 def test_what_only_adds_to_a_conversation_that_the_service_keeps_is_sent_as_it_is() -> None:

@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 
     from compactor.integrations.google_adk import Compaction
+from shown import check_turn_made_again
 
 from compactor.integrations import contract
 from compactor.testing import AdapterContract
@@ -160,12 +161,7 @@ def test_a_turn_made_again_is_the_newest() -> None:
             Content(role="user", parts=[result]),
         ]
 
-    with Compaction(8_000) as compaction:
-        compaction.fit("s", make("old"))
-        newest = make("new")
-        shown = compaction.fit("s", newest).items
-
-    assert all(one is own for one, own in zip(shown, newest, strict=True))
+    check_turn_made_again(Compaction(8_000), make)
 
 
 def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:

@@ -19,6 +19,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
+from shown import check_turn_made_again
 
 from compactor.integrations import contract
 from compactor.integrations.openai_agents import Compaction
@@ -188,12 +189,7 @@ def test_a_turn_made_again_is_the_newest() -> None:
         result = {"type": "function_call_output", "call_id": tag, "output": "row 1"}
         return [{"role": "user", "content": "Which row?"}, reasoning, call, result]
 
-    with Compaction(8_000) as compaction:
-        compaction.fit("s", make("old"))
-        newest = make("new")
-        shown = compaction.fit("s", newest).items
-
-    assert all(one is own for one, own in zip(shown, newest, strict=True))
+    check_turn_made_again(Compaction(8_000), make)
 
 
 def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:

@@ -30,6 +30,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.usage import UsageLimits
+from shown import read_parts
 
 from compactor.integrations import contract
 from compactor.integrations.pydantic_ai import Compaction
@@ -148,13 +149,7 @@ def test_files_count_and_come_back_as_the_hosts_own() -> None:
     picture = BinaryContent(data=b"\x89PNG" * 50, media_type="image/png")
     asked = ModelRequest(parts=[UserPromptPart(["What is this?", picture, DocumentUrl("https://example.org/a.pdf")])])
 
-    with Compaction(100_000) as compaction:
-        shown = compaction.fit("s", [asked]).items
-        with compaction.sessions().open("s") as session:
-            parts = session.memory.messages()[0]["content"]
-
-    assert shown[0] is asked
-    assert [part["type"] for part in parts] == ["text", "image_url", "file"]
+    assert read_parts(Compaction(100_000), asked) == ["text", "image_url", "file"]
 
 
 def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
