@@ -82,7 +82,9 @@ class Host(Protocol):
 
 
 class AdapterContract:
-    """Implement ``make_host`` and give the adapter a ``_path`` (pytest's ``tmp_path``)."""
+    """Implement ``make_host`` and ``make_compaction``, and give the class a ``_path`` (pytest's ``tmp_path``)."""
+
+    # Its methods are not abstract: pytest collects nothing of an abstract class, and tells nobody.
 
     _path: Path
     #: Whether the framework gives an adapter the objects that it keeps, and not copies.
@@ -93,11 +95,11 @@ class AdapterContract:
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
         """Return an application whose model calls go through *compaction*, or as they are. *before*: one on whose
         persistence it goes on, after a restart."""
-        raise NotImplementedError
+        raise NotImplementedError("give your test class a method make_host() that returns your application")
 
     def make_compaction(self, **options: Any) -> Conversations[Any]:
         """Return the adapter's ``Compaction`` with these arguments."""
-        raise NotImplementedError
+        raise NotImplementedError("give your test class a method make_compaction() that returns your Compaction")
 
     # What follows is tested.
 

@@ -19,6 +19,7 @@ class StoreContract:
 
     def open(self) -> Store:
         """Return a store for this test alone, empty at first; the test closes it at its end."""
+        # Not abstract: pytest collects nothing of an abstract class, and tells nobody.
         raise NotImplementedError("give your test class a method open() that returns the store to be checked")
 
     def another(self) -> Store:
