@@ -8,7 +8,7 @@ from typing import Any
 from ..formats import anthropic
 from ..formats.native import to_plain
 from ..formats.parts import make_tool, read_text
-from .base import Converted, Group, Message
+from .base import Converted, Fitted, Group, Message
 
 __all__ = ["Compaction"]
 
@@ -16,7 +16,7 @@ Item = Any  # one of the request's messages: a mapping
 
 
 class Compaction(Converted[Item]):
-    """Makes requests: ``client.messages.create(model=..., **await compaction.prepare("session", messages=messages))``.
+    """Makes requests: ``client.messages.create(**compaction.prepare("session", model=..., messages=messages, ...))``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of what ``prepare`` is given first; by
     default that names the session. Imports no SDK: the clients for Bedrock and Vertex take the same request.
@@ -24,32 +24,20 @@ class Compaction(Converted[Item]):
 
     provider = anthropic.NAME
 
-    async def prepare(
-        self,
-        session_id: str,
-        *,
-        messages: Sequence[Item],
-        system: str | Sequence[Mapping[str, Any]] = "",
-        tools: Sequence[Mapping[str, Any]] = (),
-        model: str = "",
-    ) -> dict[str, Any]:
-        """Return *messages*, *system* and *tools* for a request, within the budget; *messages* is the whole history.
+    def prepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
+        """Return *request* within the budget; *messages* is the whole history. A summary stands behind its ``system``.
 
-        Messages and blocks that are shown whole come back as they are, with what is signed or marked for the cache.
-        *model* is the name of the one that is asked: a summary that it made itself is shown as its block then. Raises
-        as ``compose``, and ``UnknownFormat``.
+        Messages and blocks that are shown whole come back as they are, with what is signed or marked for the cache. A
+        summary that the request's ``model`` made itself is shown as its block. Raises as ``compose``, and
+        ``UnknownFormat``.
         """
-        given = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
-        schemas = [make_tool(str(one.get("name")), one.get("description"), one.get("input_schema")) for one in tools]
-        name = self.name_session(session_id, session_id)
-        fitted = await self.afit(name, messages, system=given, tools=schemas, model=model)
-        request: dict[str, Any] = {"messages": fitted.items, **({"tools": tools} if tools else {})}
-        if fitted.added:
-            added = {"type": "text", "text": fitted.added}
-            request["system"] = fitted.system if isinstance(system, str) else [*system, added]
-        elif system:
-            request["system"] = system
-        return request
+        fitted = self.fit(self.name_session(session_id, session_id), messages, **_read(**request))
+        return _change(request, fitted)
+
+    async def aprepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
+        """``prepare``, without holding up the event loop."""
+        fitted = await self.afit(self.name_session(session_id, session_id), messages, **_read(**request))
+        return _change(request, fitted)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, anthropic.to_chat(items))]
@@ -64,3 +52,18 @@ class Compaction(Converted[Item]):
         marks = sum(1 for _ in anthropic.find_breakpoints(plain))
         anthropic.limit_breakpoints(marks, made)  # of messages that the host dropped, the log has those of their time
         return [own.get(id(one), one) for one in super().show_equal(plain, made)]
+
+
+def _read(system: Any = "", tools: Any = (), model: str = "", **_rest: Any) -> dict[str, Any]:
+    text = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
+    schemas = [make_tool(one.get("name", ""), one.get("description"), one.get("input_schema")) for one in tools or ()]
+    return {"system": text, "tools": schemas, "model": model}
+
+
+def _change(request: Mapping[str, Any], fitted: Fitted[Item]) -> dict[str, Any]:
+    changed = {**request, "messages": fitted.items}
+    if fitted.added:
+        system = request.get("system") or ""
+        added = {"type": "text", "text": fitted.added}
+        changed["system"] = fitted.system if isinstance(system, str) else [*system, added]
+    return changed

@@ -243,13 +243,13 @@ def test_the_adapter_shows_the_block_to_the_model_that_made_it(
         async with sdk.AsyncAnthropic(base_url=address, api_key=KEY, default_headers=beta, max_retries=0) as client:
             for number in range(8):
                 history.append({"role": "user", "content": f"Question {number}: what about item-{number}?"})
-                request = await compaction.prepare("session", messages=history, system="Be brief.", model=MODEL)
-                await client.messages.create(model=MODEL, max_tokens=9, **request)
+                given: Any = {"model": MODEL, "max_tokens": 9, "system": "Be brief.", "messages": history}
+                await client.messages.create(**await compaction.aprepare("session", **given))
                 history.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 3})
                 with compaction.sessions().open("session") as session:
                     await asyncio.to_thread(session.compactor.wait_idle, 10)
             for model in (MODEL, "claude-y", ""):
-                request = await compaction.prepare("session", messages=history, system="Be brief.", model=model)
+                request = await compaction.aprepare("session", messages=history, system="Be brief.", model=model)
                 has_block = "signature" in json.dumps(request)
                 assert (has_block, PRICES in request["system"]) == (model == MODEL, model != MODEL)
 

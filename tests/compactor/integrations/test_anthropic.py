@@ -68,10 +68,10 @@ class Host:
         messages = self.kept.setdefault(session, [])
         messages.append({"role": "user", "content": text})
         while True:
-            request: Any = {"messages": messages, "system": "Be brief.", "tools": TOOLS}
+            request: Any = {"model": "scripted", "max_tokens": 100, "system": "Be brief.", "tools": TOOLS}
+            request["messages"] = messages
             if self._compaction is not None:
-                request = await self._compaction.prepare(session, **request)
-            request |= {"model": "scripted", "max_tokens": 100}
+                request = await self._compaction.aprepare(session, **request)
             if stream:
                 async with self._client.messages.stream(**request) as run:
                     message = await run.get_final_message()
@@ -155,14 +155,9 @@ class TestAnthropic(AdapterContract):
         return Compaction(**options)
 
 
-async def _prepare(messages: list[Any], budget: int) -> dict[str, Any]:
-    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
-    with Compaction(budget) as compaction:
-        return await compaction.prepare("s", messages=messages, system=system, tools=TOOLS)
-
-
+@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("budget", [1_200, 100_000])
-def test_what_is_signed_or_marked_comes_back_as_it_is(budget: int) -> None:
+def test_what_is_signed_or_marked_comes_back_as_it_is(budget: int, is_async: bool) -> None:
     """The host's own messages and blocks of the system prompt, also under pressure."""
     thinking = {"type": "thinking", "thinking": "A row is asked for.", "signature": "c2lnbmVk"}
     call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"row": 1}}
@@ -173,13 +168,16 @@ def test_what_is_signed_or_marked_comes_back_as_it_is(budget: int) -> None:
         {"role": "assistant", "content": [thinking, call]},
         {"role": "user", "content": [result]},
     ]
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    given: Any = {"messages": [*long, *newest], "system": system, "tools": TOOLS, "max_tokens": 9}
 
-    request = asyncio.run(_prepare([*long, *newest], budget))
+    with Compaction(budget) as compaction:
+        request = asyncio.run(compaction.aprepare("s", **given)) if is_async else compaction.prepare("s", **given)
 
     assert all(one is own for one, own in zip(request["messages"][-3:], newest, strict=True))
-    assert request["system"][0] == {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    assert request["system"][0] is system[0]
     assert (len(request["messages"]) == 9) == (len(request["system"]) == 1) == (budget > 10_000)
-    assert request["tools"] == TOOLS
+    assert (request["tools"], request["max_tokens"]) == (TOOLS, 9)
 
 
 def _count_marks(messages: list[Any]) -> int:
@@ -190,22 +188,18 @@ def _count_marks(messages: list[Any]) -> int:
 @pytest.mark.parametrize("keeps", [100, 6])
 def test_a_host_that_moves_its_mark_on_sends_no_more_marks_than_it_set(budget: int, keeps: int) -> None:
     """Anthropic takes four; also where the host keeps its newest messages alone."""
-
-    async def run() -> None:
-        messages: list[Any] = []
-        with Compaction(budget) as compaction:
-            for number in range(12):
-                for block in (block for message in messages for block in message["content"]):
-                    block.pop("cache_control", None)
-                asked = {"type": "text", "text": f"Question {number}. " + "word " * 90}
-                messages.append({"role": "user", "content": [{**asked, "cache_control": {"type": "ephemeral"}}]})
-                del messages[:-keeps]
-                request = await compaction.prepare("s", messages=messages, tools=TOOLS)
-                assert _count_marks(request["messages"]) == 1
-                assert request["messages"][-1] is messages[-1]
-                messages.append({"role": "assistant", "content": [{"type": "text", "text": f"answer {number}"}]})
-
-    asyncio.run(run())
+    messages: list[Any] = []
+    with Compaction(budget) as compaction:
+        for number in range(12):
+            for block in (block for message in messages for block in message["content"]):
+                block.pop("cache_control", None)
+            asked = {"type": "text", "text": f"Question {number}. " + "word " * 90}
+            messages.append({"role": "user", "content": [{**asked, "cache_control": {"type": "ephemeral"}}]})
+            del messages[:-keeps]
+            request = compaction.prepare("s", messages=messages, tools=TOOLS)
+            assert _count_marks(request["messages"]) == 1
+            assert request["messages"][-1] is messages[-1]
+            messages.append({"role": "assistant", "content": [{"type": "text", "text": f"answer {number}"}]})
 
 
 @pytest.mark.parametrize("long", ["", "word " * 2_000])
@@ -224,13 +218,11 @@ def test_a_turn_made_again_is_the_newest(long: str) -> None:
             {"role": "user", "content": "Thank you."},
         ]
 
-    async def run() -> None:
-        with Compaction(1_000) as compaction:
-            await compaction.prepare("s", messages=make("old"))
-            newest = make("new")
-            shown = (await compaction.prepare("s", messages=newest))["messages"]
-        assert shown[1] is newest[1]
-        assert shown[2]["content"][0]["tool_use_id"] == "new"
-        assert (shown == newest) == (not long)
+    with Compaction(1_000) as compaction:
+        compaction.prepare("s", messages=make("old"))
+        newest = make("new")
+        shown = compaction.prepare("s", messages=newest)["messages"]
 
-    asyncio.run(run())
+    assert shown[1] is newest[1]
+    assert shown[2]["content"][0]["tool_use_id"] == "new"
+    assert (shown == newest) == (not long)
