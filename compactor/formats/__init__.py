@@ -2,7 +2,7 @@
 
 Each format is a module with ``to_chat`` and ``from_chat``. What a chat message cannot say, such as signed thinking, is
 kept beside it, and comes back as it was. Import this package only where you need it; of ours, summarizers on those
-providers' clients do, at their first request.
+providers' clients do, at their first request. Modules for frameworks' messages serve their adapters alone.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ since gives an item with the shorter text. A message whose item is plain has no 
 - ``result``: how the block of a tool's result differs from the plain one; ``as_is``: an item whose result is no text.
 - ``form``, ``key``: which of several ways the item used to say the same.
 - ``legacy``, ``instructions``: what the message was.
+- ``status``: what a framework says of a tool's call that did not succeed.
 - ``payload``: the blocks or items that stand for the whole message, which is a summary that its provider made.
 - ``joined``: whether the message continues the item of the message before it; absent: if the roles are the same.
 """

@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 MAX_NUMBER = 1e300
 
 
-def make_answer(content: object, calls: Iterable[tuple[str, str, object]]) -> Message:
+def make_answer(content: object, calls: Iterable[tuple[str, str, object]]) -> Block:
     """Return the model's chat message. *calls*: id, name, and the arguments as JSON text or as what it says."""
     made = [make_call(call_id, name, arguments) for call_id, name, arguments in calls]
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}

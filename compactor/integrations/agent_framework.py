@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, ChatResponse, Content
+from agent_framework import ChatContext, ChatMiddleware, ChatResponse
 from agent_framework import Message as Item
 
-from ..formats.parts import make_answer, make_content, make_file, make_tool, read_calls, read_text
+from ..formats import agent_framework
+from ..formats.parts import make_tool
 from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
@@ -49,35 +50,7 @@ class Compaction(Conversations[Item], ChatMiddleware):
             await keep(context.result)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        for item in items:
-            said = make_content(map(_read, item.contents))
-            if item.role == "assistant":
-                calls = [one for one in item.contents if one.type == "function_call"]
-                asked = [(one.call_id or "", one.name or "", one.arguments or {}) for one in calls]
-                yield Group([item], [make_answer(said, asked)])
-                continue
-            results = [one for one in item.contents if one.type == "function_result"]
-            made = [{"role": "tool", "tool_call_id": one.call_id, "content": _read_result(one)} for one in results]
-            yield Group([item], [*made, *([{"role": item.role, "content": said}] if said or not made else [])])
+        return [Group([item], agent_framework.to_chat([item])) for item in items]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
-        return [Item(role=message["role"], contents=_write(message)) for message in messages]
-
-
-def _read(content: Content) -> str | Message:
-    if content.type in ("data", "uri"):
-        return make_file(content.uri or "", is_image=(content.media_type or "").startswith("image/"))
-    return (content.text or "") if content.type == "text" else ""
-
-
-def _read_result(content: Content) -> Any:
-    said = [_read(one) for one in content.items or ()]
-    return make_content(said) if said else str(content.result or content.exception or "")
-
-
-def _write(message: Message) -> list[Content]:
-    text = read_text(message)
-    if message["role"] == "tool":
-        return [Content.from_function_result(message["tool_call_id"], result=text)]
-    calls = [Content.from_function_call(call_id, name, arguments=given) for call_id, name, given in read_calls(message)]
-    return [*([Content.from_text(text)] if text else []), *calls]
+        return list(map(Item.from_dict, agent_framework.from_chat(messages)))
