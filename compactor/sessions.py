@@ -21,11 +21,13 @@ from memory.messages import ASSISTANT
 from memory.stores import InMemoryStore
 from memory.values import ValueObject
 
+from ._later import importing
 from .background import ContextCompactor, Options
 from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
 from .coroutines import HostLoop
 from .cost.limits import Limits, LimitsStatus
+from .summarizers.base import Summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
 from .triggers import default_trigger
@@ -37,8 +39,8 @@ DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
 DEFAULT_MAX_OPEN, DEFAULT_IDLE_SECONDS = 10_000, 3_600.0
 #: Busy sessions that are passed over in one search for one to close; minimum seconds between two searches by a timer.
 MAX_BUSY, MIN_WAIT = 16, 1.0
-#: Evicted sessions whose open rounds are known; an older one's stay open, as after a restart.
-MAX_LEFT_OPEN = 10_000
+#: Evicted sessions of which open rounds and summarizer are known; an older one's rounds stay open, as after a restart.
+MAX_LEFT = 10_000
 #: Maximum seconds for returning the leases of calls that outlived the deadline; a lease that stays ends by itself.
 RELEASE_SECONDS = 0.5
 
@@ -110,6 +112,8 @@ class _Entry:
     opening: Future[None] | None = field(default_factory=Future)
     users: int = 0
     used_at: float = 0.0
+    #: What a caller's model was made into; None: no caller has named one, or these sessions have their own.
+    summarizer: Summarizer | None = None
 
     @property
     def is_purged(self) -> bool:
@@ -120,13 +124,14 @@ class _Entry:
 class _Use:
     """``with sessions.open(id) as session``, or ``async with``: until its end, the session is not evicted."""
 
-    def __init__(self, sessions: Sessions, session_id: str) -> None:
-        self._sessions, self._id = sessions, session_id
+    def __init__(self, sessions: Sessions, session_id: str, model: object | None) -> None:
+        self._sessions, self._id, self._model = sessions, session_id, model
         self._entry: _Entry | None = None
         self._is_left = False  # guarded by the lock of the sessions, while a thread opens the session
 
     def __enter__(self) -> Session:
-        self._entry = self._sessions._take(self._id)
+        known = self._sessions._take_open(self._id, self._model)
+        self._entry = known or self._sessions._take(self._id, self._model)
         return cast("Session", self._entry.session)
 
     def __exit__(self, *exc: object) -> None:
@@ -138,7 +143,7 @@ class _Use:
                 self._sessions._give_back(self._entry)
 
     async def __aenter__(self) -> Session:
-        self._entry = self._sessions._take_open(self._id)
+        self._entry = self._sessions._take_open(self._id, self._model)
         if self._entry is None and getattr(self._sessions.store, "is_resident", False):
             return self.__enter__()
         if self._entry is None:  # else, as most of the time, there is nothing to wait for
@@ -164,7 +169,7 @@ class _Use:
             cast("Session", cast("_Entry", self._entry).session).memory.refresh()
 
     def _open(self) -> None:
-        entry = self._sessions._take(self._id)
+        entry = self._sessions._take(self._id, self._model)
         with self._sessions._lock:
             is_left, self._entry = self._is_left, None if self._is_left else entry
         if is_left:
@@ -218,14 +223,16 @@ class Sessions:
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
+        self._takes_models = False
         if summarizer is None and options.get("llm_api") is None:
             summarizer = find_summarizer(config)
-        if budget is not None and options.get("trigger") is None and not getattr(summarizer, "model", None):
-            config = config.with_defaults(max_tokens=budget)  # else the trigger learns it from compose
-            options["trigger"] = default_trigger(config)  # one for all
-        self._summarizer, self._config, self._options = summarizer, config, options
-        for role in self._roles:  # refuses what is wrong now, and not when the first user comes
-            ContextCompactor.for_role(Memory(), role, config, summarizer, **options)
+            self._takes_models = not config.summarizer_model and config.summarizer_provider != "extractive"
+        self._summarizer = summarizer
+        self._settings = self._automatic_settings = config, options
+        if budget is not None and options.get("trigger") is None:
+            config = config.with_defaults(max_tokens=budget)  # an automatic trigger learns it from compose
+            self._settings = config, {**options, "trigger": default_trigger(config)}  # one for all
+        self._make_compactors(Memory(), None)  # refuses what is wrong now, and not when the first user comes
         #: Where the sessions are kept.
         self.store: Store = open_store(store) if isinstance(store, str) else InMemoryStore() if store is None else store
         self.budget = budget
@@ -245,21 +252,26 @@ class Sessions:
         self._entries: dict[str, _Entry] = {}
         self._idle: OrderedDict[str, _Entry] = OrderedDict()  # those that nobody uses, least recently used first
         self._leaving: dict[str, Future[None]] = {}  # being closed: whoever wants one waits, and opens it again
-        self._left_open: dict[str, tuple[str, ...]] = {}  # ids of the rounds that an evicted session had open
+        # Ids of the rounds that an evicted session had open, and its own summarizer.
+        self._left: dict[str, tuple[tuple[str, ...], Summarizer | None]] = {}
         self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
         self._fired = 0  # timers that have fired
         self._closed = False
 
-    def open(self, session_id: str) -> _Use:
+    def open(self, session_id: str, *, model: object | None = None) -> _Use:
         """Return a context manager, for ``with`` and ``async with``, that gives the ``Session`` of that id.
 
         All that use one session at the same time get the same one. It is not evicted while it is in use; afterwards, a
         reference to its memory still works, as that of another process would. Opening reads the store, and raises its
         ``StoreError``; ``async with`` reads a database in a thread. Raises ``RuntimeError`` after ``close``.
+
+        *model*, a chat model or a summarizer, summarizes this session from now on if nothing else was chosen: neither
+        these sessions nor their configuration have a summarizer, and no caller named a model for it before. Raises
+        ``TypeError`` if it is neither.
         """
         require("session_id", session_id, str, "the session's name, as a text")
         self._host.follow()
-        return _Use(self, session_id)
+        return _Use(self, session_id, model if self._takes_models else None)
 
     def purge(self, session_id: str) -> None:
         """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again.
@@ -270,7 +282,7 @@ class Sessions:
         with self._lock:
             entry = self._entries.pop(session_id, None)
             self._idle.pop(session_id, None)
-            self._left_open.pop(session_id, None)
+            self._left.pop(session_id, None)
             self._leaving[session_id] = purged
         try:
             if entry is not None:
@@ -341,18 +353,21 @@ class Sessions:
 
     # A session, from its opening to its eviction.
 
-    def _take_open(self, session_id: str) -> _Entry | None:
-        """Return the entry of a session that is open, for one more user; None if it must be opened."""
+    def _take_open(self, session_id: str, model: object | None) -> _Entry | None:
+        """Return the entry of a session that is open, for one more user; None if it must be opened, or get *model*."""
         with self._lock:
             entry = self._entries.get(session_id)
             if entry is None or entry.session is None or entry.is_purged or self._closed:
+                return None
+            if model is not None and entry.summarizer is None:
                 return None
             entry.users += 1
             self._idle.pop(session_id, None)
             return entry
 
-    def _take(self, session_id: str) -> _Entry:
+    def _take(self, session_id: str, model: object | None) -> _Entry:
         """Return the entry of a session, for one more user. Opens it, or waits for the thread that does."""
+        summarizer = _make_summarizer(model) if model is not None else None
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -368,13 +383,15 @@ class Sessions:
         if not is_first:
             if opening is not None:
                 opening.result()
+            if summarizer is not None:
+                self._choose(entry, summarizer)
             return entry
         try:
             if leaving is not None:
                 leaving.result()
             if purged is not None:
                 _stop(purged)
-            session = self._make(session_id)
+            session = self._make(entry, summarizer)
         except BaseException as error:
             with self._lock:
                 if self._entries.get(session_id) is entry:
@@ -383,7 +400,7 @@ class Sessions:
             raise
         with self._lock:
             entry.session, entry.opening = session, None
-            self._left_open.pop(session_id, None)
+            self._left.pop(session_id, None)
             is_wanted = self._entries.get(session_id) is entry
         if not is_wanted:  # closed or purged meanwhile
             cast("Future[None]", opening).set_exception(_closed())
@@ -393,22 +410,48 @@ class Sessions:
         self._evict()
         return entry
 
-    def _make(self, session_id: str) -> Session:
-        memory = Memory(session_id, store=self.store, take_over=self._take_over)
+    def _make(self, entry: _Entry, summarizer: Summarizer | None) -> Session:
+        memory = Memory(entry.id, store=self.store, take_over=self._take_over)
         with self._lock:
-            left_open = self._left_open.get(session_id, ())
+            left_open, known = self._left.get(entry.id, ((), None))
         memory.adopt_rounds(left_open)
-        compactors = {
-            role: ContextCompactor.for_role(memory, role, self._config, self._summarizer, **self._options)
-            for role in self._roles
-        }
+        entry.summarizer = known or summarizer
+        return Session(memory, self._start_compactors(memory, entry.summarizer), self.budget)
+
+    def _make_compactors(self, memory: Memory, summarizer: Summarizer | None) -> dict[str, ContextCompactor]:
+        chosen = summarizer if summarizer is not None else self._summarizer
+        config, options = self._automatic_settings if getattr(chosen, "model", None) else self._settings
+        return {role: ContextCompactor.for_role(memory, role, config, chosen, **options) for role in self._roles}
+
+    def _start_compactors(self, memory: Memory, summarizer: Summarizer | None) -> dict[str, ContextCompactor]:
+        compactors = self._make_compactors(memory, summarizer)
         with ExitStack() as stops:  # all run, or none
             for compactor in compactors.values():
                 compactor.run_on(self._host)
                 stops.callback(compactor.stop, 0)
                 compactor.start()
             stops.pop_all()
-        return Session(memory, compactors, self.budget)
+        return compactors
+
+    def _choose(self, entry: _Entry, summarizer: Summarizer) -> None:
+        """Replace the compactors of a session that is open by some with *summarizer*, unless it has one already."""
+        with self._lock:
+            if entry.summarizer is not None:
+                return
+            entry.summarizer = summarizer
+        session = cast("Session", entry.session)
+        try:
+            _stop(entry)
+            made = self._start_compactors(session.memory, summarizer)
+        except BaseException:
+            entry.summarizer = None  # the next caller tries again
+            self._give_back(entry)
+            raise
+        cast("dict[str, ContextCompactor]", session.compactors).update(made)
+        with self._lock:
+            is_wanted = self._entries.get(entry.id) is entry
+        if not is_wanted:  # closed or purged meanwhile
+            _stop(entry)
 
     def _give_back(self, entry: _Entry) -> None:
         now = self._clock.monotonic()
@@ -459,11 +502,12 @@ class Sessions:
         return None
 
     def _close_evicted(self, entry: _Entry) -> None:
-        if own := cast("Session", entry.session).memory.list_own_rounds():
+        own = cast("Session", entry.session).memory.list_own_rounds()
+        if own or entry.summarizer is not None:
             with self._lock:
-                self._left_open[entry.id] = own
-                if len(self._left_open) > MAX_LEFT_OPEN:
-                    del self._left_open[next(iter(self._left_open))]
+                self._left[entry.id] = own, entry.summarizer
+                if len(self._left) > MAX_LEFT:
+                    del self._left[next(iter(self._left))]
         _stop(entry)
 
     def _set_timer(self) -> None:
@@ -520,6 +564,13 @@ def _stop(entry: _Entry) -> None:
     with ExitStack() as stops:  # each of them, even if one fails
         for compactor in _compactors(entry):
             stops.callback(compactor.stop, 0)
+
+
+def _make_summarizer(model: object) -> Summarizer:
+    with importing:
+        from .summarizers import from_chat_model
+
+    return from_chat_model(model)
 
 
 def _closed() -> RuntimeError:

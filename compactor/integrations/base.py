@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from memory import Memory, Recall, Store, Synced, open_store
+from memory import Memory, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
@@ -24,7 +23,6 @@ from ..formats.native import read_native
 from ..formats.parts import read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
-from ..summarizers.chat_models import from_chat_model
 
 Item = TypeVar("Item")
 Message = Mapping[str, Any]
@@ -57,9 +55,9 @@ class Conversations(ABC, Generic[Item]):
 
     *session_id* names the session: a text, or a function of what the adapter says. By default, and where the function
     returns None, the framework's own name does. *store* is a store or its URL; by default the sessions live as long as
-    this object. *summarizer* is by default the agent's own model, where the framework gives it, else the offline one.
-    *options* are those of ``Sessions``; or give *sessions* that are open already. ``close`` stops the compactors; exit
-    waits for none.
+    this object. *summarizer* is by default the first model that the agent of a session has, where the framework gives
+    it, else the offline one. *options* are those of ``Sessions``; or give *sessions*, which are used as they are. The
+    constructor opens a store that is given as a URL. ``close`` stops the compactors; exit waits for none.
     """
 
     #: The format of the payloads that ``write`` shows; empty: of none, so that all summaries are text.
@@ -78,15 +76,11 @@ class Conversations(ABC, Generic[Item]):
         whole_number("budget", budget, 1)
         require("session_id", session_id, str | Callable | None, "a text, or a function that returns one")
         require("sessions", sessions, Sessions | None, "open Sessions")
-        if isinstance(store, str) and store.partition(":")[0] not in ("sqlite", "postgresql", "postgresql+psycopg"):
-            open_store(store)  # says what is wrong
         _check_options(type(self).__name__, options)
-        Sessions(summarizer=summarizer, budget=budget, **options)  # refuses what is wrong now, and starts nothing
         self.budget = budget
         self._session_id = session_id
-        self._store, self._summarizer, self._options = store, summarizer, options
-        self._sessions, self._lock = sessions, threading.Lock()
         self._owns_sessions = sessions is None
+        self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
 
     @abstractmethod
@@ -102,29 +96,26 @@ class Conversations(ABC, Generic[Item]):
         given = self._session_id(context) if callable(self._session_id) else self._session_id
         return str(next((one for one in (given, own) if one is not None and one != ""), "default"))
 
-    def sessions(self, model: object | None = None) -> Sessions:
-        """Return the sessions. The first call makes them; the agent's *model* summarizes if no summarizer was given."""
-        with self._lock:
-            if self._sessions is None:
-                chosen = self._summarizer
-                if chosen is None and model is not None and not isinstance(model, str):
-                    chosen = from_chat_model(model)
-                self._sessions = Sessions(self._store, summarizer=chosen, budget=self.budget, **self._options)
-            return self._sessions
+    def sessions(self) -> Sessions:
+        return self._sessions
+
+    def _choose_summarizer(self, model: object | None) -> object | None:
+        """Return the agent's *model*; None if it is only a name, or the user has chosen otherwise."""
+        return model if self._owns_sessions and not isinstance(model, str) else None
 
     def fit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
         *options* are those of ``compose``."""
-        with self.sessions(model).open(session_id) as session:
+        with self._sessions.open(session_id, model=self._choose_summarizer(model)) as session:
             return self._fit(session, items, system, _name_model(model, options))
 
     async def afit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """``fit``, without holding up the event loop."""
-        async with self.sessions(model).open(session_id) as session:
+        async with self._sessions.open(session_id, model=self._choose_summarizer(model)) as session:
             return await session.memory.to_thread(self._fit, session, items, system, _name_model(model, options))
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
@@ -134,14 +125,14 @@ class Conversations(ABC, Generic[Item]):
         """
         with _report_unkept(session_id):
             if messages := self._read_answer(answer):
-                with self.sessions().open(session_id) as session:
+                with self._sessions.open(session_id) as session:
                     _extend(session, messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
         with _report_unkept(session_id):
             if messages := self._read_answer(answer):
-                async with self.sessions().open(session_id) as session:
+                async with self._sessions.open(session_id) as session:
                     await session.memory.to_thread(_extend, session, messages)
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
@@ -156,12 +147,12 @@ class Conversations(ABC, Generic[Item]):
 
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``."""
-        with self.sessions().open(session_id) as session:
+        with self._sessions.open(session_id) as session:
             return Recall(session.memory, session.compactor.role).call(name, arguments)
 
     async def acall_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """``call_tool``, without holding up the event loop."""
-        async with self.sessions().open(session_id) as session:
+        async with self._sessions.open(session_id) as session:
             recall = Recall(session.memory, session.compactor.role)
             return await session.memory.to_thread(recall.call, name, arguments)
 
@@ -222,10 +213,10 @@ class Conversations(ABC, Generic[Item]):
     def close(self, timeout: float | None = 5.0) -> bool:
         """Stop all compactors, and return whether no worker is left: ``Sessions.close``. Those of given *sessions* go
         on."""
-        return self._sessions.close(timeout) if self._sessions is not None and self._owns_sessions else True
+        return self._sessions.close(timeout) if self._owns_sessions else True
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
-        return await self._sessions.aclose(timeout) if self._sessions is not None and self._owns_sessions else True
+        return await self._sessions.aclose(timeout) if self._owns_sessions else True
 
     def __enter__(self) -> Self:
         return self

@@ -251,7 +251,7 @@ def test_a_failed_opening_leaves_no_round_open_and_no_compactor_running(monkeypa
 
 def test_open_rounds_of_evicted_sessions_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the sessions that were evicted first are forgotten, as after a restart."""
-    monkeypatch.setattr("compactor.sessions.MAX_LEFT_OPEN", 1)
+    monkeypatch.setattr("compactor.sessions.MAX_LEFT", 1)
     with sessions_with(max_open=1) as sessions:
         for name in "abc":
             use(sessions, name, open_round)
@@ -303,10 +303,10 @@ def test_close_during_an_opening_is_told_to_all_who_wait_for_it() -> None:
     sessions, begun, go = sessions_with(), threading.Event(), threading.Event()
     make, told = sessions._make, list[str]()
 
-    def slow(session_id: str) -> Session:
+    def slow(*args: Any) -> Session:
         begun.set()
         assert go.wait(SOON)
-        return make(session_id)
+        return make(*args)
 
     def take() -> None:
         try:
@@ -366,6 +366,39 @@ def test_a_session_that_another_process_purged_begins_anew(ways: str) -> None:
         assert use(sessions, "other") is other.memory
         with sessions.open("a") as session:
             assert len(session.memory.messages()) == 2
+
+
+def test_a_session_that_is_open_gets_the_model_that_is_named_first() -> None:
+    """With the same memory, and nothing that was said is lost; the old compactors end."""
+    one, other = ScriptedSummarizer(), ScriptedSummarizer()
+    some = sessions_with(executor=None, roles=("Planner", "assistant"))
+    with some as sessions, sessions.open("a") as session:
+        talk(session, 4)
+        before = [*session.compactors.values()]
+        for model in (one, None, other):
+            with sessions.open("a", model=model) as same:
+                assert same is session
+        assert {compactor.status().state for compactor in before} <= {State.STOPPING, State.STOPPED}
+        assert [compactor.summarizer for compactor in session.compactors.values()] == [one, one]
+        assert [*session.compactors] == ["Planner", "assistant"]
+        assert session.compactors["assistant"].compact_now(SOON) is not None
+        assert len(session.memory.messages()) == 8
+    assert one.requests
+    assert not other.requests
+
+
+def test_a_model_that_cannot_be_used_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sessions_with() as sessions:
+        with sessions.open("a"), pytest.raises(TypeError, match="int is no summarizer"), sessions.open("a", model=17):
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(ContextCompactor, "start", lambda _compactor: 1 / 0)
+            with pytest.raises(ZeroDivisionError), sessions.open("a", model=ScriptedSummarizer()):
+                pass
+        assert sessions.status().in_use == 0
+        with sessions.open("a", model=(model := ScriptedSummarizer())) as session:
+            assert session.compactor.summarizer is model
+            assert session.compactor.status().state is not State.STOPPED
 
 
 def test_whoever_opens_a_session_while_it_is_purged_waits_for_that() -> None:
@@ -477,10 +510,10 @@ def test_a_cancelled_opening_leaves_the_session_unused(monkeypatch: pytest.Monke
         )
         make = sessions._make
 
-        def slow(session_id: str) -> Session:
+        def slow(*args: Any) -> Session:
             begun.set()
             assert go.wait(SOON)
-            return make(session_id)
+            return make(*args)
 
         monkeypatch.setattr(sessions, "_make", slow)
 

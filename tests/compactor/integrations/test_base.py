@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from compactor import RECALL_TOOLS, Sessions, SummaryRequest
+from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessions, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
 from memory import InMemoryStore, StoreError
 
@@ -259,6 +259,77 @@ def test_an_async_summarizer_runs_on_the_event_loop_of_the_host() -> None:
         assert set(loops) == {asyncio.get_running_loop()}
 
     asyncio.run(run())
+
+
+class Model:
+    """An agent's model, which summarizes too."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __call__(self, request: SummaryRequest) -> Any:
+        self.asked |= {round_.user_query for round_ in request.rounds}
+        return ExtractiveSummarizer()(request)
+
+
+def settle(compaction: Compaction, session_id: str) -> None:
+    with compaction.sessions().open(session_id) as session:
+        assert session.compactor.wait_idle(30)
+
+
+@pytest.mark.parametrize("before", ["nothing", "sessions", "call_tool", "keep", "fit", "fit with a name"])
+def test_each_session_is_summarized_by_the_model_of_its_own_agent(before: str) -> None:
+    """Whatever was called before a model was named, and whoever came first."""
+    one, other = Model(), Model()
+    with Compaction(1_500) as compaction:
+        for name in ("a", "b"):
+            if before == "sessions":
+                settle(compaction, name)
+            elif before == "call_tool":
+                compaction.call_tool(name, "read_rounds", {"start": 1})
+            elif before == "keep":
+                compaction.keep(name, [Turn(({"role": "assistant", "content": "Hello."},))])
+            elif before.startswith("fit"):
+                compaction.fit(name, ask(1), model="gpt-5-mini" if "name" in before else None)
+        for name, model, first in (("a", one, 0), ("b", other, 100)):
+            compaction.fit(name, [turn for number in range(first, first + 40) for turn in ask(number)], model=model)
+            settle(compaction, name)
+
+    assert one.asked
+    assert other.asked
+    assert {len(query) for query in one.asked} <= {10, 11}
+    assert {len(query) for query in other.asked} == {12}
+
+
+@pytest.mark.parametrize("max_open", [100, 1])
+def test_the_first_model_of_a_session_summarizes_it(max_open: int) -> None:
+    """Though others answer later, and though it was closed meanwhile."""
+    first, other, history = Model(), Model(), list[Turn]()
+    with Compaction(1_500, max_open=max_open) as compaction:
+        for number in range(40):
+            history += ask(number)
+            compaction.fit("s", history, model=other if number % 2 else first)
+            settle(compaction, "s")
+            settle(compaction, "t")
+
+    assert first.asked
+    assert not other.asked
+
+
+def test_what_the_user_chose_summarizes() -> None:
+    """A summarizer by any of its names, one of the configuration, or that of sessions that are open."""
+    chosen, model = Model(), Model()
+    history = [turn for number in range(40) for turn in ask(number)]
+    offline = CompactorConfig(summarizer_provider="extractive")
+    with Sessions(budget=1_500) as sessions:
+        for options in ({"summarizer": chosen}, {"llm_api": chosen}, {"config": offline}, {"sessions": sessions}):
+            given: Any = options
+            with Compaction(1_500, **given) as compaction:
+                compaction.fit("s", history, model=model)
+                settle(compaction, "s")
+
+    assert len(chosen.asked) > 1
+    assert not model.asked
 
 
 @pytest.mark.parametrize(
