@@ -56,7 +56,7 @@ def _count_tiles(base: int, tile: int, width: int, height: int, detail: str) -> 
 
 def _count_patches(budgets: Mapping[str, tuple[int, int]], factor: float, width: int, height: int, detail: str) -> int:
     """OpenAI, since GPT-5: patches of 32 pixels. *budgets* has the most patches and pixels of an edge by detail."""
-    if detail == "low":
+    if detail == "low" and detail not in budgets:
         return math.ceil(16 * 16 * factor)
     patches, edge = budgets.get(detail) or budgets["auto"]
     shrink = min(1, edge / max(width, height)) / 32
@@ -114,18 +114,20 @@ _RULES = {
     "o1": _make_tiles(75, 150),
     "o3": _make_tiles(75, 150),
     "computer-use": _make_tiles(65, 129),
-    # OpenAI, by patches with the model's factor.
-    "o4-mini": _make_patches(1.72, _SMALL),
-    **dict.fromkeys(("gpt-4.1-mini", "gpt-5-mini", "gpt-5.4-mini"), _make_patches(1.62, _SMALL)),
-    **dict.fromkeys(("gpt-4.1-nano", "gpt-5-nano", "gpt-5.4-nano"), _make_patches(2.46, _SMALL)),
-    "gpt-5.1-codex": _make_patches(1, _SMALL),
-    # The page has no factor here. Users are billed 1.2 (community.openai.com/t/1372291).
-    **dict.fromkeys(("gpt-5.2", "gpt-5.3"), _make_patches(1.2, _SMALL)),
-    "gpt-5.4": _make_patches(1, _MEDIUM, original=_LARGE),
-    "gpt-5.5": _make_patches(1, _LARGE),
+    # OpenAI, by patches with the model's factor. A low detail makes these no cheaper (community.openai.com/t/1377015).
+    **dict.fromkeys(("o4-mini", "codex-mini"), _make_patches(1.72, _SMALL, low=_SMALL)),
+    **dict.fromkeys(("gpt-4.1-mini", "gpt-5-mini", "gpt-5.1-codex-mini"), _make_patches(1.62, _SMALL, low=_SMALL)),
+    **dict.fromkeys(("gpt-4.1-nano", "gpt-5-nano", "gpt-5.4-nano"), _make_patches(2.46, _SMALL, low=_SMALL)),
+    # The page has the limits of _SMALL; up to 2,500 patches are billed (the same thread).
+    "gpt-5.4-mini": _make_patches(1.62, _MEDIUM, low=_MEDIUM),
+    # The page has no factor here. Users are billed 1.2 (community.openai.com/t/1372291 and 1377015, from 5.2 to 5.4;
+    # github.com/vybestack/llxprt-code/issues/3477, all later ones).
+    **dict.fromkeys(("gpt-5.1-codex", "gpt-5.2", "gpt-5.3"), _make_patches(1.2, _SMALL)),
+    "gpt-5.4": _make_patches(1.2, _MEDIUM, original=_LARGE),
+    "gpt-5.5": _make_patches(1.2, _LARGE),
     # From 5.7 on not documented: as 5.6 and 6.
     **dict.fromkeys(("gpt-5.6", "gpt-5.7", "gpt-5.8", "gpt-6"), _make_patches(1.2, (30_000, 65_535))),
-    # Google: 3 and later by default; a part's own resolution may take up to 2,240. Not documented for 4: as 3.
+    # Google: 3 and later by default; a part's own resolution may take up to 2,240. The page treats 4 with 3.
     "gemini": MediaRule(partial(_count_as_one, 1_120), 560),
     **dict.fromkeys(("gemini-1", "gemini-2"), MediaRule(_count_crops, 258)),
 }

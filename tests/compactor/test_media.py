@@ -63,9 +63,12 @@ def picture(data: bytes, detail: str = "") -> dict[str, Any]:
         ("openai/o3", 1_024, 1_024, "auto", 75 + 4 * 150),
         ("gpt-4.1-mini", 1_024, 1_024, "", 1_659),  # 1,024 patches
         ("o4-mini", 1_800, 2_400, "high", 2_498),  # 1,452 patches
-        ("gpt-5.4", 1_800, 2_400, "high", 2_451),  # within 2,048 pixels first, then within 2,500 patches
-        ("gpt-5.4", 1_800, 2_400, "original", 57 * 75),
-        ("gpt-5-nano", 4_000, 4_000, "low", 630),  # 256 patches
+        ("gpt-5.4", 1_800, 2_400, "high", 2_942),  # within 2,048 pixels first, then within 2,500 patches: 2,451
+        ("gpt-5.4", 1_800, 2_400, "original", 57 * 75 * 12 // 10),
+        ("gpt-5.4", 4_000, 4_000, "low", 308),  # 256 patches
+        ("gpt-5.4-mini", 1_568, 1_568, "", 3_890),  # 2,401 patches
+        ("gpt-5.5", 1_568, 1_568, "", 2_882),
+        ("gpt-5-nano", 1_024, 1_024, "low", 2_520),  # 1,024 patches
         ("claude-sonnet-4-20250514", 1_000, 1_000, "", 1_296),
         ("claude-opus-4-1", 8_000, 8_000, "", 1_568),
         ("us.anthropic.claude-opus-4-7-v1:0", 1_920, 1_080, "", 2_691),
