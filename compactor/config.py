@@ -106,6 +106,8 @@ class CompactorConfig(FrozenModel):
     """The address of its endpoint. Empty: the provider's own, or that in the provider's environment variable."""
     summarizer_api_key_env: Annotated[str, Field(pattern="^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
     """The name of the environment variable that holds the key, never the key. Empty: the provider's own variable."""
+    summarizer_provider_compaction: bool = False
+    """True: "openai" or "anthropic" also makes its own compaction, for an agent on ``summarizer_model`` itself."""
 
     _prompt: PromptTemplate = PrivateAttr()
 

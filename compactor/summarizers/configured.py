@@ -10,7 +10,12 @@ from .base import SummarizerError
 from .extractive import ExtractiveSummarizer
 
 #: Settings that say nothing without a model.
-_NEEDS_MODEL = ("summarizer_provider", "summarizer_base_url", "summarizer_api_key_env")
+_NEEDS_MODEL = (
+    "summarizer_provider",
+    "summarizer_base_url",
+    "summarizer_api_key_env",
+    "summarizer_provider_compaction",
+)
 #: The newest of each settings, for all compactors that have them.
 _shared: dict[tuple[object, ...], Any] = {}
 
@@ -20,7 +25,7 @@ def find_summarizer(config: CompactorConfig) -> Any:
     none. Another one is made once that was closed, or the environment has another key or address.
 
     Raises ``SummarizerError`` if there is no key, or if the provider's client is not installed, and ``ConfigError`` for
-    an address that is none, and for a provider, address or key without a model.
+    an address that is none, for a setting without a model, and for a provider's compaction where it has none.
     """
     provider, model = config.summarizer_provider, config.summarizer_model
     if provider == "extractive":
@@ -33,14 +38,15 @@ def find_summarizer(config: CompactorConfig) -> Any:
                 ("compaction.summarizer.model", f"is missing: compaction.{key} is set; name a model, or remove that")
             )
         return ExtractiveSummarizer()
-    settings = (provider, model, config.summarizer_base_url, config.summarizer_api_key_env, config.call_timeout)
+    where = (config.summarizer_base_url, config.summarizer_api_key_env)
+    settings = (provider, model, *where, config.summarizer_provider_compaction, config.call_timeout)
     made = _make(*settings)  # reads the environment; connects when it is first asked
     if settings not in _shared or not _shared[settings].can_replace(made):
         _shared[settings] = made
     return _shared[settings]
 
 
-def _make(provider: str, model: str, base_url: str, api_key_env: str, timeout: float) -> Any:
+def _make(provider: str, model: str, base_url: str, api_key_env: str, compacts: bool, timeout: float) -> Any:
     from . import AnthropicSummarizer, GeminiSummarizer, OpenAISummarizer
 
     kinds: dict[str, Any] = {"openai": OpenAISummarizer, "anthropic": AnthropicSummarizer, "gemini": GeminiSummarizer}
@@ -49,7 +55,11 @@ def _make(provider: str, model: str, base_url: str, api_key_env: str, timeout: f
         raise SummarizerError(
             f"no API key: compaction.summarizer.api_key_env names {api_key_env}, which is not set in the environment"
         )
+    if compacts and provider == "gemini":
+        fault = "is not for gemini; leave it out, or name openai or anthropic"
+        raise ConfigError(("compaction.summarizer.provider_compaction", fault))
+    more = {"provider_compaction": True} if compacts else {}
     try:
-        return kinds[provider](model, base_url=base_url or None, api_key=key, timeout=timeout)
+        return kinds[provider](model, base_url=base_url or None, api_key=key, timeout=timeout, **more)
     except ValueError as error:
         raise ConfigError(("compaction.summarizer.base_url", str(error))) from None

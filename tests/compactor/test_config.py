@@ -84,6 +84,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "summarizer_model": "",
         "summarizer_base_url": "",
         "summarizer_api_key_env": "",
+        "summarizer_provider_compaction": False,
     }
 
 
@@ -348,6 +349,7 @@ def test_every_field_can_be_set_for_all_and_for_one(name: str) -> None:
         "summarizer_model": "gpt-5-mini",
         "summarizer_base_url": "http://localhost:11434/v1",
         "summarizer_api_key_env": "MY_KEY",
+        "summarizer_provider_compaction": True,
     }
     value = values.get(name, 300 if name == "summarizer_input_tokens" else 20)
     made = settings({f"compaction.{name}": value})

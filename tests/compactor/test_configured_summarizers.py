@@ -117,6 +117,17 @@ def test_mistakes_name_the_setting_and_never_a_key(values: dict[str, str], told:
     assert KEY not in str(caught.value)
 
 
+def test_a_role_asks_for_its_providers_own_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside roles that do not, on the same model; Gemini has none."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    values = {"compaction.summarizer.model": "model-1", "planner.compaction.summarizer.provider_compaction": True}
+    settings = Settings.from_dict(values, env={"COMPACTOR_CRITIC__COMPACTION__SUMMARIZER__PROVIDER_COMPACTION": "true"})
+    asks = [compactor_of(settings, role).summarizer.provider for role in (ROLE, "Critic", "Other")]  # type: ignore[attr-defined]
+    assert asks == ["responses", "responses", ""]
+    with pytest.raises(ConfigError, match="provider_compaction: is not for gemini"):
+        compactor_of(Settings.from_dict({**values, "compaction.summarizer.provider": "gemini"}, env={}))
+
+
 def test_what_is_missing_is_told_when_the_compactor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key, by the name of its variable; and an address that is none."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -131,9 +142,15 @@ def test_what_is_missing_is_told_when_the_compactor_is_made(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("provider", "anthropic"), ("base_url", "http://127.0.0.1:9"), ("api_key_env", "A_KEY")]
+    ("name", "value"),
+    [
+        ("provider", "anthropic"),
+        ("base_url", "http://127.0.0.1:9"),
+        ("api_key_env", "A_KEY"),
+        ("provider_compaction", True),
+    ],
 )
-def test_a_provider_without_a_model_is_told(name: str, value: str) -> None:
+def test_a_provider_without_a_model_is_told(name: str, value: str | bool) -> None:
     """A host that names one does not mean sentences chosen offline. A role with a model of its own is no mistake."""
     settings = Settings.from_dict(
         {"compaction.summarizer": {name: value}, "planner.compaction.summarizer.provider": "extractive"}, env={}
