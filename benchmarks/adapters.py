@@ -37,6 +37,8 @@ FRAMEWORKS = {
     "strands": ("strands-agents", "strands"),
     "agent_framework": ("agent-framework-core", "agent_framework"),
     "llama_index.core": ("llama-index-core", "llama_index"),
+    "autogen_agentchat": ("autogen-agentchat", "autogen"),
+    "anthropic": ("anthropic", "anthropic"),
 }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import compactor
-from benchmarks import aims, durable_append, opening
+from benchmarks import aims, durable_append, opening, own_compaction
 from benchmarks.long_session import ROLE, build, entries_of
 from benchmarks.sessions import Plain
 from compactor import ContextCompactor, compose
@@ -148,3 +151,25 @@ def test_the_table_of_aims_shows_medians_of_each_checkout(
     with pytest.raises(SystemExit):
         aims.main(["--tree", str(tmp_path / "docs")])
     assert "is no checkout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_call_counts_as_waited_for_where_its_turn_goes_on_only_then(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever thread asks, so that the adapter's side could be other than 0."""
+    monkeypatch.setattr(own_compaction, "PATIENCE", 0.01 if waits else 60.0)
+    turns = own_compaction.Turns()
+    asking = threading.Thread(target=turns.call)
+
+    class Host:
+        async def say(self, _session: str, text: str) -> str:
+            asking.start()
+            if waits:
+                await asyncio.to_thread(asking.join)
+            return text
+
+    host: Any = Host()
+    assert "Question 007" in asyncio.run(turns.say(host, 7))
+    asking.join()
+    assert turns.waited == waits

@@ -127,7 +127,8 @@ class Host:
     def text_of(self, item: Any) -> str:
         content = item.get("content")
         texts = [content] if isinstance(content, str) else [part["text"] for part in content or ()]
-        return " ".join([*texts, *(str(item[key]) for key in ("name", "arguments", "output") if key in item)])
+        keys = ("name", "arguments", "output", "encrypted_content")
+        return " ".join([*texts, *(str(item[key]) for key in keys if key in item)])
 
     def pair(self, item: Any) -> tuple[list[str], list[str]]:
         kind, call_id = item.get("type"), item.get("call_id")
