@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Any
 
-from autogen_core import FunctionCall
 from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import AssistantMessage, FunctionExecutionResult, LLMMessage, SystemMessage, UserMessage
-from autogen_core.models import FunctionExecutionResultMessage as Results
+from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage
+from pydantic import TypeAdapter
 
-from ..formats.parts import dump_json, make_answer, make_content, make_file, read_calls, read_text
+from ..formats import autogen
 from .base import Conversations, Group, Message
 
 __all__ = ["Compaction", "Context"]
+
+_ITEMS = TypeAdapter(list[LLMMessage])
 
 
 class Compaction(Conversations[LLMMessage]):
@@ -29,37 +28,10 @@ class Compaction(Conversations[LLMMessage]):
         return Context(self, self.name_session(session_id, session_id), initial_messages)
 
     def read(self, items: Sequence[LLMMessage]) -> Iterable[Group[LLMMessage]]:
-        return [Group([item], _read(item)) for item in items]
+        return [Group([item], autogen.to_chat([item])) for item in items]
 
     def write(self, messages: Sequence[Message]) -> Iterable[LLMMessage]:
-        for is_result, group in groupby(messages, key=lambda message: bool(message["role"] == "tool")):
-            made = [*map(_write, group)]
-            yield from [Results(content=made)] if is_result else made
-
-
-def _read(item: LLMMessage) -> list[Message]:
-    if isinstance(item, Results):
-        told = [(one.call_id, one.name, one.content) for one in item.content]
-        return [{"role": "tool", "tool_call_id": one, "name": name, "content": said} for one, name, said in told]
-    parts: list[Any] = [item.content] if isinstance(item.content, str) else item.content
-    if isinstance(item, AssistantMessage):
-        calls = [(one.id, one.name, one.arguments) for one in parts if isinstance(one, FunctionCall)]
-        return [{**make_answer((item.thought or "") if calls else item.content, calls), "name": item.source}]
-    if isinstance(item, SystemMessage):
-        return [{"role": "system", "content": item.content}]
-    said = make_content(one if isinstance(one, str) else make_file(one.data_uri, is_image=True) for one in parts)
-    return [{"role": "user", "content": said, "name": item.source}]
-
-
-def _write(message: Message) -> Any:
-    text, role = read_text(message), message["role"]
-    if role == "tool":
-        return FunctionExecutionResult(content=text, name=message.get("name") or "", call_id=message["tool_call_id"])
-    source = message.get("name") or role
-    if role == "assistant":
-        calls = [FunctionCall(one, dump_json(given), name) for one, name, given in read_calls(message)]
-        return AssistantMessage(content=calls or text, thought=(calls and text) or None, source=source)
-    return UserMessage(content=text, source=source) if role == "user" else SystemMessage(content=text)
+        return _ITEMS.validate_python(autogen.from_chat(messages))
 
 
 class Context(ChatCompletionContext):

@@ -153,3 +153,17 @@ def test_what_was_written_anew_says_who_spoke_and_which_tool_answered() -> None:
     assert [part["type"] for part in messages[0]["content"]] == ["text", "image_url"]
     assert made[1:] == items[1:]
     assert made[0].source == "boss"
+
+
+def test_a_failed_result_that_is_shortened_stays_one() -> None:
+    failed = {"content": "no " * 4_000, "name": "look", "call_id": "c1", "is_error": True}
+    items: list[Any] = [
+        UserMessage(content="q", source="boss"),
+        AssistantMessage(content=[FunctionCall(id="c1", name="look", arguments="{}")], source="helper"),
+        FunctionExecutionResultMessage(content=[failed]),
+    ]
+    with Compaction(1_000) as compaction:
+        (result,) = compaction.fit("s", items).items[-1].content
+
+    assert result.is_error
+    assert len(result.content) < 4_000
