@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from pydantic_ai import FunctionToolset, RunContext, Tool
@@ -13,7 +12,8 @@ from pydantic_ai import messages as ai
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import ModelRequestContext
 
-from ..formats.parts import make_answer, make_content, make_file, make_tool, read_calls, read_text
+from ..formats import pydantic_ai
+from ..formats.parts import make_tool
 from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
@@ -60,45 +60,8 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
 
     def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
         for place, item in enumerate(items):
-            parts: list[Any] = [part for part in item.parts if place or not isinstance(part, ai.SystemPromptPart)]
-            yield Group([item], [*map(_read_part, parts)] if item.kind == "request" else [_read_answer(parts)])
+            said = pydantic_ai.to_chat([item])  # of the first, less what `prepare_model_request` has as the system's
+            yield Group([item], [one for one in said if place or one["role"] != "system"])
 
     def write(self, messages: Sequence[Message]) -> Iterable[ai.ModelMessage]:
-        for is_answer, run in groupby(messages, lambda message: message["role"] == "assistant"):
-            parts: list[Any] = [part for message in run for part in _write(message)]
-            yield ai.ModelResponse(parts=parts) if is_answer else ai.ModelRequest(parts=parts)
-
-
-def _read_answer(parts: Sequence[Any]) -> Message:
-    calls = [part for part in parts if isinstance(part, ai.ToolCallPart)]
-    text = "".join(part.content for part in parts if isinstance(part, ai.TextPart))
-    return make_answer(text, [(one.tool_call_id, one.tool_name, one.args_as_json_str()) for one in calls])
-
-
-def _read_part(part: Any) -> Message:
-    if isinstance(part, ai.ToolReturnPart):
-        content = make_content([part.model_response_str(), *map(_read_content, part.files)])
-        return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
-    is_retry = part.part_kind in ("retry-feedback", "retry-prompt")
-    said = part.model_response() if is_retry else getattr(part, "content", None) or ""
-    content = make_content(said if isinstance(said, str) else map(_read_content, said))
-    if is_retry and getattr(part, "tool_name", None):  # the old form of a call that is to be made again
-        return {"role": "tool", "tool_call_id": part.tool_call_id, "name": part.tool_name, "content": content}
-    return {"role": "system" if isinstance(part, ai.SystemPromptPart) else "user", "content": content}
-
-
-def _read_content(one: Any) -> str | Message:
-    if isinstance(one, (str, ai.TextContent, ai.CachePoint)):
-        return one if isinstance(one, str) else getattr(one, "content", "")
-    url = str(getattr(one, "data_uri", None) or getattr(one, "url", ""))
-    return make_file(url, is_image=isinstance(one, ai.ImageUrl) or url.startswith("data:image/"))
-
-
-def _write(message: Message) -> list[Any]:
-    text, role = read_text(message), message["role"]
-    if role == "tool":
-        return [ai.ToolReturnPart(message.get("name") or "", text, tool_call_id=message["tool_call_id"])]
-    if role != "assistant":
-        return [ai.UserPromptPart(text) if role == "user" else ai.SystemPromptPart(text)]
-    calls = [ai.ToolCallPart(name, given, tool_call_id=call_id) for call_id, name, given in read_calls(message)]
-    return [*([ai.TextPart(text)] if text else []), *calls]
+        return list(ai.ModelMessagesTypeAdapter.validate_python(pydantic_ai.from_chat(messages)))

@@ -183,3 +183,17 @@ def test_a_retry_in_the_old_form_answers_its_call() -> None:
         shown = compaction.fit("s", history).items
 
     assert shown == history
+
+
+@pytest.mark.parametrize("outcome", ["failed", "denied"])
+def test_a_result_that_is_shortened_keeps_its_outcome(outcome: Any) -> None:
+    asked, called = ModelRequest(parts=[UserPromptPart("q")]), ModelResponse(parts=[ToolCallPart("look", {}, "t1")])
+    failed = ToolReturnPart("look", "no " * 4_000, "t1", outcome=outcome)
+
+    with Compaction(1_000) as compaction:
+        (part,) = compaction.fit("s", [asked, called, ModelRequest(parts=[failed])]).items[-1].parts
+
+    assert isinstance(part, ToolReturnPart)
+    assert (part.outcome, part.tool_name) == (outcome, "look")
+    assert part.model_response_str(wrap_if_error=False).startswith("no ")
+    assert len(part.model_response_str()) < 4_000
