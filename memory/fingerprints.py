@@ -52,7 +52,7 @@ def get_print(prints: bytes, index: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LogPrints(ValueObject):
+class LogFingerprints(ValueObject):
     """What the messages of the log say that the host's agent sees, behind the header, up to a snapshot."""
 
     prints: bytes = b""
@@ -66,7 +66,7 @@ class LogPrints(ValueObject):
     growing: tuple[tuple[int, int], ...] = ()
     total: int = 0
 
-    def add(self, prints: bytes, places: array[int]) -> LogPrints:
+    def add(self, prints: bytes, places: array[int]) -> LogFingerprints:
         """Return these and the *prints* of messages that were appended at *places*: they need not be read back."""
         if not places:
             return self
@@ -90,7 +90,7 @@ def begins(message: Message) -> bool:
     )
 
 
-class MessageReader:
+class Fingerprinter:
     """Makes the fingerprints of messages in order. It knows the calls that the next messages may answer."""
 
     __slots__ = ("_answered", "_calls")
@@ -183,7 +183,7 @@ def _read_call(asked: Mapping[str, Any]) -> list[Any]:
     return [name, arguments]
 
 
-def read_log(now: Snapshot, known: LogPrints) -> LogPrints:
+def read_log(now: Snapshot, known: LogFingerprints) -> LogFingerprints:
     """Return the fingerprints of the log's messages at *now*; *known* are those of an earlier moment. Reads the rounds
     that are new or were changed since. May raise ``StoreError``."""
     if now.number == known.number:
@@ -195,19 +195,21 @@ def read_log(now: Snapshot, known: LogPrints) -> LogPrints:
     for number in range(since, now.total + 1):
         if number in hidden:
             continue
-        read = MessageReader()
+        fingerprint = Fingerprinter()
         for place, kind, message in _list_messages(filter_posts(chat.ASSISTANT, now.round_at(number)), post):
-            fingerprint = (MessageReader() if kind == OPTIONAL else read)(message)
+            found = (Fingerprinter() if kind == OPTIONAL else fingerprint)(message)
             if place >= post:
-                prints.append(fingerprint)
+                prints.append(found)
                 kinds.append(kind)
                 places.append(pack_place(number, place))
         post = 0
     growing = tuple((number, one.count) for number, one in now.live.items())
-    return LogPrints(b"".join(prints), places, bytes(kinds), now.number, now.redactions, now.hidden, growing, now.total)
+    return LogFingerprints(
+        b"".join(prints), places, bytes(kinds), now.number, now.redactions, now.hidden, growing, now.total
+    )
 
 
-def _find_change(now: Snapshot, known: LogPrints) -> tuple[int, int]:
+def _find_change(now: Snapshot, known: LogFingerprints) -> tuple[int, int]:
     """Return the numbers of the first round and post that *known* does not have as they are at *now*."""
     if now.redactions != known.redactions or now.number < known.number:
         return 1, 0

@@ -22,9 +22,9 @@ from .fingerprints import (
     ERASED,
     OPTIONAL,
     SIZE,
-    LogPrints,
+    Fingerprinter,
+    LogFingerprints,
     Message,
-    MessageReader,
     begins,
     find_kind,
     get_print,
@@ -92,7 +92,7 @@ class Synced(ValueObject):
 class SyncState(ValueObject):
     """What a Memory remembers from one ``sync`` to the next. Holds the host's objects only if it gives them again."""
 
-    log: LogPrints = field(default_factory=LogPrints)
+    log: LogFingerprints = field(default_factory=LogFingerprints)
     held: Sequence[Message] = ()
     prints: bytes = b""
     #: Where the host's list lay over the log.
@@ -159,7 +159,7 @@ def sync_messages(
         dropped = _count_dropped(log, found)
         # The host's first messages may be system messages from the middle of the history.
         begin = starts[0][1] if starts[0][0] == 0 else 0
-        while lead and begin and MessageReader()(given[lead - 1]) == get_print(log.prints, begin - 1):
+        while lead and begin and Fingerprinter()(given[lead - 1]) == get_print(log.prints, begin - 1):
             lead, begin, there, dropped = lead - 1, begin - 1, there + 1, dropped - 1
             runs = [Run(0, begin, 1), *(Run(run.there + 1, run.here, run.size) for run in runs)]
         changes = _find_header_changes(memory, given[:lead], front)
@@ -194,7 +194,7 @@ def _make_reference(place: int) -> str:
 
 
 def _list_new(
-    now: Snapshot, log: LogPrints, runs: Sequence[Run], body: Sequence[Message], there: int
+    now: Snapshot, log: LogFingerprints, runs: Sequence[Run], body: Sequence[Message], there: int
 ) -> Iterator[Message]:
     """Yield the host's messages from index *there* on, which the log does not have. Results of calls that it has answer
     these by their ids in the log, which may be others than the host's."""
@@ -237,7 +237,7 @@ def rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
     return renamed
 
 
-def _find_way_back(now: Snapshot, log: LogPrints, end: int) -> tuple[int, str]:
+def _find_way_back(now: Snapshot, log: LogFingerprints, end: int) -> tuple[int, str]:
     """Return how many of the log's messages stay if those from index *end* on are undone, and the reference of the last
     one. It may be fewer: no call is parted from its results."""
     while end:
@@ -267,12 +267,12 @@ def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequenc
         return []
     own = [post for post in memory.header if post.send_to == chat.ASSISTANT]
     present = [post for post in own if post.kind.startswith(HEADER_MESSAGE) or not post.kind.startswith(HEADER_PART)]
-    changes, read = list[Post](), MessageReader()
+    changes, fingerprint = list[Post](), Fingerprinter()
     for place in range(max(len(lead), len(present))):
         kind = f"{HEADER_MESSAGE}{place + 1}"
         if place >= len(lead):
             changes.append(copy_with(present[place], message="", extra=EMPTY, kind=kind))
-        elif place >= len(present) or read(chat.from_post(present[place])) != read(lead[place]):
+        elif place >= len(present) or fingerprint(chat.from_post(present[place])) != fingerprint(lead[place]):
             changes.append(copy_with(posts[place], kind=kind))
     return changes
 
@@ -288,17 +288,17 @@ def _print_host(body: Sequence[Message], lead: int, state: SyncState, *, verify:
     fresh = max(same - NEWEST, 0)
     while fresh and not begins(body[fresh]):
         fresh -= 1
-    read, prints = MessageReader(), [state.prints[start * SIZE : (start + fresh) * SIZE]]
+    fingerprint, prints = Fingerprinter(), [state.prints[start * SIZE : (start + fresh) * SIZE]]
     for place in range(fresh, len(body)):
         try:
-            prints.append(read(body[place]))
+            prints.append(fingerprint(body[place]))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             _parse(body[place], lead + place)  # says what is wrong
             raise MessageError(f"message {lead + place + 1} cannot be stored as JSON") from error
     return b"".join(prints), same, start
 
 
-def align(log: LogPrints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = ()) -> Alignment:
+def align(log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = ()) -> Alignment:
     """Return how the host's messages, with these *prints*, lie over those of the log: so that most match. If equally
     many do, nothing is undone, or else the host has all of the log rather than its newest part.
 
@@ -327,7 +327,7 @@ def _rate(found: Alignment) -> tuple[int, bool, int]:
     return found.kept, not found.is_diverged, -found.there
 
 
-def _pass_holes(log: LogPrints, prints: bytes, body: Sequence[Message], found: Alignment) -> Alignment:
+def _pass_holes(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Alignment:
     """Return *found* with what matches behind holes: messages that the host dropped, and fewer of its own, or none, in
     their place. At least two in a row match behind a hole, because one alone, such as "go on", may be said again."""
     while found.is_diverged:
@@ -338,7 +338,7 @@ def _pass_holes(log: LogPrints, prints: bytes, body: Sequence[Message], found: A
     return found
 
 
-def _find_end_of_hole(log: LogPrints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
+def _find_end_of_hole(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
     """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have."""
     for there in range(found.there, len(body)):
         places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
@@ -350,7 +350,7 @@ def _find_end_of_hole(log: LogPrints, prints: bytes, body: Sequence[Message], fo
     return None
 
 
-def _find_newest(log: LogPrints, prints: bytes, found: Alignment) -> Start | None:
+def _find_newest(log: LogFingerprints, prints: bytes, found: Alignment) -> Start | None:
     """Return where the newest messages of the log begin, if the last that match in *found* may be these as well, and
     the host has all that is said behind *found*: the same is said again and again."""
     first, newest = found.runs[-1].there if found.runs else 0, len(log.kinds) - 1
@@ -374,7 +374,7 @@ def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
         end = place + len(wanted) - 1
 
 
-def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
+def _find_starts(log: LogFingerprints, prints: bytes) -> Iterator[int]:
     """Yield the indexes behind 0 at which the log says what the host says first, or second behind an erased message."""
     for behind in range(min(len(prints) // SIZE, 2)):
         wanted, place = get_print(prints, behind), 0
@@ -384,7 +384,7 @@ def _find_starts(log: LogPrints, prints: bytes) -> Iterator[int]:
                 yield start
 
 
-def _follow(log: LogPrints, prints: bytes, body: Sequence[Message], starts: Sequence[Start]) -> Alignment:
+def _follow(log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start]) -> Alignment:
     """Return how the host's messages lie over the log's from each of *starts* on, up to the next."""
     there, here, runs, begun = 0, 0, list[Run](), list[Start]()
     length = len(log.kinds)
@@ -423,7 +423,7 @@ def _cut_starts(starts: Sequence[Start], end: int) -> list[Start]:
     return [*left, *((there, end) for there, _ in starts[len(left) : len(left) + 1])]
 
 
-def _count_dropped(log: LogPrints, found: Alignment) -> int:
+def _count_dropped(log: LogFingerprints, found: Alignment) -> int:
     """Return how many messages of the log the host does not have, beside those that it never had."""
     dropped = before = 0
     for here, count in [*((run.here, run.size) for run in found.runs), (found.here, 0)]:
