@@ -153,7 +153,7 @@ def sync_messages(
             end, reference = _find_way_back(now, log, found.here)
             rewound = bool(memory._rewind(reference, only_at=now.number))
             if rewound:
-                starts, undone = _cut_starts(found.starts, end), undone + len(log.kinds) - end
+                starts, undone = _cut_starts(found.starts, end, body), undone + len(log.kinds) - end
             continue
         starts, runs, there = [*found.starts], found.runs, found.there
         dropped = _count_dropped(log, found)
@@ -417,10 +417,15 @@ def _shift(starts: Sequence[Start], first: int) -> list[Start]:
     return [(max(there - first, 0), here + max(first - there, 0)) for (there, here), end in shifted if end > first]
 
 
-def _cut_starts(starts: Sequence[Start], end: int) -> list[Start]:
-    """Return *starts* for a log that ends at index *end* now."""
+def _cut_starts(starts: Sequence[Start], end: int, body: Sequence[Message]) -> list[Start]:
+    """Return *starts* for a log that ends at index *end* now. One that lay at a result goes back to the call: the log's
+    was undone with it."""
     left = [start for start in starts if start[1] < end]
-    return [*left, *((there, end) for there, _ in starts[len(left) : len(left) + 1])]
+    for there, here in starts[len(left) : len(left) + 1]:
+        while here > end and there and not begins(body[there]):
+            there -= 1
+        left.append((there, end))
+    return left
 
 
 def _count_dropped(log: LogFingerprints, found: Alignment) -> int:

@@ -165,6 +165,19 @@ def test_no_call_is_parted_from_its_results_by_a_rewind() -> None:
     assert [synced.find(ref) for ref in synced.references if ref] == [1, 2, 3, 4, 5, 6]
 
 
+def test_results_of_a_call_that_was_edited_behind_a_summary_keep_a_call() -> None:
+    """The log's own call is undone with its results, and the edited one stands in its place."""
+    memory = Memory()
+    asked, front = calls(("a", "look", "{}"), ("b", "look", "{}")), [user("Where are they?"), says("I will look.")]
+    ends = [result("a", "On its way."), result("b", "Delivered."), says("One is there.")]
+    memory.sync([*front, user("Do."), asked, *ends])
+    edited = asked | {"content": "I look."}
+    memory.sync([user("A summary."), edited, *ends])
+    ends[1] = result("b", "Lost.")
+    memory.sync([user("A summary."), edited, *ends])
+    assert memory.messages() == [*front, user("Do."), edited, *ends]
+
+
 @pytest.mark.parametrize("system", [[], [SYSTEM]])
 def test_the_oldest_messages_that_a_host_drops_stay_in_the_log(system: list[Message]) -> None:
     """Many hosts hold a window of their history, with the system message in front or without."""

@@ -149,6 +149,8 @@ class Host:
         if self.system:
             assert shown[:header] == self.system
         assert synced.appended + synced.kept + synced.skipped == len(history)
+        called = {call["id"] for one in shown for call in one.get("tool_calls", ())}
+        assert called >= {one["tool_call_id"] for one in shown if one["role"] == "tool"}
         self.check_places(synced, history)
         if not self._texts:  # no two messages are alike, so there is no doubt what was dropped
             wanted = [self.expect(anchors) for anchors in (set[str](), self.anchors)]
@@ -181,6 +183,21 @@ class Host:
         known, body = said(self.log), said(self.body)
         place = {str(one): at for at, one in enumerate(known)}
         at = here = 0
+        start = at, here
+
+        def end() -> list[Any]:
+            """The log up to *here* and the host's messages from *at* on. A call is undone with its results."""
+            cut, there = here, at
+            while known[cut][0] == "tool":
+                cut -= 1
+            if cut >= start[1]:
+                there -= here - cut
+            else:
+                there = start[0]
+                while there and body[there][0] == "tool":
+                    there -= 1
+            return [*known[:cut], *body[there:]]
+
         while body and here < len(known):
             if at < len(body) and body[at] == known[here]:
                 at, here = at + 1, here + 1
@@ -189,12 +206,12 @@ class Host:
                 found = place.get(str(body[behind]), -1)
                 is_two = place.get(str(body[behind + 1])) == found + 1 if behind + 1 < len(body) else False
                 if found - here > behind - at and (is_two or behind == 0 or str(body[behind]) in anchors):
-                    at, here = behind, found
+                    start = at, here = behind, found
                     break
                 if found >= here:
-                    return [*known[:here], *body[at:]]
+                    return end()
             else:
-                return [*known[:here], *body[at:]]
+                return end()
         return [*known, *body[at:]] if body else known
 
 
