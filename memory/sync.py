@@ -421,7 +421,8 @@ def _cut_starts(starts: Sequence[Start], end: int, body: Sequence[Message]) -> l
     """Return *starts* for a log that ends at index *end* now. One that lay at a result goes back to the call: the log's
     was undone with it."""
     left = [start for start in starts if start[1] < end]
-    for there, here in starts[len(left) : len(left) + 1]:
+    if len(left) < len(starts):
+        there, here = starts[len(left)]
         while here > end and there and not begins(body[there]):
             there -= 1
         left.append((there, end))
