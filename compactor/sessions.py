@@ -270,8 +270,12 @@ class Sessions:
         ``TypeError`` if it is neither.
         """
         require("session_id", session_id, str, "the session's name, as a text")
-        self._host.follow()
+        self.follow_loop()
         return _Use(self, session_id, model if self._takes_models else None)
+
+    def follow_loop(self) -> None:
+        """Run what the host gave that is asynchronous on this thread's event loop, if it runs one; ``open`` does so."""
+        self._host.follow()
 
     def purge(self, session_id: str) -> None:
         """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again.

@@ -6,15 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from itertools import accumulate, takewhile
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import structlog
 
 from memory import Memory, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
+from memory.io_threads import to_thread
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls
 
@@ -23,8 +25,11 @@ from ..formats.native import read_native
 from ..formats.parts import read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
+from .unnamed import Unnamed
 
 Item = TypeVar("Item")
+P = ParamSpec("P")
+R = TypeVar("R")
 Message = Mapping[str, Any]
 #: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
 #: a call may write in place of those without counting, as an agent does that begins anew each time.
@@ -54,10 +59,11 @@ class Conversations(ABC, Generic[Item]):
     """Fits what a framework is about to send into *budget* tokens. An adapter derives its ``Compaction`` from it.
 
     *session_id* names the session: a text, or a function of what the adapter says. By default, and where the function
-    returns None, the framework's own name does. *store* is a store or its URL; by default the sessions live as long as
-    this object. *summarizer* is by default the first model that the agent of a session has, where the framework gives
-    it, else the offline one. *options* are those of ``Sessions``; or give *sessions*, which are used as they are. The
-    constructor opens a store that is given as a URL. ``close`` stops the compactors; exit waits for none.
+    returns None, the framework's own name does; a conversation without a name has a session of its own. *store* is a
+    store or its URL; by default the sessions live as long as this object. *summarizer* is by default the first model
+    that the agent of a session has, where the framework gives it, else the offline one. *options* are those of
+    ``Sessions``; or give *sessions*, which are used as they are. The constructor opens a store that is given as a URL.
+    ``close`` stops the compactors; exit waits for none.
     """
 
     #: The format of the payloads that ``write`` shows; empty: of none, so that all summaries are text.
@@ -81,6 +87,7 @@ class Conversations(ABC, Generic[Item]):
         self._session_id = session_id
         self._owns_sessions = sessions is None
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
+        self._unnamed = Unnamed(self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
 
     @abstractmethod
@@ -92,48 +99,60 @@ class Conversations(ABC, Generic[Item]):
         """Return new objects of the framework that say *messages*."""
 
     def name_session(self, context: object, own: object | None) -> str:
-        """Return the session's name for what the framework tells of a call: *own* is the framework's."""
+        """Return the session's name for what the framework tells of a call: *own* is the framework's. Empty: nobody has
+        named the conversation."""
         given = self._session_id(context) if callable(self._session_id) else self._session_id
-        return str(next((one for one in (given, own) if one is not None and one != ""), "default"))
+        return str(next((one for one in (given, own) if one is not None and one != ""), ""))
+
+    def require_name(self, session_id: str) -> str:
+        """Return *session_id*. Raises ``ValueError`` if it is empty: recall reads the session of that name alone."""
+        if not session_id:
+            raise ValueError("recall needs the conversation's name: give session_id=, or name it in the framework")
+        return session_id
 
     def sessions(self) -> Sessions:
         return self._sessions
-
-    def _choose_summarizer(self, model: object | None) -> object | None:
-        """Return the agent's *model*; None if it is only a name, or the user has chosen otherwise."""
-        return model if self._owns_sessions and not isinstance(model, str) else None
 
     def fit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
-        *options* are those of ``compose``."""
-        with self._sessions.open(session_id, model=self._choose_summarizer(model)) as session:
-            return self._fit(session, items, system, _name_model(model, options))
+        *options* are those of ``compose``. Without a *session_id*, the session is that of this very history."""
+        if not session_id:
+            with self._unnamed.find(_list_messages(self.read(items))) as found:
+                return self.fit(found, items, system=system, model=model, **options)
+        if isinstance(model, str):
+            options["model"] = model
+        # Sessions that were given have their own summarizer.
+        summarizer = model if self._owns_sessions and not isinstance(model, str) else None
+        with self._sessions.open(session_id, model=summarizer) as session:
+            return self._fit(session, items, system, options)
 
     async def afit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """``fit``, without holding up the event loop."""
-        async with self._sessions.open(session_id, model=self._choose_summarizer(model)) as session:
-            return await session.memory.to_thread(self._fit, session, items, system, _name_model(model, options))
+        return await self._to_thread(self.fit, session_id, list(items), system=system, model=model, **options)
+
+    async def _to_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        # Always: even a short history may hold megabytes, or wait for a caller with a long one.
+        self._sessions.follow_loop()
+        return await to_thread(partial(call, *args, **kwargs))
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
-        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call.
+        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call, and
+        so does every answer in a conversation without a name.
 
         Raises nothing: an answer that was paid for is not lost where the log cannot be written now.
         """
         with _report_unkept(session_id):
-            if messages := self._read_answer(answer):
-                with self._sessions.open(session_id) as session:
-                    _extend(session, messages)
+            if session_id and (messages := self._read_answer(answer)):
+                with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
+                    session.memory.extend(messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
-        with _report_unkept(session_id):
-            if messages := self._read_answer(answer):
-                async with self._sessions.open(session_id) as session:
-                    await session.memory.to_thread(_extend, session, messages)
+        await self._to_thread(self.keep, session_id, answer)
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = _list_messages(self.read(answer))
@@ -146,15 +165,14 @@ class Conversations(ABC, Generic[Item]):
             yield told["name"], told["description"], told["parameters"]
 
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``."""
-        with self._sessions.open(session_id) as session:
+        """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``. Raises
+        ``ValueError`` without a *session_id*."""
+        with self._sessions.open(self.require_name(session_id)) as session:
             return Recall(session.memory, session.compactor.role).call(name, arguments)
 
     async def acall_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """``call_tool``, without holding up the event loop."""
-        async with self._sessions.open(session_id) as session:
-            recall = Recall(session.memory, session.compactor.role)
-            return await session.memory.to_thread(recall.call, name, arguments)
+        return await self._to_thread(self.call_tool, session_id, name, arguments)
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         groups = _join_silent(self.read(items))
@@ -254,10 +272,6 @@ def _check_options(name: str, options: Iterable[str]) -> None:
             raise TypeError(f"{name} has no parameter {option!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
-def _name_model(model: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**options, "model": model} if isinstance(model, str) else options
-
-
 @contextmanager
 def _report_unkept(session_id: str) -> Iterator[None]:
     """Warn of an error instead of raising it: the next call writes the answer too."""
@@ -266,11 +280,6 @@ def _report_unkept(session_id: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the turn)
         log = structlog.get_logger("compactor")
         log.warning("answer.not_kept", session_id=session_id, error=type(error).__name__)
-
-
-def _extend(session: Session, messages: Sequence[Message]) -> None:
-    with session.turn:  # or it would stand in the prompt of another caller
-        session.memory.extend(messages)
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:

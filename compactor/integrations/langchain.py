@@ -25,8 +25,8 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
 
     Put it behind middleware that sets the system prompt: the summary stands there. *session_id* may be a function of
     the runtime; by default the thread's id, which only a checkpointer tells, the nodes that hold the agent and the
-    agent's name name the session. *recall* gives the agent the tools of ``Recall``; other arguments are those of
-    ``Conversations``.
+    agent's name name the session. *recall* gives the agent the tools of ``Recall``; without a name, calls raise
+    ``ValueError`` then. Other arguments are those of ``Conversations``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
@@ -69,15 +69,18 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
     def _read_request(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         system = request.system_message.text if request.system_message is not None else ""
         options = {"model": request.model, "system": system, "tools": _list_tools(request)}
-        return self._name(request.runtime), options
+        session_id = self._name(request.runtime)
+        return self.require_name(session_id) if self.tools else session_id, options
 
 
-def _read_names(info: Any) -> str:
-    """Return the thread's id, then the nodes that hold the agent, less the ids of their tasks, and the agent's name."""
-    thread = getattr(info, "thread_id", None)
+def _read_names(info: Any) -> str | None:
+    """Return the thread's id, then the nodes that hold the agent, less the ids of their tasks, and the agent's name;
+    None without a thread."""
+    if (thread := getattr(info, "thread_id", None)) is None:
+        return None
     nodes = [node.partition(":")[0] for node in getattr(info, "checkpoint_ns", "").split("|")[:-1]]
     agent = ensure_config().get("metadata", {}).get("lc_agent_name")
-    return "/".join(["default" if thread is None else str(thread), *nodes, *([agent] if agent else [])])
+    return "/".join([str(thread), *nodes, *([agent] if agent else [])])
 
 
 def _list_tools(request: ModelRequest) -> list[dict[str, Any]]:

@@ -22,9 +22,8 @@ class Compaction(Converted[Item], RunHooks[Any]):
     """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``. Given as the run's ``hooks``
     too, the log has the final answer when the run ends.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; by default the name
-    of the agent names the session. The SDK does not tell a filter whose conversation it is: use an object for each.
-    Results of calls that the provider keeps are sent as they are.
+    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context: the SDK does not tell
+    a filter whose conversation it is. Results of calls that the provider keeps are sent as they are.
     """
 
     provider = responses.NAME
@@ -33,21 +32,22 @@ class Compaction(Converted[Item], RunHooks[Any]):
         given = data.model_data
         if _has_results_alone(given.input):
             return given
-        session_id = self.name_session(data.context, data.agent.name)
+        session_id = self.name_session(data.context, None)
         model, system = data.agent.model, given.instructions or ""
         fitted = await self.afit(session_id, given.input, system=system, model=model)
         return ModelInputData(input=fitted.items, instructions=fitted.system or None)
 
-    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
-        await self.akeep(self.name_session(context.context, agent.name), response.output)
+    async def on_llm_end(self, context: RunContextWrapper[Any], _agent: Agent[Any], response: ModelResponse) -> None:
+        await self.akeep(self.name_session(context.context, None), response.output)
 
     def tools(self) -> list[Tool]:
-        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees.
+        Raises ``ValueError`` if no *session_id* was given."""
+        self.require_name("" if self._session_id is None else "named")
         return [FunctionTool(*told, partial(self._call, told[0])) for told in self.describe_tools()]
 
     async def _call(self, name: str, context: ToolContext[Any], arguments: str) -> str:
-        own = context.agent.name if context.agent is not None else None
-        return await self.acall_tool(self.name_session(context.context, own), name, arguments)
+        return await self.acall_tool(self.name_session(context.context, None), name, arguments)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group(items, responses.to_chat(items))]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessions, SummaryRequest
 from compactor.integrations.base import Conversations, Converted, Group, Message
+from compactor.integrations.unnamed import Unnamed
 from memory import InMemoryStore, StoreError
 
 
@@ -222,7 +226,7 @@ def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
     ("session_id", "own", "name"),
     [
         (None, "thread", "thread"),
-        (None, None, "default"),
+        (None, None, ""),
         ("mine", "thread", "mine"),
         (str.upper, "thread", "CONTEXT"),
         (lambda _context: None, "thread", "thread"),
@@ -241,6 +245,92 @@ def test_tools_answer_from_the_session_of_the_call() -> None:
         assert "row 1" not in compaction.call_tool("b", "read_rounds", '{"start": 1}')
         assert compaction.call_tool("b", "unknown", {}).startswith("Error:")
         assert [name for name, _, _ in compaction.describe_tools()] == list(RECALL_TOOLS)
+
+
+TALKS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), min_size=2, max_size=4)
+
+
+@given(TALKS, st.data())
+def test_no_conversation_without_a_name_shows_a_word_of_another(talks: list[list[str]], data: st.DataObject) -> None:
+    """Whatever they have in common, and in whichever order they speak; a turn may be asked for again."""
+    said: list[list[Turn]] = [[] for _ in talks]
+    with Compaction(8_000) as compaction:
+        for at in data.draw(st.permutations([at for at, talk in enumerate(talks) for _ in talk])):
+            number = len(said[at])
+            said[at].append(Turn(({"role": "user", "content": talks[at][number]},)))
+            for _ in range(data.draw(st.integers(1, 2))):
+                assert compaction.fit("", said[at]).items == said[at]
+            compaction.keep("", [Turn(({"role": "assistant", "content": f"to {at}"},))])
+
+
+def test_conversations_without_a_name_keep_each_its_summary() -> None:
+    """One session each, though they begin alike and take turns; an edit begins a new one."""
+    histories = [[*ask(0), *ask(number)] for number in (1, 2)]
+    with Compaction(8_000) as compaction:
+        for number in range(100, 120):
+            for history in histories:
+                history.extend(ask(number))
+                compaction.fit("", history)
+        store = compaction.sessions().store
+        assert len(list(store.sessions())) == 2
+        compaction.fit("", histories[0][:-3])
+        assert len(list(store.sessions())) == 3
+
+
+def test_sessions_without_a_name_take_limited_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was used least recently is erased; its conversation goes on in a new one."""
+    monkeypatch.setattr("compactor.integrations.unnamed.MAX_UNNAMED", 2)
+    histories = [ask(number) for number in range(5)]
+    with Compaction(8_000) as compaction:
+        for history in [*histories, histories[0]]:
+            assert compaction.fit("", history).items == history
+        assert len(list(compaction.sessions().store.sessions())) == 2
+
+
+def test_callers_without_a_name_who_say_the_same_at_once_have_a_session_each() -> None:
+    purged: list[str] = []
+    unnamed = Unnamed(purged.append)
+    with unnamed.find(ask(1)[0].messages) as one, unnamed.find(ask(1)[0].messages) as other:
+        assert one != other
+    with unnamed.find(ask(1)[0].messages) as again:
+        assert [again, *purged] == [one, other]
+
+
+def test_recall_without_a_name_is_refused() -> None:
+    with Compaction(8_000) as compaction:
+        compaction.fit("", ask(1))
+        with pytest.raises(ValueError, match="session_id="):
+            compaction.call_tool("", "read_rounds", {"start": 1})
+        with pytest.raises(ValueError, match="session_id="):
+            asyncio.run(compaction.acall_tool("", "read_rounds", {"start": 1}))
+
+
+def test_no_work_is_done_on_the_event_loop() -> None:
+    """Also with a store in memory, where nothing waits for a database: a long history takes long."""
+    threads: set[int] = set()
+
+    class Watched(Compaction):
+        def read(self, items: Sequence[Turn]) -> Iterable[Group[Turn]]:
+            threads.add(threading.get_ident())
+            return super().read(items)
+
+    class Store(InMemoryStore):
+        def read(self, *args: Any, **options: Any) -> Any:
+            threads.add(threading.get_ident())
+            return super().read(*args, **options)
+
+    async def run(work: Callable[[Watched], Awaitable[object]]) -> None:
+        threads.clear()
+        with Watched(8_000, store=Store()) as compaction:
+            await work(compaction)
+        assert threads
+        assert threading.get_ident() not in threads
+
+    history = [turn for number in range(3) for turn in ask(number)]
+    for name in ("s", ""):
+        asyncio.run(run(lambda compaction, name=name: compaction.afit(name, history)))  # type: ignore[misc]
+    asyncio.run(run(lambda compaction: compaction.akeep("s", [Turn(({"role": "assistant", "content": "Well."},))])))
+    asyncio.run(run(lambda compaction: compaction.acall_tool("s", "read_rounds", {"start": 1})))
 
 
 def test_an_async_summarizer_runs_on_the_event_loop_of_the_host() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("langchain", reason="the extra `langchain` is not installed"
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain.agents.middleware import dynamic_prompt, wrap_tool_call
+from langchain.agents.middleware import dynamic_prompt, wrap_model_call, wrap_tool_call
 from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -179,6 +179,57 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows(is_async: bool) ->
 
     assert "4711" not in str(seen[0])
     assert "4711" in done["messages"][-1].content
+
+
+def test_without_a_checkpointer_no_conversation_sees_another() -> None:
+    """They have one Compaction, and the newest words of the one are the first of the other."""
+    seen: list[list[BaseMessage]] = []
+    with Compaction(8_000) as compaction:
+        agent = create_agent(Scripted(seen=seen), middleware=[compaction])
+        agent.invoke({"messages": [("user", "The code is 4711."), ("assistant", "I see."), ("user", "Hello.")]})
+        agent.invoke(_asked("Hello."))
+
+    assert "4711" in str(seen[0])
+    assert [message.text for message in seen[1]] == ["Hello."]
+
+
+def test_recall_needs_a_checkpointer_or_a_name() -> None:
+    for options in ({"recall": True}, {"recall": True, "session_id": lambda _runtime: None}):
+        given: Any = options
+        with Compaction(8_000, **given) as compaction:
+            agent = create_agent(Scripted(seen=[]), middleware=[compaction])
+            with pytest.raises(ValueError, match="session_id="):
+                agent.invoke(_asked("nothing"))
+    with Compaction(8_000, recall=True, session_id="s") as compaction:
+        create_agent(Scripted(seen=[]), middleware=[compaction]).invoke(_asked("nothing"))
+
+
+def test_the_first_model_that_middleware_chooses_summarizes() -> None:
+    """The others answer."""
+    asked: list[str] = []
+
+    class Named(Scripted):
+        name: str = ""
+
+        def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+            if "Question" in messages[-1].text and "Write" not in messages[0].text:
+                return super()._generate(messages, *args, **options)
+            asked.append(self.name)
+            return ChatResult(generations=[ChatGeneration(message=AIMessage("They asked questions."))])
+
+    models = [Named(seen=[], name="first"), Named(seen=[], name="other")]
+
+    @wrap_model_call
+    def choose(request: Any, handler: Any) -> Any:
+        return handler(request.override(model=models[len(request.messages) // 2 % 2]))
+
+    with Compaction(1_200) as compaction:
+        agent = create_agent(models[1], middleware=[choose, compaction], checkpointer=InMemorySaver())
+        for number in range(12):
+            agent.invoke(_asked(f"{contract.ask(number)} nothing " + "word " * 100), _config("s"))
+            with compaction.sessions().open("s") as session:
+                session.compactor.wait_idle(30)
+    assert set(asked) == {"first"}
 
 
 @pytest.mark.parametrize(

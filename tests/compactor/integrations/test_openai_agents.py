@@ -21,6 +21,7 @@ from openai.types.responses import (
 )
 from shown import check_turn_made_again
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.openai_agents import Compaction
 from compactor.testing import AdapterContract
@@ -211,7 +212,7 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
     for text in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30))):
         asked += [{"role": "user", "content": text}, {"role": "assistant", "content": "I see."}]
     asked.append({"role": "user", "content": "The code?"})
-    with Compaction(2_500) as compaction:
+    with Compaction(2_500, session_id="s") as compaction:
         agent = Agent(name="helper", model=Asking(), tools=compaction.tools())
         config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
         done = asyncio.run(Runner.run(agent, asked, run_config=config))
@@ -231,10 +232,19 @@ def test_an_agent_that_is_a_tool_of_another_has_a_session_of_its_own() -> None:
             session = SQLiteSession("s")
             for number in range(5):
                 await Runner.run(agent, f"Question {number}", session=session, run_config=config)
-            with compaction.sessions().open("boss") as opened:
-                assert len(opened.memory.conversation.rounds) == 5
+            rounds = []
+            for name in compaction.sessions().store.sessions():
+                with compaction.sessions().open(name) as opened:
+                    rounds.append(len(opened.memory.conversation.rounds))
+            assert sorted(rounds) == [1, 5]
 
     asyncio.run(run())
+
+
+def test_recall_needs_the_name_of_the_conversation() -> None:
+    """The SDK tells none."""
+    with Compaction(8_000) as compaction, pytest.raises(ValueError, match="session_id="):
+        compaction.tools()
 
 
 def test_what_only_adds_to_a_conversation_that_the_provider_keeps_is_sent_as_it_is() -> None:
@@ -261,7 +271,7 @@ def test_a_result_whose_call_was_dropped_does_not_switch_compaction_off() -> Non
         items += [{"role": "user", "content": f"{number} " + "word " * 60}, {"role": "assistant", "content": "Yes."}]
     items.append({"role": "user", "content": "And now?"})
 
-    with Compaction(1_500) as compaction:
+    with Compaction(1_500, summarizer=ExtractiveSummarizer()) as compaction:
         config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
         asyncio.run(Runner.run(Agent(name="helper", model=Scripted(seen)), items, run_config=config))
 
