@@ -7,13 +7,11 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
-from llama_index.core.base.llms.types import ToolCallBlock as Call
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory.types import BaseChatStoreMemory
-from pydantic import PrivateAttr
+from pydantic import Field
 
-from ..formats.native import to_plain
-from ..formats.parts import make_answer, make_file, read_calls, read_text
+from ..formats import llama_index
 from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction", "History"]
@@ -39,32 +37,13 @@ class Compaction(Conversations[ChatMessage]):
 
     def make_memory(self, session_id: str, **options: Any) -> History:
         """Return the memory of one session. *options*: the ``chat_store`` that keeps it, by default one in memory."""
-        return _make_history(self, {"chat_store_key": self.name_session(session_id, session_id), **options})
+        return History(compaction=self, chat_store_key=self.name_session(session_id, session_id), **options)
 
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
-        for item in items:
-            told, role = item.additional_kwargs, item.role.value
-            message: dict[str, Any] = {"role": role, "content": item.content or ""}
-            if files := [block for block in item.blocks if isinstance(block, ImageBlock)]:
-                urls = [f"data:image/png;base64,{one.resolve_image(as_base64=True).read().decode()}" for one in files]
-                texts = [{"type": "text", "text": message["content"]}]
-                message["content"] = [*texts, *(make_file(url, is_image=True) for url in urls)]
-            if role == "assistant":
-                calls = [(one.tool_call_id or "", one.tool_name, one.tool_kwargs) for one in _list_blocks(item)]
-                old = read_calls({"role": role, "tool_calls": to_plain(told.get("tool_calls") or [])})
-                message = dict(make_answer(message["content"], calls or old))
-            elif role == "tool":
-                message["tool_call_id"] = str(told.get("tool_call_id"))
-            yield Group([item], [message])
+        return [Group([item], llama_index.to_chat([item])) for item in items]
 
     def write(self, messages: Sequence[Message]) -> Iterable[ChatMessage]:
-        for message in messages:
-            calls = [
-                Call(tool_call_id=one, tool_name=name, tool_kwargs=given) for one, name, given in read_calls(message)
-            ]
-            told = {"tool_call_id": message["tool_call_id"]} if message["role"] == "tool" else {}
-            blocks = [TextBlock(text=read_text(message)), *calls]
-            yield ChatMessage(role=message["role"], blocks=blocks, additional_kwargs=told)
+        return list(map(ChatMessage.model_validate, llama_index.from_chat(messages)))
 
 
 def _find_live(key: str) -> Compaction:
@@ -75,33 +54,20 @@ def _find_live(key: str) -> Compaction:
     return found
 
 
-def _list_blocks(item: ChatMessage) -> list[Any]:
-    return [block for block in item.blocks if isinstance(block, Call)]
-
-
 class History(BaseChatStoreMemory):
     """What ``Compaction.make_memory`` makes: ``get`` gives what fits, ``get_all`` everything."""
 
-    _compaction: Compaction = PrivateAttr()
+    compaction: Any = Field(exclude=True, repr=False)
 
     @classmethod
     def from_defaults(cls, *_args: Any, **_options: Any) -> History:
         raise NotImplementedError("a memory belongs to a Compaction: call make_memory of one")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _make_history, (self._compaction, dict(self))
-
     def get(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
-        return _add_system(self._compaction.fit(self.chat_store_key, self.get_all()))
+        return _add_system(self.compaction.fit(self.chat_store_key, self.get_all()))
 
     async def aget(self, input: str | None = None, **_options: Any) -> list[ChatMessage]:  # noqa: A002, ARG002
-        return _add_system(await self._compaction.afit(self.chat_store_key, await self.aget_all()))
-
-
-def _make_history(compaction: Compaction, options: dict[str, Any]) -> History:
-    history = History(**options)
-    history._compaction = compaction
-    return history
+        return _add_system(await self.compaction.afit(self.chat_store_key, await self.aget_all()))
 
 
 def _add_system(fitted: Fitted[ChatMessage]) -> list[ChatMessage]:

@@ -145,4 +145,4 @@ def test_a_memory_that_was_restored_goes_on(restore: Any) -> None:
         memory.get()
         again = restore(memory)
         assert [one.content for one in again.get()] == ["The code is 4711."]
-        assert again._compaction is compaction
+        assert again.compaction is compaction
