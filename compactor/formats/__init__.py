@@ -1,8 +1,8 @@
 """Other providers' message formats, in and out: histories become chat messages, prompts become requests.
 
-Each format is a module with ``to_chat`` and ``from_chat``. What a chat message cannot say, such as signed thinking, is
-kept beside it, and comes back as it was. Import this package only where you need it; of ours, summarizers on those
-providers' clients do, at their first request. Modules for frameworks' messages serve their adapters alone.
+Each format is a module with ``to_chat`` and ``from_chat``. A chat message cannot say everything: signed thinking, for
+example, is kept beside it, and comes back as it was. Import this package only if you need it; of ours, summarizers on
+those providers' clients do, at their first request. Modules for frameworks' messages serve their adapters alone.
 """
 
 from __future__ import annotations

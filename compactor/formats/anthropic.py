@@ -45,7 +45,7 @@ def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = Non
     """Return *messages*, and the request's *system* before them, as chat messages for a ``Memory``.
 
     Each result in a user message becomes a message of its own. Takes mappings, and objects of the SDK. Raises
-    ``UnknownFormat``, which names what it saw.
+    ``UnknownFormat``, which describes the item.
     """
     chat: list[Message] = []
     if isinstance(system, str):
@@ -77,7 +77,7 @@ def from_chat(
 ) -> dict[str, Any]:
     """Return ``{"system": ..., "messages": ...}`` of a prompt's *messages*, for ``client.messages.create``.
 
-    Without pressure these are what ``to_chat`` was given. ``system`` is missing if there is none. Messages that
+    Without pressure these equal the input of ``to_chat``. ``system`` is missing if there is none. Messages that
     Anthropic would refuse are not made: the user begins, and nobody says a blank text. Of more blocks with
     ``cache_control`` than *max_cache_breakpoints*, those of ``system`` keep it, and the newest: a host that moves it on
     with each turn leaves it behind in the log. Give less if your tools have some.
@@ -120,7 +120,7 @@ def find_breakpoints(value: Any) -> Iterator[Block]:
 
 
 def _split(role: str, content: str | list[Any], place: int) -> list[Message]:
-    """Return the chat messages of one message: each result alone, and what stands between them."""
+    """Return the chat messages of one message: each result alone, and the blocks between them."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     runs: list[list[Block]] = []
@@ -165,7 +165,7 @@ def _write_result(message: Mapping[str, Any]) -> Block:
 
 
 def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, Any]) -> None:
-    """Add what *message* says to *made*: to its last message, or as a new one."""
+    """Add the blocks of *message* to *made*: to its last message, or as a new one."""
     role = "assistant" if message["role"] == "assistant" else "user"
     content: Any = message.get("content")
     if message["role"] == "tool":

@@ -28,7 +28,7 @@ NAME = "chat"
 def to_chat(messages: Iterable[Any]) -> list[Message]:
     """Return *messages* for a ``Memory``: as they are, but a ``function_call`` becomes a tool call with its result.
 
-    Takes mappings, and objects of the SDK. Raises ``UnknownFormat``, which names what it saw.
+    Takes mappings, and objects of the SDK. Raises ``UnknownFormat``, which describes the item.
     """
     chat: list[Message] = []
     for place, item in enumerate(read_items(messages, NAME), 1):
@@ -54,8 +54,8 @@ def to_chat(messages: Iterable[Any]) -> list[Message]:
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``{"messages": [...]}`` of a prompt's *messages*, for ``client.chat.completions.create``.
 
-    Without pressure these are what ``to_chat`` was given. Works for messages of the other formats, too: what Chat
-    Completions has no words for, such as signed thinking, is left out.
+    Without pressure these equal the input of ``to_chat``. Works for messages of the other formats, too, but leaves out
+    signed thinking and all else that Chat Completions cannot say.
     """
     made: list[Message] = []
     legacy: set[str] = set()

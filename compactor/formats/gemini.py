@@ -56,7 +56,7 @@ def to_chat(contents: Iterable[Any], *, system: str | Mapping[str, Any] | None =
     """Return *contents*, and the request's *system* instruction before them, as chat messages for a ``Memory``.
 
     Each function response becomes a message of its own. A call without an id gets one made of its name. Takes mappings,
-    in either spelling of their keys, and objects of the SDK. Raises ``UnknownFormat``, which names what it saw.
+    in either spelling of their keys, and objects of the SDK. Raises ``UnknownFormat``, which describes the item.
     """
     chat: list[Message] = []
     if isinstance(system, str):
@@ -84,7 +84,7 @@ def to_chat(contents: Iterable[Any], *, system: str | Mapping[str, Any] | None =
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``{"system_instruction": ..., "contents": ...}`` of a prompt's *messages*.
 
-    Without pressure these are what ``to_chat`` was given. ``system_instruction`` is missing if there is none. The user
+    Without pressure these equal the input of ``to_chat``. ``system_instruction`` is missing if there is none. The user
     begins, and nobody says an empty text.
     """
     system: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
@@ -135,7 +135,7 @@ def _find_form(block: Block) -> str:
 
 
 def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list[tuple[Message, dict[str, Any]]]:
-    """Return the chat messages of one content, and what ``native`` needs of each. *waiting* has the ids of the calls
+    """Return the chat messages of one content, each with the fields for ``native``. *waiting* has the ids of the calls
     without a response, by name."""
     runs: list[list[Block]] = []
     for part in parts:
@@ -216,7 +216,7 @@ def _write_response(message: Mapping[str, Any], native: Mapping[str, Any], name:
 def _append(
     contents: list[Block], message: Mapping[str, Any], native: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add what *message* says to *contents*: to the last one, or as a new one."""
+    """Add the parts of *message* to *contents*: to the last one, or as a new one."""
     role = "model" if message["role"] == "assistant" else "user"
     if message["role"] == "tool":
         call_id = str(message.get("tool_call_id"))

@@ -1,7 +1,7 @@
 """LangChain's messages, read by their attributes: nothing of LangChain is imported here.
 
-Whatever LangChain takes is read. What a chat message cannot say is kept beside it: the model's blocks that are neither
-text nor files nor calls, such as signed thinking. Such blocks of others become text, if only as JSON.
+Every message that LangChain takes is read. The model's blocks that are neither text nor files nor calls, such as signed
+thinking, are kept beside the chat message. Such blocks of others become text, if only as JSON.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _read_message(item: Any) -> Message:
 
 
 def _list_calls(item: Any, blocks: Iterable[Any]) -> list[tuple[str, str, Any]]:
-    """Return id, name and arguments of each call, also of those that LangChain could not parse, or has in blocks alone.
+    """Return id, name and arguments of each call. Some LangChain could not parse, some it has in blocks alone.
     An id is empty if there is none."""
     said = [*getattr(item, "tool_calls", ()), *getattr(item, "invalid_tool_calls", ())]
     known = [one.get("id") for one in said]
@@ -95,7 +95,7 @@ def _list_calls(item: Any, blocks: Iterable[Any]) -> list[tuple[str, str, Any]]:
 
 
 def _read_unknown(block: Block) -> list[Block]:
-    """Return the parts of what a tool or the user says in a *block* of an unknown kind; none for marks of a cache."""
+    """Return the parts of a tool's or the user's *block* of an unknown kind; none for marks of a cache."""
     if block.get("type") == "tool_result":  # a chat message may have it
         return [make_jsonable(block)]
     said = {key: one for key, one in block.items() if key not in ("cache_control", "cachePoint")}

@@ -1,20 +1,20 @@
-"""What a chat message cannot say of a provider's own item, kept beside it under one key.
+"""The rest of a provider's own item that its chat message cannot say, kept beside it under one key.
 
 A chat message made of a provider's item has a key ``native`` if the item cannot be made of the message alone: with the
-name of the format, and with what differs. What the message says is not in there again, so a message that was shortened
-since gives an item with the shorter text. A message whose item is plain has no such key.
+name of the format, and with the differences. The message's own words are not in there again, so a message that was
+shortened since gives an item with the shorter text. A message whose item is plain has no such key.
 
 ``native`` has some of these keys:
 
-- ``format``: whose item it was. Another format ignores the rest.
+- ``format``: the item's format. Another format ignores the rest.
 - ``v``: the version of this language. A prompt with another one is refused, for its items would come back changed.
 - ``item``: how the item differs from the plain one.
 - ``blocks``: how each block of the item is made: of parts of the message's content, of one of its calls, or as it is.
 - ``parts``: how many parts the content had; absent: it was a text. Otherwise it was shortened, and is one text.
 - ``result``: how the block of a tool's result differs from the plain one; ``as_is``: an item whose result is no text.
 - ``form``, ``key``: which of several ways the item used to say the same.
-- ``legacy``, ``instructions``: what the message was.
-- ``status``: what a framework says of a tool's call that did not succeed.
+- ``legacy``, ``instructions``: the message was one of the old form, or the request's instructions.
+- ``status``: a framework's word for a tool's call that did not succeed.
 - ``payload``: the blocks or items that stand for the whole message, which is a summary that its provider made.
 - ``joined``: whether the message continues the item of the message before it; absent: if the roles are the same.
 """
@@ -90,7 +90,7 @@ def read_items(items: Iterable[Any], name: str) -> Iterator[Block]:
 def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Return a copy of *value* in JSON's types. Objects of the providers' SDKs give theirs by ``model_dump``.
 
-    Raises ``UnknownFormat`` for what is no JSON, and below *depth* levels.
+    Raises ``UnknownFormat`` for a value that is no JSON, and below *depth* levels.
     """
     if isinstance(value, (str, float, type(None))):
         return value
@@ -118,7 +118,7 @@ def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def _find_fault(value: Any, steps: int) -> str:
-    """Return the path in *value* to what ``to_plain`` refuses, or its first *steps*."""
+    """Return the path in *value* to the part that ``to_plain`` refuses, or its first *steps*."""
     inner = (
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     )
@@ -150,7 +150,7 @@ def read_messages(messages: Iterable[Mapping[str, Any]], name: str) -> Iterator[
 
 
 def describe(value: object) -> str:
-    """Return what *value* is, in words, without its content."""
+    """Return a description of *value*, without its content."""
     if not isinstance(value, Mapping):
         return f"of type {type(value).__name__}"
     kinds = [f"{key} {str(value[key])[:40]!r}" for key in ("role", "type") if isinstance(value.get(key), str)]
@@ -175,7 +175,7 @@ def name_format(item: Mapping[str, Any]) -> str | None:
 
 
 def suggest_format(item: Mapping[str, Any], name: str) -> str:
-    """Return the end of an error's text, for an *item* that is none of the format of that *name*: what it may be."""
+    """Return the end of an error's text, a guess at the format of an *item* that is none of the format *name*."""
     other = name_format(item)
     return f"; it looks like {other}: convert it with compactor.formats.{other}" if other and other != name else ""
 
@@ -207,7 +207,7 @@ _MISSING = object()
 
 
 def restore_difference(plain: Any, difference: Any) -> Any:
-    """Return what ``find_difference`` was given, or the same of a *plain* value that was shortened since."""
+    """Return the value that ``find_difference`` compared with *plain*, which may have been shortened since."""
     match difference:
         case [value]:
             return to_plain(value)
@@ -240,14 +240,13 @@ def give_unique_ids(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[s
 
 
 def read_native(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return what *message* keeps of an item in the format of that *name*; empty if nothing."""
+    """Return the rest of an item that *message* keeps in the format of that *name*; empty if nothing."""
     native = message.get(NATIVE)
     return native if isinstance(native, Mapping) and native.get("format") == name else {}
 
 
 def show_payload(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return *message*, or what the format of that *name* shows in its place: blocks that its provider made, as they
-    are, in a message of the model."""
+    """Return *message*, or a message of the model in its place: with the blocks that the provider made, as they are."""
     payload = read_native(message, name).get("payload")
     if not isinstance(payload, list):
         return message
@@ -256,7 +255,7 @@ def show_payload(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def add_native(message: Message, name: str, **kept: Any) -> Message:
-    """Add what the item of *message* has beyond it, unless there is nothing."""
+    """Add the rest of the item to *message*, unless there is nothing."""
     native = {key: value for key, value in kept.items() if value is not None}
     if native:
         message[NATIVE] = {"format": name, "v": NATIVE_VERSION, **native}
@@ -264,7 +263,7 @@ def add_native(message: Message, name: str, **kept: Any) -> Message:
 
 
 def read_blocks(dialect: Dialect, blocks: Sequence[Block]) -> tuple[Any, list[Block], dict[str, Any]]:
-    """Return the content and the calls of a chat message that says *blocks*, and what its ``native`` needs."""
+    """Return the content and the calls of a chat message that says *blocks*, and the fields of its ``native``."""
     parts: list[Block] = []
     calls: list[Block] = []
     made: list[Block] = []

@@ -1,4 +1,4 @@
-"""What chat messages are made of: answers with calls, contents with files, and tools. Makes them, and reads them."""
+"""The parts of chat messages: answers with calls, contents with files, and tools. Makes them, and reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NUMBER = 1e300
 
 
 def make_answer(content: object, calls: Iterable[tuple[str, str, object]]) -> Block:
-    """Return the model's chat message. *calls*: id, name, and the arguments as JSON text or as what it says."""
+    """Return the model's chat message. *calls*: id, name, and the arguments as JSON text or parsed."""
     made = [make_call(call_id, name, arguments) for call_id, name, arguments in calls]
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
 
@@ -26,7 +26,7 @@ def make_call(call_id: str, name: str, arguments: object) -> Block:
 
 
 def dump_json(value: object) -> str:
-    """Return *value* as JSON, whatever it is; a text as it is."""
+    """Return any *value* as JSON; a text as it is."""
     if isinstance(value, str):
         return value
     try:
@@ -36,8 +36,7 @@ def dump_json(value: object) -> str:
 
 
 def make_jsonable(value: Any, depth: int = 100) -> Any:
-    """Return a copy of *value* in JSON's types, whatever it is: what JSON cannot say becomes text. Below *depth* levels
-    nothing is kept."""
+    """Return a copy of any *value* in JSON's types; all others become text. Below *depth* levels nothing is kept."""
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, (int, float)):

@@ -40,8 +40,8 @@ _LISTED, _CUSTOM = "listed", "custom"
 def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Message]:
     """Return *items*, and the request's *instructions* before them, as chat messages for a ``Memory``.
 
-    What the model says in one turn (reasoning, messages, calls) becomes one message. Takes mappings, and objects of the
-    SDK such as ``response.output``. Raises ``UnknownFormat``, which names what it saw.
+    The model's items of one turn (reasoning, messages, calls) become one message. Takes mappings, and objects of the
+    SDK such as ``response.output``. Raises ``UnknownFormat``, which describes the item.
     """
     chat: list[Message] = []
     if instructions is not None:
@@ -72,7 +72,7 @@ def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Me
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``{"instructions": ..., "input": [...]}`` of a prompt's *messages*, for ``client.responses.create``.
 
-    Without pressure these are what ``to_chat`` was given. ``instructions`` is missing if it got none; other system
+    Without pressure these equal the input of ``to_chat``. ``instructions`` is missing if it got none; other system
     messages, such as a summary, are items. Reasoning stays with the items that it led to.
     """
     request: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _read_run(items: list[Block]) -> list[Message]:
-    """Return what the model says in *items* as one message, in a list; an empty one if it says nothing."""
+    """Return the model's *items* as one message, in a list; an empty one if there are none."""
     if not items:
         return []
     content, calls, kept = read_blocks(RUN, items)
@@ -156,7 +156,7 @@ def _write_output(message: Mapping[str, Any], native: Mapping[str, Any], items: 
 
 
 def _read_item(item: Block) -> list[Block] | Block | None:
-    """Return what an item of the model says."""
+    """Return the parts or the call of an item of the model; None for any other item."""
     kind = item.get("type", "message")
     if kind == "message":
         content = item.get("content")
@@ -215,7 +215,7 @@ def _write_call(call: Block, form: str) -> Block:
 
 
 def _read_content(block: Block) -> list[Block] | None:
-    """Return the chat part of what the user or a tool says."""
+    """Return the chat part of a user's or a tool's part."""
     kind = block.get("type")
     if kind in ("input_text", "output_text") and isinstance(block.get("text"), str) and block["text"]:
         return [{"type": "text", "text": block["text"]}]

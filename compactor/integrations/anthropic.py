@@ -18,8 +18,8 @@ Item = Any  # one of the request's messages: a mapping
 class Compaction(Converted[Item]):
     """Makes requests: ``client.messages.create(**compaction.prepare("session", model=..., messages=messages, ...))``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of what ``prepare`` is given first; by
-    default that names the session. Imports no SDK: the clients for Bedrock and Vertex take the same request.
+    Arguments are those of ``Conversations``. The first argument of ``prepare`` names the session, or *session_id* may
+    be a function of it. Imports no SDK: the clients for Bedrock and Vertex take the same request.
     """
 
     provider = anthropic.NAME
@@ -27,7 +27,7 @@ class Compaction(Converted[Item]):
     def prepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
         """Return *request* within the budget; *messages* is the whole history. A summary stands behind its ``system``.
 
-        Messages and blocks that are shown whole come back as they are, with what is signed or marked for the cache. A
+        Messages and blocks that are shown whole come back as they are, with signatures and marks for the cache. A
         summary that the request's ``model`` made itself is shown as its block. Raises as ``compose``, and
         ``UnknownFormat``.
         """

@@ -1,4 +1,4 @@
-"""AutoGen: a model context that keeps an agent's conversation whole, and gives its model what fits."""
+"""AutoGen: a model context that keeps an agent's conversation whole, and shows its model the part that fits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ITEMS = TypeAdapter(list[LLMMessage])
 class Compaction(Conversations[LLMMessage]):
     """Makes contexts: ``AssistantAgent(..., model_context=Compaction(budget=100_000).make_context("session"))``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of what ``make_context`` is given first; by
-    default that names the session. The agent's system prompt and its tools count nothing here: the agent adds them.
+    Arguments are those of ``Conversations``. The first argument of ``make_context`` names the session, or *session_id*
+    may be a function of it. The agent's system prompt and its tools count nothing here: the agent adds them.
     """
 
     def make_context(self, session_id: str, initial_messages: list[LLMMessage] | None = None) -> Context:
@@ -35,7 +35,7 @@ class Compaction(Conversations[LLMMessage]):
 
 
 class Context(ChatCompletionContext):
-    """What ``Compaction.make_context`` makes: ``get_messages`` gives what fits, ``save_state`` everything."""
+    """Made by ``Compaction.make_context``: ``get_messages`` returns the messages that fit, ``save_state`` all."""
 
     def __init__(self, compaction: Compaction, session_id: str, initial_messages: list[LLMMessage] | None) -> None:
         super().__init__(initial_messages)

@@ -1,7 +1,7 @@
 """The promises of an adapter, as a pytest class: subclass it in the test suite of your own adapter.
 
-Nothing here imports pytest or a framework. The model is scripted: ``answer`` says what it replies, and what its tools
-return, to the words that a request ends with.
+Nothing here imports pytest or a framework. The model is scripted: ``answer`` returns its reply to the user's newest
+words.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the scripted model says: a text, or calls of tools, as name and row."""
+    """A reply of the scripted model: a text, or calls of tools, as name and row."""
 
     text: str = ""
     calls: tuple[tuple[str, int], ...] = ()
 
 
 def answer(question: str, results: int) -> Reply:
-    """Return what the model replies to the user's newest *question*, after so many *results* of tools in this turn.
+    """Return the model's reply to the user's newest *question*, after so many *results* of tools in this turn.
 
     ``two`` in the question asks for two calls at once, ``fails`` for a call that fails; every other one for none.
     """
@@ -93,8 +93,8 @@ class AdapterContract:
     tells_answers = True
 
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
-        """Return an application whose model calls go through *compaction*, or as they are. *before*: one on whose
-        persistence it goes on, after a restart."""
+        """Return an application whose model calls go through *compaction*, or as they are. It goes on with the
+        persistence of *before*, as after a restart."""
         raise NotImplementedError("give your test class a method make_host() that returns your application")
 
     def make_compaction(self, **options: Any) -> Conversations[Any]:
@@ -251,7 +251,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_no_log_holds_what_was_said(self) -> None:
-        """From level info on: neither in a message, nor in what a record carries besides, nor in a traceback."""
+        """From level info on: neither in a message, nor in a record's other fields, nor in a traceback."""
 
         async def run() -> None:
             with self._compaction() as compaction:

@@ -1,4 +1,4 @@
-"""LlamaIndex: a memory that keeps a conversation whole, and gives the model what fits."""
+"""LlamaIndex: a memory that keeps a conversation whole, and shows the model the part that fits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _live: WeakValueDictionary[str, Compaction] = WeakValueDictionary()
 class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of what ``make_memory`` is given first; by
-    default that names the session. What an agent adds to a request of its own counts nothing here: its system prompt,
-    its tools, and the calls of a turn that is not over.
+    Arguments are those of ``Conversations``. The first argument of ``make_memory`` names the session, or *session_id*
+    may be a function of it. The agent adds its system prompt, its tools and the calls of the running turn by itself:
+    they count nothing here.
     """
 
     def __init__(self, budget: int, **options: Any) -> None:
@@ -55,7 +55,7 @@ def _find_live(key: str) -> Compaction:
 
 
 class History(BaseChatStoreMemory):
-    """What ``Compaction.make_memory`` makes: ``get`` gives what fits, ``get_all`` everything."""
+    """Made by ``Compaction.make_memory``: ``get`` returns the messages that fit, ``get_all`` all."""
 
     compaction: Any = Field(exclude=True, repr=False)
 
