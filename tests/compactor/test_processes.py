@@ -166,6 +166,35 @@ def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
 
 
 @forks
+def test_a_forked_child_of_an_adapter_serves_its_own_callers() -> None:
+    """Even where a thread of the parent finds or opens a session at that moment."""
+    assert run(
+        """
+        from compactor.integrations.anthropic import Compaction
+
+        compaction, holding = Compaction(8_000), threading.Event()
+        compaction.prepare("", messages=[{"role": "user", "content": "Hello."}])
+
+        def hold():
+            with compaction._unnamed._lock, compaction.sessions()._lock:
+                holding.set()
+                gate.wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        assert holding.wait(SOON)
+        child = os.fork()
+        if child == 0:
+            for name in ("", "s"):
+                messages = [{"role": "user", "content": name or "Hello."}]
+                assert compaction.prepare(name, messages=messages)["messages"] == messages
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gate.set()
+        """
+    ) == ["0"]
+
+
+@forks
 def test_a_forked_child_runs_coroutines_on_a_loop_of_its_own() -> None:
     """Neither the host's loop nor the shared one runs there."""
     assert run(
