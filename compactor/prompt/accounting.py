@@ -89,7 +89,7 @@ class PrefixSums:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PromptLimits:
-    """What a role's last prompt was to fit; the compactor learns it from here."""
+    """The limits of a role's last prompt, for its compactor."""
 
     #: The tokens that it could take, and the one before it: a short prompt now and then, such as for a title, is not
     #: what the conversation has to fit. Empty: unknown.
@@ -101,7 +101,7 @@ class PromptLimits:
 
 
 class Published(NamedTuple):
-    """What reports say of a round's published reductions."""
+    """The published reductions of a round, as reports list them."""
 
     #: The round's number in the log.
     number: int
@@ -260,7 +260,7 @@ class Ledger:
     def count_open(self, raw: Round, overlays: Overlays, *, is_last: bool = True, keeps: bool = True) -> OpenAccount:
         """Return the account of a round that may still grow, as it reads now. *is_last*: it is the newest round.
 
-        With *keeps*, what was counted is remembered: so the thousandth post costs as much as the first.
+        With *keeps*, the counts are remembered: so the thousandth post costs as much as the first.
         """
         known = self._open_accounts.get(raw.id) if keeps else None
         if known is None and (not keeps or len(raw.post_list) < MIN_BLOCK + MIN_REST):
@@ -285,8 +285,8 @@ class Ledger:
         is_closed: bool = False,
         remembers: bool = True,
     ) -> tuple[tuple[PromptPart, ...], RunningTotals]:
-        """Return the parts of *groups*, which is how the posts of *raw* read, and their totals. *round_* is what these
-        belong to. Once it *is_closed*, what was remembered of them is forgotten."""
+        """Return the parts of *groups*, which is how the posts of *raw* read, and their totals. Once *round_*, which
+        has them, *is_closed*, their tokens are no longer remembered."""
         reductions, pinned, _ = overlays
         parts: list[PromptPart] = []
         all_costs = self.list_costs(round_, groups, remembers=remembers and not is_closed)
@@ -335,7 +335,7 @@ class Ledger:
         self, round_: Round, groups: Iterable[MessageGroup], *, remembers: bool = True
     ) -> list[tuple[int, ...]]:
         """Return the tokens of each message of *groups* in a round of the log, which may still grow; and remember them,
-        or else forget what was remembered."""
+        or else forget them."""
         all_costs: list[tuple[int, ...]] = []
         for key, group in [(_make_key(round_, group), group) for group in groups]:
             costs = self._open.get(key) if remembers else self._open.pop(key, None)

@@ -3,10 +3,10 @@
 Every decision follows from the tail's tokens in whole steps, and from posts older than that. So new messages change the
 beginning of the prompt only when the next step is due.
 
-``fit`` tries the whole tail first. If that is too long, ``_Frame.shorten_head`` makes room for what must be shown, and
-``_cut`` finds the first round that stays. ``_shorten_tail`` then goes level by level: it shortens texts from there on,
-and ``_leave_out`` leaves out posts if that is not enough. An open round may have thousands of posts, so its blocks are
-judged by their totals (``_sum_saved_in_newest``, ``_find_omitted``).
+``fit`` tries the whole tail first. If that is too long, ``_Frame.shorten_head`` makes room for the parts that must be
+shown, and ``_cut`` finds the first round that stays. ``_shorten_tail`` then goes level by level: it shortens texts from
+there on, and ``_leave_out`` leaves out posts if that is not enough. An open round may have thousands of posts, so its
+blocks are judged by their totals (``_sum_saved_in_newest``, ``_find_omitted``).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def fit(
     tokens. *plan* stands in the tail. ``tokens_over`` is 0 unless even the shortest prompt is longer.
 
     Of the round that the newest query is in, the user's first words stay whole as his last do; without *keeps_first*,
-    and where there is no room for both, they are shortened as other texts are.
+    or without room for both, they are shortened as other texts are.
     """
     frame = _Frame(view, system, plan, limit, step, summary_as, keeps_first)
     draft = _Draft(frame.list_parts_ahead(view.end), range(view.end, max(view.end, view.closed)), view.growing)
@@ -150,7 +150,7 @@ class _Frame:
 
     @cached_property
     def spoken(self) -> tuple[PromptPart, ...]:
-        """What is fixed in the round of the newest query, if that is an open one of the tail."""
+        """The fixed parts of the newest query's round, if that is an open one of the tail."""
         view = self.view
         is_open = view.asked >= max(view.closed, view.end)
         spoken = view.open_accounts[view.asked - view.closed].spoken if is_open else ()
@@ -167,7 +167,7 @@ class _Frame:
         return count_added(self.system, shown, self.summary_as, self.view.ledger.count_again)
 
     def count_note(self, note: Message | None) -> int:
-        """Return the tokens that the line about what is left out adds to all that stands before it."""
+        """Return the tokens that the line about omitted rounds adds to all that stands before it."""
         return self.count_added(self.summary, note) - self.count_added(self.summary) if note is not None else 0
 
     def get_parts(self, place: int) -> list[PromptPart]:
@@ -243,8 +243,7 @@ class _Frame:
         return self.tokens + self.count_note(self.make_note(draft)) + counted + parts
 
     def show(self, draft: _Draft) -> tuple[list[Message], Layout]:
-        """Return all messages, and what they are made of; the plan stands before the newest thing that the user
-        said."""
+        """Return all messages, and their layout; the plan stands before the user's newest words."""
         parts = list(draft.ahead)
         for place in draft.counted:
             account = self.sums.accounts[place - self.sums.start]
@@ -374,7 +373,7 @@ def _cut(frame: _Frame) -> _Draft:
     cleared = start + bisect_right(places, boundary, key=lambda place: sum_before(place + 1))
 
     def sum_left_out(first: int) -> int:
-        """Return the tokens saved by leaving out the rounds before *first*, apart from what is pinned there."""
+        """Return the tokens saved by leaving out the rounds before *first*, apart from pinned posts."""
         return sum_before(first) - (sums[first].pinned - sums[start].pinned)
 
     def sum_saved(first: int) -> int:
@@ -609,7 +608,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
 
 
 def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> Published:
-    """Return what prompts report of the published *reductions* of a round. Each is counted once."""
+    """Return the reports on the published *reductions* of a round. Each is counted once."""
     known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[Reduced]()
     for reduction in reductions:
         key = (round_.id, reduction.first_number, reduction.last_number, moment, hash(reduction.text))

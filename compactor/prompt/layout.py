@@ -1,4 +1,4 @@
-"""What stands in front of the tail, and where each message of a prompt comes from."""
+"""The messages in front of the tail, and the source of each message of a prompt."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SummaryAs = Literal["system", "user", "header"]
 
 
 def place_in_front(system: Sequence[Message], added: Sequence[Message], summary_as: SummaryAs) -> list[Message]:
-    """Return the host's messages in front, *system*, and those *added*: the summary, the line about what is left out.
-    What changes stands last, so that a provider's cache keeps the beginning."""
+    """Return the host's messages in front, *system*, and those *added*: the summary, the line about omitted rounds.
+    The parts that change stand last, so that a provider's cache keeps the beginning."""
     if summary_as == "user":
         return [*system, *[{**one, "role": "user"} for one in added]]
     if summary_as == "system" or not added:
@@ -55,7 +55,7 @@ def count_added(system: Sequence[Message], added: Sequence[Message], summary_as:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Source(ValueObject):
-    """Where one message of a prompt comes from."""
+    """The source of one message of a prompt."""
 
     #: Reloads what the message stands for: ``r3.p2``, ``r3.p0`` for the user's query, ``r1-r7`` for a summary or the
     #: line about what is left out, or both. None for the system messages in front and the plan: no round has them.
@@ -70,7 +70,7 @@ class Source(ValueObject):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
-    """What a prompt was made of."""
+    """The parts of a prompt, in order."""
 
     #: The host's messages in front.
     system: Sequence[Message]

@@ -56,7 +56,7 @@ class RunningTotals(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Neighbouring posts of an open round. What comes behind them does not change how they read."""
+    """Neighbouring posts of an open round. Later posts do not change how they read."""
 
     posts: tuple[Post, ...]
     overlays: Overlays
@@ -69,7 +69,7 @@ class Block(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The beginning of an open round in blocks, and what these hold in all."""
+    """The beginning of an open round in blocks, and their totals."""
 
     blocks: tuple[Block, ...] = ()
     posts: tuple[Post, ...] = ()
@@ -119,7 +119,7 @@ class OpenAccount(NamedTuple):
         """Return copies of its messages for a prompt, whose receiver may change them.
 
         Prompts share the copies of blocks, since to compare thousands of them takes a fraction of the time of copying
-        them. What a host has changed is copied anew: it shows in no later prompt.
+        them. A message that a host changed is copied anew: the change shows in no later prompt.
         """
         blocks, rest = self.blocks, [message for part in self.rest for message in part.messages]
         newest = copy_messages(rest, b"".join([part.depths for part in self.rest]))
@@ -283,7 +283,7 @@ def _reaches_back(groups: Sequence[MessageGroup], unanswered: frozenset[str]) ->
 def _find_cuts(
     groups: Sequence[MessageGroup], posts: Sequence[Post], reductions: Sequence[Reduction]
 ) -> list[tuple[int, int]]:
-    """Return where blocks end: before which of *groups*, and before which of the *posts* that they were made of."""
+    """Return where blocks end: before which of *groups*, and before which of their *posts*."""
     cuts: list[tuple[int, int]] = []
     if len(posts) < MIN_BLOCK + MIN_REST:
         return cuts
