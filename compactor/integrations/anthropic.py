@@ -63,7 +63,5 @@ def _read(system: Any = "", tools: Any = (), model: str = "", **_rest: Any) -> d
 def _change(request: Mapping[str, Any], fitted: Fitted[Item]) -> dict[str, Any]:
     changed = {**request, "messages": fitted.items}
     if fitted.added:
-        system = request.get("system") or ""
-        added = {"type": "text", "text": fitted.added}
-        changed["system"] = fitted.system if isinstance(system, str) else [*system, added]
+        changed["system"] = fitted.extend(request.get("system") or "")
     return changed

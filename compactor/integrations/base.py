@@ -22,7 +22,7 @@ from memory.sync import rename_calls
 
 from ..background import Options
 from ..formats.native import read_native
-from ..formats.parts import read_text
+from ..formats.parts import make_text, read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
 from .unnamed import Unnamed
@@ -53,6 +53,10 @@ class Fitted(Generic[Item]):
     added: str
     #: Those shown whole are the framework's own objects.
     items: list[Item]
+
+    def extend(self, given: str | Sequence[Any]) -> Any:
+        """Return the *given* system prompt with what is added: blocks stay, with their marks for a cache."""
+        return self.system if isinstance(given, str) else [*given, make_text(self.added)]
 
 
 class Conversations(ABC, Generic[Item]):
