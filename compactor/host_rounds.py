@@ -109,6 +109,13 @@ class HostRounds(Sequence[Round]):
             del ends[-1]
         return any(end is None or _state(self._rounds[end - 1], end - 1) in ("failed", "undone") for end in ends)
 
+    def find_valid(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
+        """Return *compaction* as ``anchor`` does; None if it covers none of these rounds, or one that failed."""
+        if compaction is None or self.has_lost(compaction):
+            return None
+        anchored = self.anchor(compaction)
+        return anchored if anchored and anchored.end_index else None
+
 
 _STATES: Mapping[str, RoundState] = {
     "created": "created",

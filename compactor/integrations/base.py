@@ -149,7 +149,7 @@ class Conversations(ABC, Generic[Item]):
 
         Raises nothing: an answer that was paid for is not lost where the log cannot be written now.
         """
-        with _report_unkept(session_id):
+        with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
                 with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
                     session.memory.extend(messages)
@@ -277,13 +277,12 @@ def _check_options(name: str, options: Iterable[str]) -> None:
 
 
 @contextmanager
-def _report_unkept(session_id: str) -> Iterator[None]:
-    """Warn of an error instead of raising it: the next call writes the answer too."""
+def report_errors(event: str, **facts: str) -> Iterator[None]:
+    """Log a warning with *facts* instead of raising an error."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the turn)
-        log = structlog.get_logger("compactor")
-        log.warning("answer.not_kept", session_id=session_id, error=type(error).__name__)
+        structlog.get_logger("compactor").warning(event, **facts, error=type(error).__name__)
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,44 +12,29 @@ from memory.overlays import CompactedMessage
 from ..background import ContextCompactor
 from ..config import CompactorConfig
 from ..host_rounds import HostRounds
+from .base import report_errors
 
 __all__ = ["CompactionMemory", "RoleCompactor"]
 
-Getter = Callable[[], Sequence[Any]]
 
-
-class RoleCompactor:
+class RoleCompactor(ContextCompactor):
     """A role's compactor, which the role registers and starts: ``planner.compactor = RoleCompactor(config, llm_api)``.
 
-    *rounds_getter* returns what the role sees; it may be replaced at any time. *logger* gets the names of events.
-    *options* are those of ``ContextCompactor``.
+    ``rounds_getter`` may be replaced. *options*: ``llm_alias``, one of *llm_api*'s models, and ``ContextCompactor``'s.
     """
 
-    def __init__(
-        self,
-        config: CompactorConfig | None = None,
-        llm_api: Any = None,
-        rounds_getter: Getter = list,
-        logger: Callable[[str], object] | None = None,
-        llm_alias: str = "",
-        **options: Any,
-    ) -> None:
-        if llm_alias:
+    def __init__(self, config: CompactorConfig | None = None, llm_api: Any = None, **options: Any) -> None:
+        if llm_alias := options.pop("llm_alias", ""):
             llm_api = SimpleNamespace(chat_completion=partial(llm_api.chat_completion, llm_alias=llm_alias))
-        self.rounds_getter = rounds_getter
-        rounds_now = lambda: self.rounds_getter()  # noqa: E731, PLW0108  (it may be replaced)
-        self.compactor = one = ContextCompactor(config, llm_api, rounds_now, **options)
-        if logger is not None:
-            one.on_event(lambda event: logger(event.name))
-        self.start, self.stop, self.get_compaction = one.start, one.stop, one.get_compaction
-        self.notify_rounds_changed = one.notify_rounds_changed
+        super().__init__(config, llm_api, lambda: self.rounds_getter(), **options)  # noqa: PLW0108  (it is replaced)
+        self.rounds_getter = list
 
     def compress_rounds(self, rounds: Sequence[Any], *_args: Any, **_options: Any) -> tuple[str | None, list[Any]]:
         """Return the summary, if there is one, and the *rounds* behind it: a role's ``round_compressor``."""
         self.rounds_getter = partial(list, rounds)
         self.start()
         self.notify_rounds_changed()
-        found = _anchor(self.get_compaction(), rounds)
+        found = HostRounds(rounds, "").find_valid(self.get_compaction())
         return (found.summary, list(rounds[found.end_index :])) if found else (None, list(rounds))
 
 
@@ -67,11 +52,12 @@ class CompactionMemory:
 
     def create_round(self, user_query: str) -> Any:
         made = self._memory.create_round(user_query)
-        for provider in self._compaction_providers.values():
-            provider.notify_rounds_changed()
+        for role, provider in self._compaction_providers.copy().items():  # a role on another thread may register
+            with report_errors("provider.not_notified", role=role):  # the round is made
+                provider.notify_rounds_changed()
         return made
 
-    def register_compaction_provider(self, role: str, provider: Any, rounds_getter: Getter | None = None) -> None:
+    def register_compaction_provider(self, role: str, provider: Any, rounds_getter: Any = None) -> None:
         """Take *role*'s compactions from *provider*. Without a getter, a ``RoleCompactor`` reads what *role* sees."""
         if isinstance(provider, RoleCompactor):
             provider.rounds_getter = rounds_getter or partial(self._list_rounds, role)
@@ -79,26 +65,15 @@ class CompactionMemory:
             raise TypeError("rounds_getter= is for a RoleCompactor; give other compactors theirs when you make them")
         self._compaction_providers[role] = provider
 
-    def get_role_rounds_with_compaction(
-        self, role: str, include_failure_rounds: bool = False
-    ) -> tuple[list[Any], CompactedMessage | None]:
+    def get_role_rounds_with_compaction(self, role: str, include_failure_rounds: bool = False) -> tuple[list[Any], Any]:
         """Return the rounds that *role* sees, and its compaction; ``end_index`` counts these rounds. It is None also
         while the summary speaks of a round that has failed."""
         provider = self._compaction_providers.get(role)
         compaction = provider.get_compaction() if provider else None  # before the rounds, which may only grow
         rounds = self._memory.get_role_rounds(role, include_failure_rounds)
-        return rounds, _anchor(compaction, rounds)
+        if isinstance(compaction, CompactedMessage):  # others keep no ids of rounds
+            compaction = HostRounds(rounds, "").find_valid(compaction)
+        return rounds, compaction
 
-    def _list_rounds(self, role: str) -> list[Any]:
-        # TaskWeaver's own raises IndexError where no round is left.
-        is_there = any(one.state != "failed" for one in self._memory.conversation.rounds)
-        return list(self._memory.get_role_rounds(role)) if is_there else []
-
-
-def _anchor(compaction: CompactedMessage | None, rounds: Sequence[Any]) -> CompactedMessage | None:
-    if not isinstance(compaction, CompactedMessage):
-        return compaction  # none, or of a provider that keeps no ids
-    if (there := HostRounds(rounds, "")).has_lost(compaction):
-        return None
-    found = there.anchor(compaction)
-    return found if found and found.end_index else None
+    def _list_rounds(self, role: str) -> Sequence[Any]:
+        return HostRounds([one for one in self._memory.conversation.rounds if one.state != "failed"], role)

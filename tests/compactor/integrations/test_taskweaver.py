@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fenced import blocks
+from structlog.testing import capture_logs
 
 from compactor import CompactorConfig, ContextCompactor
 from compactor.integrations.taskweaver import CompactionMemory, RoleCompactor
@@ -118,7 +119,7 @@ def llm() -> Llm:
 
 def settle(compactor: RoleCompactor) -> None:
     compactor.notify_rounds_changed()
-    assert compactor.compactor.wait_idle(TIMEOUT)
+    assert compactor.wait_idle(TIMEOUT)
 
 
 # -- promises ------------------------------------------------------------------------------------------------------------
@@ -176,11 +177,11 @@ def test_without_a_getter_the_compactor_reads_what_the_role_sees(llm: Llm) -> No
     memory = CompactionMemory(Memory("s"))
     compactor = RoleCompactor(CompactorConfig(threshold=4, retain_recent=3), llm)
     memory.register_compaction_provider(PLANNER, compactor)
-    with compactor.compactor:
+    with compactor:
         settle(compactor)
         add_round(memory, 1, "failed")
         settle(compactor)
-        assert compactor.compactor.status().last_error is None
+        assert compactor.status().last_error is None
         for number in range(2, 9):
             add_round(memory, number)
         settle(compactor)
@@ -204,6 +205,28 @@ def test_a_compactor_of_ours_can_be_registered_as_it_is(llm: Llm) -> None:
         assert compactor.wait_idle(TIMEOUT)
     rounds, compaction = memory.get_role_rounds_with_compaction(PLANNER)
     assert (len(rounds), compaction.end_index) == (8, 5)
+
+
+def test_a_provider_that_fails_hides_no_round_from_its_maker() -> None:
+    """Those behind it are told of the round all the same, and one that registers meanwhile disturbs nothing."""
+    memory = CompactionMemory(Memory("s"))
+    told: list[str] = []
+
+    def fail() -> None:
+        memory.register_compaction_provider("Late", SimpleNamespace(notify_rounds_changed=list))
+        raise RuntimeError("secret words")
+
+    memory.register_compaction_provider(PLANNER, SimpleNamespace(notify_rounds_changed=fail))
+    other = SimpleNamespace(notify_rounds_changed=lambda: told.append("CodeInterpreter"))
+    memory.register_compaction_provider("CodeInterpreter", other)
+    with capture_logs() as logs:
+        made = memory.create_round("What does item 1 cost?")
+
+    assert memory.conversation.rounds == [made]
+    assert told == ["CodeInterpreter"]
+    (line,) = [one for one in logs if one["event"] == "provider.not_notified"]
+    assert (line["role"], line["error"]) == (PLANNER, "RuntimeError")
+    assert "secret" not in str(logs)
 
 
 def test_a_round_compressor_waits_for_no_model(llm: Llm) -> None:
@@ -230,7 +253,12 @@ def test_the_model_and_the_log_are_those_that_the_role_names(llm: Llm) -> None:
     """The log gets names of events, and nothing that was said."""
     lines: list[str] = []
     memory = CompactionMemory(Memory("s"))
-    compactor = RoleCompactor(CompactorConfig(threshold=4, retain_recent=3), llm, list, lines.append, "small")
+    compactor = RoleCompactor(
+        CompactorConfig(threshold=4, retain_recent=3),
+        llm,
+        llm_alias="small",
+        on_event=lambda event: lines.append(event.name),
+    )
     memory.register_compaction_provider(PLANNER, compactor)
     for number in range(1, 9):
         add_round(memory, number)
