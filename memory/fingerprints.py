@@ -104,7 +104,7 @@ class Fingerprinter:
         if role == chat.TOOL and type(content) is str:
             is_plain = self._calls.get(message.get("tool_call_id") or "", self._answered) == self._answered
             self._answered += is_plain
-        elif is_plain := len(message) == 2 and type(content) is str:  # most
+        elif is_plain := len(message) == 2 + (chat.NATIVE in message) and type(content) is str:  # most
             self._calls = {}
         said = f"{role}\n{content}" if is_plain else self._read(role, _list_parts(content), message)
         return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()

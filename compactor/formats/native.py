@@ -92,7 +92,7 @@ def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
     Raises ``UnknownFormat`` for a value that is no JSON, and below *depth* levels.
     """
-    if isinstance(value, (str, float, type(None))):
+    if isinstance(value, (str, float, bool, type(None))):
         return value
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
@@ -100,12 +100,12 @@ def to_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
         return value
     if depth == 0:
         raise UnknownFormat("holds itself, or is nested too deep; give it as a text")
-    if isinstance(value, Mapping):
-        if not _KEYS.issuperset(map(type, value)):
-            raise UnknownFormat("is a mapping with a key that is no text; make texts of its keys")
-        return {key: to_plain(one, depth - 1) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(one, depth - 1) for one in value]
+    if isinstance(value, (dict, Mapping)):  # dict first: it is found faster
+        if not _KEYS.issuperset(map(type, value)):
+            raise UnknownFormat("is a mapping with a key that is no text; make texts of its keys")
+        return {key: one if type(one) is str else to_plain(one, depth - 1) for key, one in value.items()}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if not callable(dump := getattr(value, "model_dump", None)):
@@ -182,25 +182,25 @@ def suggest_format(item: Mapping[str, Any], name: str) -> str:
 
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two values are the same JSON, the order of keys included."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(map(is_same, one.values(), other.values()))
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    return bool(one == other)
+    return find_difference(one, other) is None
 
 
 def find_difference(native: Any, plain: Any) -> Any:
     """Return how *native* differs from *plain*: None if not at all, ``[value]`` for another value, else by key or by
     place."""
-    if is_same(native, plain):
-        return None
-    if isinstance(native, dict) and isinstance(plain, dict):
-        return {"keys": {key: find_difference(one, plain.get(key, _MISSING)) for key, one in native.items()}}
-    if isinstance(native, list) and isinstance(plain, list) and len(native) == len(plain):
-        return {"each": list(map(find_difference, native, plain))}
-    return [native]
+    if type(native) is not type(plain):
+        return [native]
+    if isinstance(native, dict):
+        keys = {}
+        for key, one in native.items():
+            other = plain.get(key, _MISSING)
+            is_known = one is other or (type(one) is str and one == other)  # most
+            keys[key] = None if is_known else find_difference(one, other)
+        return {"keys": keys} if any(keys.values()) or list(native) != list(plain) else None
+    if isinstance(native, list) and len(native) == len(plain):
+        each = list(map(find_difference, native, plain))
+        return {"each": each} if any(each) else None
+    return None if native == plain else [native]
 
 
 _MISSING = object()
