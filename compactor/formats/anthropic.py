@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from memory.messages import SYSTEM
@@ -47,12 +48,17 @@ def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = Non
     Each result in a user message becomes a message of its own. Takes mappings, and objects of the SDK. Raises
     ``UnknownFormat``, which describes the item.
     """
-    chat: list[Message] = []
+    front: list[Message] = []
     if isinstance(system, str):
-        chat.append({"role": "system", "content": system})
+        front.append({"role": "system", "content": system})
     elif system is not None:
         content, _, kept = read_blocks(DIALECT, list(read_items(system, NAME)))
-        chat.append(add_native({"role": "system", "content": content}, NAME, **kept))
+        front.append(add_native({"role": "system", "content": content}, NAME, **kept))
+    return [*front, *chain.from_iterable(read_each(messages))]
+
+
+def read_each(messages: Iterable[Any]) -> Iterator[list[Message]]:
+    """Yield for each of *messages* its chat messages: ``to_chat``, in parts."""
     role_before = ""
     for place, item in enumerate(read_items(messages, NAME), 1):
         role, content = item.get("role"), item.get("content")
@@ -63,13 +69,14 @@ def to_chat(messages: Iterable[Any], *, system: str | Sequence[Any] | None = Non
             )
         side = "assistant" if role == "assistant" else "user"
         plain = {"role": side, "content": content}
-        for number, message in enumerate(_split(role, content, place)):
+        chat = _split(role, content, place)
+        for number, message in enumerate(chat):
             native = message.pop("native", {})
             native["item"] = find_difference(item, plain) if number == 0 else None
             native["joined"] = False if number == 0 and side == role_before else None
-            chat.append(add_native(message, NAME, **native))
+            add_native(message, NAME, **native)
+        yield chat
         role_before = side
-    return chat
 
 
 def from_chat(

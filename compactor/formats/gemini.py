@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from memory.messages import SYSTEM
@@ -48,6 +49,7 @@ _SPELLINGS = {
     "mime_type": "mimeType",
     "file_uri": "fileUri",
 }
+_CAMELS = frozenset(_SPELLINGS.values())
 #: The key of a function's response that is a text alone.
 _RESULT = "result"
 
@@ -58,27 +60,33 @@ def to_chat(contents: Iterable[Any], *, system: str | Mapping[str, Any] | None =
     Each function response becomes a message of its own. A call without an id gets one made of its name. Takes mappings,
     in either spelling of their keys, and objects of the SDK. Raises ``UnknownFormat``, which describes the item.
     """
-    chat: list[Message] = []
+    front: list[Message] = []
     if isinstance(system, str):
-        chat.append({"role": "system", "content": system})
+        front.append({"role": "system", "content": system})
     elif system is not None:
         item = next(read_items([system], NAME))
         parts = _read_parts(item, "the system instruction")
         content, _, kept = read_blocks(DIALECT, parts)
         kept |= {"item": find_difference(item, {"parts": parts}), "form": "content"}
-        chat.append(add_native({"role": "system", "content": content}, NAME, **kept))
+        front.append(add_native({"role": "system", "content": content}, NAME, **kept))
+    return [*front, *chain.from_iterable(read_each(contents))]
+
+
+def read_each(contents: Iterable[Any]) -> Iterator[list[Message]]:
+    """Yield for each of *contents* its messages: ``to_chat``, in parts."""
     role_before = ""
     waiting: dict[str, list[str]] = {}
     for place, item in enumerate(read_items(contents, NAME), 1):
         parts = _read_parts(item, f"content {place}")
         role = "assistant" if item.get("role") == "model" else "user"
         plain = {"role": "model" if role == "assistant" else "user", "parts": parts}
+        messages = []
         for number, (message, kept) in enumerate(_split(role, parts, waiting)):
             kept["item"] = find_difference(item, plain) if number == 0 else None
             kept["joined"] = False if number == 0 and role == role_before else None
-            chat.append(add_native(message, NAME, **kept))
+            messages.append(add_native(message, NAME, **kept))
+        yield messages
         role_before = role
-    return chat
 
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -131,12 +139,15 @@ def _spell(block: Block, form: str) -> Block:
 
 
 def _find_form(block: Block) -> str:
-    return CAMEL if any(spelled in block for spelled in _SPELLINGS.values()) else ""
+    return "" if _CAMELS.isdisjoint(block) else CAMEL
 
 
 def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list[tuple[Message, dict[str, Any]]]:
     """Return the chat messages of one content, each with the fields for ``native``. *waiting* has the ids of the calls
     without a response, by name."""
+    match parts:
+        case [{"text": str(text), **rest}] if text and not rest:  # most
+            return [({"role": role, "content": text}, {})]
     runs: list[list[Block]] = []
     for part in parts:
         response = isinstance(_get(part, "function_response"), dict)
@@ -185,10 +196,12 @@ def _read_response(part: Block, waiting: dict[str, list[str]], answered: set[str
     answered.add(call_id)
     if call_id in ids:
         ids.remove(call_id)
-    content, key = json.dumps(response, ensure_ascii=False), None
+    key = None
     if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
-        content, key = text, next(iter(response))
-        key = None if is_same(_make_response(text, None), response) else key
+        content = text
+        key = None if is_same(_make_response(text, None), response) else next(iter(response))
+    else:
+        content = json.dumps(response, ensure_ascii=False)
     message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     kept: dict[str, Any] = {"key": key, "form": _find_form(part) or None}
     kept["result"] = find_difference(part, _write_response(message, kept, name))
@@ -197,7 +210,7 @@ def _read_response(part: Block, waiting: dict[str, list[str]], answered: set[str
 
 def _make_response(text: str, key: str | None) -> Any:
     """Return the response that *text* says: an object if it is one as JSON, else under *key*."""
-    if key is None:
+    if key is None and text.lstrip().startswith("{"):
         try:
             given = json.loads(text)
         except (ValueError, RecursionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from .native import (
@@ -43,9 +44,15 @@ def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Me
     The model's items of one turn (reasoning, messages, calls) become one message. Takes mappings, and objects of the
     SDK such as ``response.output``. Raises ``UnknownFormat``, which describes the item.
     """
-    chat: list[Message] = []
+    front: list[Message] = []
     if instructions is not None:
-        chat.append(add_native({"role": "system", "content": instructions}, NAME, instructions=True))
+        front.append(add_native({"role": "system", "content": instructions}, NAME, instructions=True))
+    return [*front, *chain.from_iterable(read_each(items))]
+
+
+def read_each(items: Iterable[Any]) -> list[list[Message]]:
+    """Return for each of *items* the messages that begin with it: ``to_chat``, in parts."""
+    each: list[list[Message]] = []
     run: list[Block] = []
     for place, item in enumerate(read_items(items, NAME), 1):
         kind, role = item.get("type", "message"), item.get("role")
@@ -62,11 +69,15 @@ def to_chat(items: Iterable[Any], *, instructions: str | None = None) -> list[Me
             message = _read_output(item)
         else:
             run.append(item)
+            each.append([])
             continue
-        chat += _read_run(run)
-        chat.append(message)
-        run = []
-    return [*chat, *_read_run(run)]
+        if run:
+            each[-len(run)].append(_read_run(run))
+            run = []
+        each.append([message])
+    if run:
+        each[-len(run)].append(_read_run(run))
+    return each
 
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -91,19 +102,19 @@ def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**request, "input": items}
 
 
-def _read_run(items: list[Block]) -> list[Message]:
-    """Return the model's *items* as one message, in a list; an empty one if there are none."""
-    if not items:
-        return []
+def _read_run(items: list[Block]) -> Message:
+    """Return the model's *items* as one message."""
     content, calls, kept = read_blocks(RUN, items)
     message: Message = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = calls
-    return [add_native(message, NAME, **kept)]
+    return add_native(message, NAME, **kept)
 
 
 def _read_message(item: Block) -> Message:
     content = item.get("content")
+    if isinstance(content, str) and list(item) == ["role", "content"]:  # most
+        return item
     kept: dict[str, Any] = {}
     if isinstance(content, list):
         content, _, kept = read_blocks(CONTENT, content)

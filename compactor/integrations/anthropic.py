@@ -40,18 +40,19 @@ class Compaction(Converted[Item]):
         return _change(request, fitted)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        return [Group(items, anthropic.to_chat(items))]
+        return [Group([item], messages) for item, messages in zip(items, anthropic.read_each(items), strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(anthropic.from_chat(messages)["messages"])
 
-    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
-        plain = [to_plain(item) for item in items]  # answers hold objects of the SDK
-        own = {id(one): item for one, item in zip(plain, items, strict=True)}
-        made = list(made)
-        marks = sum(1 for _ in anthropic.find_breakpoints(plain))
+    def write_for(self, items: Sequence[Item], messages: Sequence[Message]) -> Iterable[Item]:
+        made = list(self.write(messages))
+        marks = sum(1 for _ in anthropic.find_breakpoints(to_plain(items)))
         anthropic.limit_breakpoints(marks, made)  # of messages that the host dropped, the log has those of their time
-        return [own.get(id(one), one) for one in super().show_equal(plain, made)]
+        return made
+
+    def print_item(self, item: Item) -> str:
+        return repr(to_plain(item))  # answers hold objects of the SDK
 
 
 def _read(system: Any = "", tools: Any = (), model: str = "", **_rest: Any) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -14,11 +15,11 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from memory import Memory, Recall, Store, Synced
+from memory import Memory, MessageError, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
 from memory.io_threads import to_thread
 from memory.messages import NATIVE, SYSTEM
-from memory.sync import rename_calls
+from memory.sync import NEWEST, rename_calls
 
 from ..background import Options
 from ..formats.native import read_native
@@ -34,6 +35,8 @@ Message = Mapping[str, Any]
 #: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
 #: a call may write in place of those without counting, as an agent does that begins anew each time.
 MAX_RETURNS, MAX_NEW = 5, 3
+#: Groups of a history, the oldest ones, that are kept for the next call and not read again.
+MAX_KNOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +96,12 @@ class Conversations(ABC, Generic[Item]):
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
         self._unnamed = Unnamed(self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Memory, list[Group[Item]]] = WeakKeyDictionary()
 
     @abstractmethod
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        """Return what *items* say, in order."""
+        """Return what *items* say, in order. They may be the newest alone, from words of the user's on that are behind
+        an answer of the model's, if no call before is open."""
 
     @abstractmethod
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
@@ -179,10 +184,10 @@ class Conversations(ABC, Generic[Item]):
         return await self._to_thread(self.call_tool, session_id, name, arguments)
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
-        groups = _join_silent(self.read(items))
-        messages = _list_messages(groups)
         summary_as: SummaryAs = "system" if self.provider else "header"
         with session.turn:  # or another caller's history would come in between
+            groups = self._read(session.memory, items)
+            messages = _list_messages(groups)
             if all(one["role"] in SYSTEM for one in messages):  # forgotten; to sync, an empty list says nothing
                 session.memory.rewind("r0")
             synced = session.memory.sync(messages)
@@ -195,6 +200,21 @@ class Conversations(ABC, Generic[Item]):
         whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
         shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
         return Fitted(system, system.removeprefix(given).strip(), self._show(groups, shown[at:], whole[at:]))
+
+    def _read(self, memory: Memory, items: Sequence[Item]) -> list[Group[Item]]:
+        """Return *items* in groups. Of those that equal the last call's, only the newest are read again, as ``sync``
+        does: there, edits in place are found."""
+        known = self._known.get(memory, [])
+        held = [item for group in known for item in group.items]
+        newest: list[Group[Item]] = []
+        if held and _are_equal(held, items[: len(held)]):
+            with suppress(MessageError):  # reading all says the place
+                newest = _join_silent(self.read(items[len(held) :]))
+        if len(_list_messages(newest)) < NEWEST:
+            known, newest = [], _join_silent(self.read(items))
+        groups = [*known, *newest]
+        self._known[memory] = groups[: _find_cut(groups, len(known))]
+        return groups
 
     def _watch(self, session: Session, synced: Synced) -> None:
         """Warn once where long histories take turns: as those of two agents do that write to one session."""
@@ -214,14 +234,13 @@ class Conversations(ABC, Generic[Item]):
     ) -> list[Item]:
         """Return *messages* as the framework has them: whole groups as its own objects, all else as new ones. *whole*
         says which of the groups' messages each one is; None: none."""
-        begins = list(accumulate([len(group.messages) for group in groups], initial=0))
-        owners = dict(zip(begins, groups, strict=False))
+        owners = _find_owners(groups)
         shown: list[Item] = []
         made: list[Message] = []
         at = 0
         while at < len(whole):
             first = whole[at]
-            group = owners.get(first) if first is not None else None
+            group = owners.get(first)
             count = len(group.messages) if group is not None else 1
             if group is None or first is None or whole[at : at + count] != [*range(first, first + count)]:
                 made.append(messages[at])
@@ -250,21 +269,23 @@ class Conversations(ABC, Generic[Item]):
 class Converted(Conversations[Item]):
     """For frameworks whose items are converted all together: what their names and ids mean is in other items."""
 
-    def _show(
-        self, groups: Sequence[Group[Item]], messages: Sequence[Message], _whole: Sequence[int | None]
-    ) -> list[Item]:
-        items = [item for group in groups for item in group.items]
-        return self.show_equal(items, self.write(messages))
+    def write_for(self, _items: Sequence[Item], messages: Sequence[Message]) -> Iterable[Item]:
+        """Return new objects that say *messages*, for a host that has *items*."""
+        return self.write(messages)
 
-    def show_equal(self, items: Sequence[Item], made: Iterable[Item]) -> list[Item]:
-        """Return *made* with each object that equals one of *items* replaced by that one; both are in order."""
-        shown: list[Item] = []
-        place = 0
-        for one in made:
-            at = next((at for at in range(place, len(items)) if items[at] == one), None)
-            shown.append(one if at is None else items[at])
-            place = place if at is None else at + 1
-        return shown
+    def print_item(self, item: Item) -> str:
+        """Return a text that equal objects share, and no others."""
+        return repr(item)
+
+    def _show(
+        self, groups: Sequence[Group[Item]], messages: Sequence[Message], whole: Sequence[int | None]
+    ) -> list[Item]:
+        owners = _find_owners(groups)
+        own = defaultdict[str, deque[Item]](deque)
+        for item in (item for place in whole if place in owners for item in owners[place].items):
+            own[self.print_item(item)].append(item)
+        made = self.write_for([item for group in groups for item in group.items], messages)
+        return [same.popleft() if (same := own[self.print_item(one)]) else one for one in made]
 
 
 def _check_options(name: str, options: Iterable[str]) -> None:
@@ -295,6 +316,35 @@ def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
         else:
             joined.append(group)
     return joined
+
+
+def _find_owners(groups: Sequence[Group[Item]]) -> dict[int | None, Group[Item]]:
+    """Return *groups* by the index of the first message that each has."""
+    begins = accumulate([len(group.messages) for group in groups], initial=0)
+    return dict(zip(begins, groups, strict=False))
+
+
+def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    try:
+        return [*one] == [*other]
+    except Exception:  # noqa: BLE001  (objects of hosts may raise anything)
+        return False
+
+
+def _find_cut(groups: Sequence[Group[Any]], start: int) -> int:
+    """Return the last index in *groups*, which may be parted at *start*, at which they may be parted with ``NEWEST``
+    messages behind: each part is then read as if it were all. Returns *start* if there is none."""
+    cut, behind = start, len(_list_messages(groups[start:]))
+    calls: set[str] = set()
+    before: Message = {}
+    for place, group in enumerate(groups[start:MAX_KNOWN], start):
+        is_answer = before.get("role") == "assistant" and not before.get("tool_calls")
+        if is_answer and not calls and behind >= NEWEST and all(one["role"] == "user" for one in group.messages):
+            cut = place
+        for before in group.messages:
+            calls = {*_list_ids(before)} or calls - {before.get("tool_call_id") or ""}
+        behind -= len(group.messages)
+    return cut
 
 
 def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:

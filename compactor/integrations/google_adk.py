@@ -18,6 +18,8 @@ from .base import Converted, Group, Message
 
 __all__ = ["Compaction"]
 
+_TEXT = {"text"}
+
 
 class Compaction(Converted[Content], BasePlugin):
     """Plugin of an app: ``App(name=..., root_agent=agent, plugins=[Compaction(budget=100_000)])``.
@@ -55,15 +57,24 @@ class Compaction(Converted[Content], BasePlugin):
         await self.aclose()
 
     def read(self, items: Sequence[Content]) -> Iterable[Group[Content]]:
-        return [Group(items, gemini.to_chat([one if one.parts else Content(role=one.role, parts=[]) for one in items]))]
+        return [Group([item], chat) for item, chat in zip(items, gemini.read_each(map(_read, items)), strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Content]:
         return [Content.model_validate(content) for content in gemini.from_chat(messages)["contents"]]
+
+    def print_item(self, item: Content) -> str:
+        return item.model_dump_json(exclude_none=True)
 
     def _name(self, context: CallbackContext) -> str:
         session = context.session
         own = "/".join((session.app_name, session.user_id, session.id, context.agent_name))
         return self.name_session(context, own)
+
+
+def _read(item: Content) -> dict[str, Any]:
+    """Return *item* as a mapping that has its own parts, but for those of text alone: pydantic would take long."""
+    parts = [{"text": one.text} if one.model_fields_set == _TEXT and one.text else one for one in item.parts or ()]
+    return {"role": item.role, "parts": parts} if item.role else {"parts": parts}
 
 
 class _Tool(BaseTool):

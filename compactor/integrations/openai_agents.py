@@ -50,7 +50,7 @@ class Compaction(Converted[Item], RunHooks[Any]):
         return await self.acall_tool(self.name_session(context.context, None), name, arguments)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        return [Group(items, responses.to_chat(items))]
+        return [Group([item], messages) for item, messages in zip(items, responses.read_each(items), strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(responses.from_chat(messages)["input"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 import sys
 import threading
@@ -12,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessions, SummaryRequest
+from compactor.formats import anthropic, gemini, responses
 from compactor.integrations.base import Conversations, Converted, Group, Message
 from compactor.integrations.unnamed import Unnamed
-from memory import InMemoryStore, StoreError
+from memory import InMemoryStore, MessageError, StoreError
+from memory.sync import NEWEST
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +40,24 @@ class Compaction(Conversations[Turn]):
         return [Turn((message,)) for message in messages]
 
 
-class Texts(Converted[list[str]]):
-    def read(self, items: Sequence[list[str]]) -> Iterable[Group[list[str]]]:
-        return [Group(items, [{"role": "user", "content": text} for item in items for text in item])]
+class Items(Converted[Any]):
+    """Items of a provider: *convert* reads them, one list of messages for each, and *write* makes a request."""
 
-    def write(self, messages: Sequence[Message]) -> Iterable[list[str]]:
-        return [[message["content"]] for message in messages]
+    def __init__(self, convert: Any, write: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self._convert, self._write = convert, write
+        self.count_read = self.count_compared = 0
+
+    def read(self, items: Sequence[Any]) -> Iterable[Group[Any]]:
+        self.count_read += len(items)
+        return [Group([item], messages) for item, messages in zip(items, self._convert(items), strict=True)]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Any]:
+        return next(one for one in self._write(messages).values() if isinstance(one, list))
+
+    def print_item(self, item: Any) -> str:
+        self.count_compared += 1
+        return super().print_item(item)
 
 
 def ask(number: int) -> list[Turn]:
@@ -185,14 +200,130 @@ def test_two_histories_that_take_turns_are_told_of_once_without_a_word_of_them()
     assert "question" not in repr(events)
 
 
-def test_objects_made_anew_are_replaced_by_the_equal_ones_that_the_host_has() -> None:
-    held = [["a"], ["b"], ["a"], ["c"]]
+def make_items(kind: str, turns: int, length: int = 10) -> list[Any]:
+    """Return *turns* of a question, a call, its result and an answer, in the format of that *kind*."""
+    chat: list[Message] = []
+    for number in range(turns):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        chat += [
+            {"role": "user", "content": f"question {number % 7}"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": f"row {number} " + "word " * length},
+            {"role": "assistant", "content": f"answer {number % 5}"},
+        ]
+    return list(next(one for one in FORMATS[kind].from_chat(chat).values() if isinstance(one, list)))
 
-    shown = Texts(1_000).show_equal(held, [["a"], ["x"], ["a"], ["c"]])
 
-    assert [any(one is other for other in held) for one in shown] == [True, False, True, True]
-    assert shown[0] is held[0]
-    assert shown[2] is held[2]
+FORMATS: dict[str, Any] = {"responses": responses, "gemini": gemini, "anthropic": anthropic}
+
+
+def open_items(kind: str, **options: Any) -> Items:
+    return Items(FORMATS[kind].read_each, FORMATS[kind].from_chat, **options)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_items_that_are_shown_whole_are_the_hosts_own(kind: str) -> None:
+    """Also among many that say the same; and only as many are compared as the prompt has."""
+    items = make_items(kind, 300, length=300)
+    with open_items(kind, budget=20_000) as compaction:
+        shown = compaction.fit("s", items).items
+
+    own = {id(item): place for place, item in enumerate(items)}
+    places = [own[id(item)] for item in shown if id(item) in own]
+    assert 0 < len(places) == sum(item in items for item in shown) < len(shown) < len(items)
+    assert places == sorted({*places})
+    assert compaction.count_compared <= 2 * len(shown)
+
+
+@pytest.mark.parametrize("copy_items", [list, copy.deepcopy])
+def test_what_did_not_change_is_not_read_again(copy_items: Any) -> None:
+    items = make_items("responses", 100)
+    with open_items("responses", budget=8_000) as compaction:
+        compaction.fit("s", items[:-1])
+        compaction.count_read = 0
+        compaction.fit("s", copy_items(items))
+
+    assert NEWEST < compaction.count_read < NEWEST + 20
+
+
+def test_an_item_that_another_release_cannot_read_is_named_by_its_place() -> None:
+    items = make_items("responses", 100)
+    with open_items("responses", budget=8_000) as compaction:
+        compaction.fit("s", items)
+        with pytest.raises(MessageError, match="item 401 "):
+            compaction.fit("s", [*items, {"role": "nobody"}])
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(sorted(FORMATS)))
+def test_whatever_history_a_host_gives_it_reads_what_a_host_reads_that_is_new(data: Any, kind: str) -> None:
+    """Appended, edited in place among the newest messages, cut, forked, given as copies or as the same objects: a
+    session of one adapter shows and keeps what a session does whose adapter is made anew for each call."""
+    turns = make_items(kind, 60)
+    items = turns[: data.draw(st.integers(100, 160), label="length")]
+    idle = Sessions(budget=2_000, trigger=lambda _view: False)  # a summary would come sooner or later
+    with idle as sessions, open_items(kind, budget=2_000, sessions=sessions) as known:
+        for step in range(data.draw(st.integers(2, 6), label="steps")):
+            acts = ["append", "edit", "copy", "drop_newest", "drop_oldest", "fork", "replace_old"]
+            match data.draw(st.sampled_from(acts), label="act"):
+                case "append":
+                    items = [*items, *turns[len(items) : len(items) + data.draw(st.integers(1, 60), label="more")]]
+                case "edit":
+                    asked = [one for one in items[-NEWEST // 2 :] if "question" in str(one)]
+                    data.draw(st.sampled_from(asked), label="edited").update(
+                        make_said(kind, f"question, edited {step}")
+                    )
+                case "copy":
+                    items = copy.deepcopy(items)
+                case "drop_newest":
+                    items = items[: -data.draw(st.integers(1, 60), label="less")]
+                case "drop_oldest":
+                    items = items[4 * data.draw(st.integers(1, 5), label="less") :]
+                case "fork":
+                    items = [*items[:-20], *make_items(kind, 1)]
+                case "replace_old":
+                    items = [make_items(kind, 1)[0] | make_said(kind, f"replaced {step}"), *items[1:]]
+            shown = known.fit("known", items)
+            with open_items(kind, budget=2_000, sessions=sessions) as anew:
+                assert shown == anew.fit("anew", items)
+        with sessions.open("known") as one, sessions.open("anew") as other:
+            assert one.memory.messages() == other.memory.messages()
+
+
+def test_a_result_that_comes_late_answers_its_call() -> None:
+    """Gemini's calls need no ids: which one a result answers is in the items before."""
+    call, result = {"function_call": {"name": "look", "args": {}}}, {"name": "look", "response": {"result": "found"}}
+    answered = {"role": "user", "parts": [{"function_response": result}]}
+    talk = [{"role": role, "parts": [{"text": "Well."}]} for _ in range(60) for role in ("user", "model")]
+    items = [talk[0], {"role": "model", "parts": [call, call]}, answered, talk[1], *talk]
+    with open_items("gemini", budget=8_000) as compaction:
+        compaction.fit("s", items)
+        compaction.fit("s", [*items, answered])
+        with compaction.sessions().open("s") as session:
+            log = session.memory.messages()
+
+    assert [one["tool_call_id"] for one in log if one["role"] == "tool"] == ["look", "look-2"]
+
+
+def test_what_the_user_says_in_a_row_stays_apart() -> None:
+    items = [{"role": "user", "parts": [{"text": f"word {number}"}]} for number in range(3 * NEWEST)]
+    with open_items("gemini", budget=8_000) as compaction:
+        compaction.fit("s", items[:-1])
+        assert compaction.fit("s", items).items == items
+
+
+def test_an_edit_in_place_is_found_after_going_back() -> None:
+    items = make_items("responses", 60)
+    with open_items("responses", budget=50_000) as compaction:
+        compaction.fit("s", items)
+        items[160]["content"] = "edited"
+        compaction.fit("s", items[:200])
+        with compaction.sessions().open("s") as session:
+            assert session.memory.messages()[160]["content"] == "edited"
+
+
+def make_said(kind: str, text: str) -> dict[str, Any]:
+    return {"parts": [{"text": text}]} if kind == "gemini" else {"content": text}
 
 
 def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
