@@ -154,9 +154,17 @@ class Work:
     origin: Origin = field(default=Origin(), init=False)
 
     def __post_init__(self) -> None:
-        self.ask: Summarizer = self.call or self.summarizer
         told: list[Any] = [getattr(self.summarizer, name, default) for name, default in ASSUMED.items()]
         self.deterministic, self.takes_changes, self.takes_continued, self.style, self.model, self.provider = told
+
+    def ask(self, request: SummaryRequest) -> str | Summary:
+        """Return the summarizer's answer. Raises ``StaleCompaction`` if a round that strategies see was hidden or
+        redacted since: no later request may tell of it."""
+        if isinstance(self.rounds, Rounds) and self.read_rounds is not None:
+            now = self.read_rounds()
+            if isinstance(now, Rounds) and now.lacks_any_of(self.rounds):
+                raise StaleCompaction("rounds_changed")
+        return (self.call or self.summarizer)(request)
 
     def may_continue(self, agent: str) -> bool:
         """Return whether the summarizer may find a prompt for the model *agent* in the provider's cache.

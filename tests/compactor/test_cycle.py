@@ -171,6 +171,34 @@ def test_a_round_that_fails_after_it_was_covered_is_told_nowhere() -> None:
     assert [round_.id for round_ in summarizer.requests[1].rounds] == [f"r{n}" for n in range(1, 13) if n != 3]
 
 
+@pytest.mark.parametrize(
+    ("during", "requests"),
+    [
+        (lambda memory: memory.rewind("r1"), 1),
+        (lambda memory: memory.finish_round("r10", state="failed"), 1),
+        (lambda memory: memory.redact("r2.p1"), 1),
+        (lambda memory: memory.finish_round(add_round(memory, close=False), state="failed"), 2),
+    ],
+    ids=["rewound", "failed", "redacted", "of no concern"],
+)
+def test_no_later_request_tells_of_what_was_hidden_while_a_model_answered(
+    during: Callable[[Memory], object], requests: int
+) -> None:
+    """The cycle stops before the next one. It does not for a round that it never read."""
+    table, asked = Table(memory_of(10)), list[SummaryRequest]()
+
+    def ask(request: SummaryRequest) -> str:
+        asked.append(request)
+        if len(asked) == 1:
+            during(table.memory)
+            return ""  # refused, so that it is asked for again
+        return PRICES
+
+    with pytest.raises(StaleCompaction, match="rounds_changed") if requests == 1 else nullcontext():
+        table.run(ask)
+    assert len(asked) == requests
+
+
 def test_seconds_run_from_the_first_request_to_the_publication() -> None:
     """By the clock that is passed in."""
     table = Table(memory_of(10))
