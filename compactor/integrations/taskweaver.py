@@ -10,7 +10,6 @@ from typing import Any
 from memory.overlays import CompactedMessage
 
 from ..background import ContextCompactor
-from ..config import CompactorConfig
 from ..host_rounds import HostRounds
 from .base import report_errors
 
@@ -20,14 +19,14 @@ __all__ = ["CompactionMemory", "RoleCompactor"]
 class RoleCompactor(ContextCompactor):
     """A role's compactor, which the role registers and starts: ``planner.compactor = RoleCompactor(config, llm_api)``.
 
-    ``rounds_getter`` may be replaced. *options*: ``llm_alias``, one of *llm_api*'s models, and ``ContextCompactor``'s.
+    *rounds_getter* may be replaced. *options*: ``llm_alias``, one of *llm_api*'s models, and ``ContextCompactor``'s.
     """
 
-    def __init__(self, config: CompactorConfig | None = None, llm_api: Any = None, **options: Any) -> None:
+    def __init__(self, config: Any = None, llm_api: Any = None, rounds_getter: Any = list, **options: Any) -> None:
         if llm_alias := options.pop("llm_alias", ""):
             llm_api = SimpleNamespace(chat_completion=partial(llm_api.chat_completion, llm_alias=llm_alias))
         super().__init__(config, llm_api, lambda: self.rounds_getter(), **options)  # noqa: PLW0108  (it is replaced)
-        self.rounds_getter = list
+        self.rounds_getter = rounds_getter
 
     def compress_rounds(self, rounds: Sequence[Any], *_args: Any, **_options: Any) -> tuple[str | None, list[Any]]:
         """Return the summary, if there is one, and the *rounds* behind it: a role's ``round_compressor``."""
@@ -58,9 +57,10 @@ class CompactionMemory:
         return made
 
     def register_compaction_provider(self, role: str, provider: Any, rounds_getter: Any = None) -> None:
-        """Take *role*'s compactions from *provider*. Without a getter, a ``RoleCompactor`` reads what *role* sees."""
+        """Take *role*'s compactions from *provider*. A ``RoleCompactor`` without a getter reads what *role* sees."""
         if isinstance(provider, RoleCompactor):
-            provider.rounds_getter = rounds_getter or partial(self._list_rounds, role)
+            own = provider.rounds_getter if provider.rounds_getter is not list else partial(self._list_rounds, role)
+            provider.rounds_getter = rounds_getter or own
         elif rounds_getter is not None:
             raise TypeError("rounds_getter= is for a RoleCompactor; give other compactors theirs when you make them")
         self._compaction_providers[role] = provider

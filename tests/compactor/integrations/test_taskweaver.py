@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,6 +188,14 @@ def test_without_a_getter_the_compactor_reads_what_the_role_sees(llm: Llm) -> No
         settle(compactor)
     assert compactor.get_compaction().end_index == 4
     assert not any("secret" in asked or "Item 1 costs" in asked for asked in llm.asked)
+
+
+def test_a_getter_that_the_compactor_was_made_with_stays(llm: Llm) -> None:
+    memory = CompactionMemory(Memory("s"))
+    getter = partial(list, ())
+    compactor = RoleCompactor(CompactorConfig(), llm, rounds_getter=getter)
+    memory.register_compaction_provider(PLANNER, compactor)
+    assert compactor.rounds_getter is getter
 
 
 def test_a_compactor_of_ours_can_be_registered_as_it_is(llm: Llm) -> None:
