@@ -14,7 +14,7 @@ from memory import Memory
 from memory.arguments import require, require_role, whole_number
 from memory.events import ProviderFailed
 from memory.hooks import describe
-from memory.messages import ASSISTANT, CHAT_KEYS, SYSTEM, from_post
+from memory.messages import ASSISTANT, SYSTEM, from_post, keep_known
 from memory.rounds import USER, Post, build_models, copy_with
 from memory.values import ValueObject
 from memory.visibility import sees
@@ -290,7 +290,7 @@ def _read_arguments(
         require("system", system, Sequence, f"{wanted}, a single one put into a list")
         for message in system:
             require("system", message, Mapping, wanted)
-    front = [{key: message[key] for key in message if key in CHAT_KEYS} for message in system] if system else []
+    front = [keep_known(message) for message in system] if system else []
     front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), tuple(front)
 

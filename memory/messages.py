@@ -56,6 +56,25 @@ CHAT_KEYS = frozenset(
         NATIVE,
     )
 )
+#: Keys of content parts and of calls that prompts carry, whatever their kind: where a cache ends, Gemini's signatures.
+_VENDOR_KEYS = frozenset(
+    ("cache_control", "copilot_cache_control", "prompt_cache_breakpoint", "extra_content", "provider_specific_fields")
+)
+#: All keys that prompts carry of parts and calls of the kinds that OpenAI has. Any other kind stays as it is.
+NESTED_KEYS = {
+    kind: _VENDOR_KEYS | {"type", kind, *keys}
+    for kind, keys in {
+        "text": ["citations"],  # Anthropic
+        "refusal": [],
+        "image_url": ["uuid", "min_pixels", "max_pixels"],  # vLLM; Qwen
+        "input_audio": ["uuid"],
+        "file": [],
+        "function": ["id"],
+        "custom": ["id"],
+    }.items()
+}
+#: Those of the function that a call names.
+CALLED_KEYS = _VENDOR_KEYS | {"name", "arguments", "input"}
 #: Keys of a post's extra: values that differ from its fields, and keys that the message did not have.
 OPENAI_FIELDS = "openai"
 _ABSENT = "openai_absent"
@@ -149,7 +168,7 @@ def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
 
 def query_message(round_: Round, *, only_known: bool = False) -> dict[str, Any] | None:
     """Return the user's query as a chat message; None if the user did not open the round.
-    *only_known*: with ``CHAT_KEYS`` alone."""
+    *only_known*: see ``keep_known``."""
     if not round_.user_query and not came_as_message(round_.extra):
         return None
     if round_.post_list and round_.post_list[0].attachment_list and repeats_query(round_.post_list[0], round_):
@@ -164,7 +183,7 @@ def repeats_query(post: Post, round_: Round) -> bool:
 
 
 def from_post(post: Post, role: str = ASSISTANT, *, only_known: bool = False) -> dict[str, Any]:
-    """Return *post* as the chat message that *role* would send to a model. *only_known*: with ``CHAT_KEYS`` alone.
+    """Return *post* as the chat message that *role* would send to a model. *only_known*: see ``keep_known``.
 
     The role's own posts are the assistant's. Posts of other agents are user messages that name them.
     """
@@ -298,10 +317,35 @@ def _plain(post: Post, role: str) -> dict[str, Any]:
 def _restore(plain: dict[str, Any], extra: Mapping[str, Any], only_known: bool) -> dict[str, Any]:
     kept, absent = extra.get(OPENAI_FIELDS), extra.get(_ABSENT)
     if kept and isinstance(kept, Mapping):  # a host may have its own idea of these keys
-        plain.update(thaw({key: kept[key] for key in kept if key in CHAT_KEYS} if only_known else kept))
+        plain.update(thaw(keep_known(kept) if only_known else kept))
     for key in absent if isinstance(absent, tuple) else ():
         plain.pop(key, None)
     return plain
+
+
+def keep_known(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *message* with ``CHAT_KEYS`` alone, and its content parts and calls with ``NESTED_KEYS``."""
+    known = {key: message[key] for key in message if key in CHAT_KEYS}
+    for key in ("content", "tool_calls"):
+        given = known.get(key)
+        if isinstance(given, (list, tuple)):
+            known[key] = [_keep_nested(one) for one in given]
+        elif isinstance(given, Mapping):
+            known[key] = _keep_nested(given)
+    return known
+
+
+def _keep_nested(one: Any) -> Any:
+    """Return a part or call with ``NESTED_KEYS`` alone; *one* itself if it has no others."""
+    kind = one.get("type", "function") if isinstance(one, Mapping) else None  # a call may lack it
+    keys = NESTED_KEYS.get(kind) if isinstance(kind, str) and kind in one else None
+    if keys is None:
+        return one
+    kept = one if one.keys() <= keys else {key: one[key] for key in one if key in keys}
+    called = one[kind] if kind in ("function", "custom") else None
+    if isinstance(called, Mapping) and not called.keys() <= CALLED_KEYS:
+        kept = {**kept, kind: {key: called[key] for key in called if key in CALLED_KEYS}}
+    return kept
 
 
 def _parts(content: Any) -> tuple[Any, ...]:

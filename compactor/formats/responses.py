@@ -234,8 +234,8 @@ def _read_content(block: Block) -> list[Block] | None:
     if kind == "input_image" and isinstance(rest.get("image_url"), str):
         detail = {"detail": rest["detail"]} if "detail" in rest else {}
         return [{"type": "image_url", "image_url": {"url": rest["image_url"], **detail}}]
-    if kind == "input_audio":
-        return [block]
+    if kind == "input_audio" and "input_audio" in block:
+        return [{"type": kind, kind: block[kind]}]
     return [{"type": "file", "file": rest}] if kind == "input_file" else None
 
 

@@ -13,7 +13,7 @@ from chats import answer, calls, chat, compacted, memory_of, result, user, words
 
 from compactor import Prompt, Recall, budget_status, compose
 from memory import Attachment, Memory, Reduction
-from memory.messages import CHAT_KEYS
+from memory.messages import CALLED_KEYS, CHAT_KEYS, NESTED_KEYS
 
 WIDE = 100_000
 
@@ -176,28 +176,57 @@ def test_a_query_is_named_once_and_what_other_agents_say_is_no_original() -> Non
         assert memory.reload(source.ref or "", role="Planner") in message["content"]
 
 
-OWN: dict[str, Any] = {"id": "m-1", "metadata": {"user": 7}, "created_at": 1_760_000_000, "_seen": True}
+OWN: dict[str, Any] = {"metadata": {"user": 7}, "created_at": 1_760_000_000, "index": 0, "_seen": True}
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def own(one: Any) -> Any:
+    """Return a message, part, call or function with keys of the host's own, and those in it as well."""
+    inner = {key: own(one[key]) for key in ("function", "custom") if key in one}
+    lists = {key: [*map(own, one[key])] for key in ("content", "tool_calls") if isinstance(one.get(key), list)}
+    return {**one, **inner, **lists, **OWN}
 
 
 def test_a_hosts_own_keys_come_back_from_the_log_and_reach_no_provider() -> None:
-    """Providers refuse messages with keys that they do not know. What vendors want back stays, and the message is the
-    original all the same; only what is sent counts."""
-    said: list[dict[str, Any]] = [
-        {"role": "system", "content": "Pack."},
-        user(),
-        {**calls("a"), "reasoning_content": "Hm.", "refusal": None},
-        {**result("a"), "name": "f", "cache_control": {"type": "ephemeral"}},
-        {"role": "assistant", "content": [{"type": "text", "text": "Done.", "id": "stays"}], "annotations": []},
+    """Providers refuse messages, parts and calls with keys that they do not know. What vendors want back stays, and the
+    message is the original all the same; only what is sent counts."""
+    signed = {**calls("a")["tool_calls"][0], "extra_content": {"signature": "c2ln"}}
+    custom = {"id": "b", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    picture = {"type": "image_url", "image_url": {"url": "https://a/b.png", "detail": "low"}, **MARK}
+    others = [
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "file-1"}, "prompt_cache_breakpoint": {"mode": "explicit"}},
     ]
-    given = [{**message, **OWN} for message in said]
+    said: list[dict[str, Any]] = [
+        {"role": "system", "content": [{"type": "text", "text": "Pack.", **MARK}]},
+        {"role": "user", "content": [{"type": "text", "text": "Look."}, picture, *others]},
+        {"role": "assistant", "content": None, "tool_calls": [signed, custom], "reasoning_content": "Hm."},
+        {**result("a"), "name": "f", **MARK},
+        {**result("b"), "content": [{"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "annotations": []},
+    ]
+    given = [{**own(message), "id": "m-1"} for message in said]
     memory, plain = memory_of(*given), memory_of(*said)
 
-    prompt = compose(memory, budget=WIDE, system=[{"role": "system", "content": "Be brief.", **OWN}])
-    expected = compose(plain, budget=WIDE, system="Be brief.")
-    assert prompt.messages == expected.messages == [{"role": "system", "content": "Be brief."}, *said]
-    assert prompt.tokens == expected.tokens == budget_status(memory, system="Be brief.").total
+    header = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    prompt = compose(memory, budget=WIDE, system=[own(header)])
+    expected = compose(plain, budget=WIDE, system=[header])
+    assert prompt.messages == expected.messages == [header, *said]
+    assert prompt.tokens == expected.tokens == budget_status(memory, system=[header]).total
     assert {source.kind for source in prompt.sources} == {"original"}
     assert memory.messages() == given
+
+
+def test_parts_and_calls_that_openai_does_not_have_stay_as_they_are() -> None:
+    """Nobody but their vendor knows their keys: blocks of Anthropic, and calls with their name beside the id."""
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": {}, "caller": {"type": "direct"}}
+    said = [
+        {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://a"}, "fps": 2}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, block]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "b", "type": "function", "name": "f", "args": {}}]},
+    ]
+    assert compose(memory_of(*said), budget=WIDE).messages == said
 
 
 def test_the_page_lists_the_keys_that_providers_get() -> None:
@@ -205,6 +234,8 @@ def test_the_page_lists_the_keys_that_providers_get() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     table = page.partition("| keys that providers get |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == CHAT_KEYS
+    kinds = page.partition("| part or call |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", kinds)) == CALLED_KEYS.union(*NESTED_KEYS.values()) - {"type"}
 
 
 def test_copies_of_a_prompt_know_its_sources() -> None:
