@@ -12,7 +12,7 @@ from typing import Any, Self, TypedDict, Unpack
 from memory import Memory
 from memory.arguments import WrongType, kind_of, require, require_role, takes, whole_number
 from memory.events import Event, EventHook
-from memory.journal import CompactionRecord, Journal
+from memory.journal import CompactionRecord, Journal, RoleJournal
 from memory.memory import RoundsGetter
 from memory.messages import from_post
 from memory.overlays import CompactedMessage
@@ -25,7 +25,7 @@ from .coroutines import Coroutines, HostLoop
 from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
-from .cost.publication import Deferral, Publication, publication_of
+from .cost.publication import Deferral, DeferredPublication, Publication, publication_of
 from .cycle import Cycle, Strategy
 from .events import EventLog, Reverted, Skip
 from .host_rounds import rounds_for
@@ -159,6 +159,8 @@ class ContextCompactor:
         condition = when(trigger).within(config) if trigger else default_trigger(config)
         publication = partial(publication_of, publish, prices, condition, config.max_tokens)
         deferral = Deferral(publication, clock.now, emit) if publish != "immediately" else None
+        is_ours = rounds_now is not None and counter is None and header_tokens is None
+        is_ours &= isinstance(journal, (LocalJournal, RoleJournal)) and isinstance(publish, (str, DeferredPublication))
         given = _check_strategies(strategies, rounds_now) if strategies is not None else None
         self._cycle = Cycle(
             config=config,
@@ -175,6 +177,7 @@ class ContextCompactor:
             header_tokens=header_tokens,
             plan=plan,
             counts_bytes=counter is None,
+            calls_host=not is_ours or condition.calls_host,
         )
         self._runner = Runner(self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits)
 

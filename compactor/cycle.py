@@ -101,6 +101,8 @@ class Cycle:
     plan: Callable[[], object] | None = None
     #: Whether no text has more tokens than bytes, as with every tokenizer of ours.
     counts_bytes: bool = True
+    #: Whether a look calls functions of the host's own, which may block.
+    calls_host: bool = False
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
     #: The last look, if it found nothing due; and the number of rounds that an event told last.

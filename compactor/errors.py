@@ -35,7 +35,7 @@ class CompactionFailed(ContextError):
 
 
 class CompactionTimeout(CompactionFailed, TimeoutError):
-    """A summarizer, or the wait for one, exceeded its timeout."""
+    """A summarizer, a trigger or getter of the host's, or the wait for one, exceeded its timeout."""
 
 
 class LeasedElsewhere(CompactionFailed):

@@ -19,7 +19,6 @@ from functools import partial
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
-from memory.memory import RoundsGetter
 from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 
@@ -310,8 +309,8 @@ class Runner:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
             job, submitted = partial(self._work, partial(self._run_cycle, run)), None
-            # What is not due needs no thread of its own. A host's getter may block a shared one, as may indexing.
-            shares = self._executor is None and isinstance(self._cycle.rounds_getter, RoundsGetter)
+            # What is not due needs no thread of its own. What is the host's may block a shared one, as may indexing.
+            shares = self._executor is None and not self._cycle.calls_host
             run.only_looks = shares and not (run.forced or run.look or self._index_due)
             thread = LOOKS if run.only_looks else self._own_thread()
         try:
@@ -349,12 +348,18 @@ class Runner:
                 self._pending = False  # before the rounds are read: what comes from now on is looked at again
         result: CompactedMessage | None = None
         error: BaseException | None = None
+        cancel: Callable[[], object] | None = None
         try:
+            if self._cycle.calls_host:
+                self._refuse_while_hanging()
+                cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
             takes = self._ticket is not None and not run.only_looks
             permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
             try:
                 result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
             finally:  # for a run that was given up this is where its call has really ended
+                if cancel is not None:
+                    cancel()
                 if permit is not None:
                     permit.release()
             if run.look is not None:
@@ -370,6 +375,7 @@ class Runner:
             self._events.emit(
                 Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
             )
+            self._forget_call(run)
         if self._index_due:
             self._index_texts()
 
@@ -389,8 +395,7 @@ class Runner:
         summarizer, permit, call = run.summarizer, run.permit, object()
         run.asked = request.kind
         with self._lock:
-            if (abandoned := len(self._calls)) >= MAX_ABANDONED:
-                raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
+            self._refuse_while_hanging()
             self._calls[call] = time.monotonic()
         try:
             cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, call))
@@ -399,12 +404,19 @@ class Runner:
             finally:
                 cancel()
         finally:
-            with self._lock:  # in a forked child another one by now
-                self._calls.pop(call, None)
-                self._notify()
+            self._forget_call(call)
         if run.over:
             raise StaleCompaction("late")
         return answer
+
+    def _refuse_while_hanging(self) -> None:
+        if (abandoned := len(self._calls)) >= MAX_ABANDONED:
+            raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
+
+    def _forget_call(self, call: object) -> None:
+        with self._lock:  # in a forked child another one by now
+            self._calls.pop(call, None)
+            self._notify()
 
     def _close(self, run: Run) -> bool:
         """Return whether the caller is the first to know how *run* ended: its worker, or its deadline."""
@@ -497,7 +509,8 @@ class Runner:
                 circuit_open=self.circuit_open,
             )
         )
-        self._publish_without_model(folds=self.circuit_open and run.asked in ("rounds", "changes"))
+        if run.compacting or not isinstance(error, CompactionTimeout):  # else what hangs would be called again
+            self._publish_without_model(folds=self.circuit_open and run.asked in ("rounds", "changes"))
         self._backoff = backoff = object()
         self._schedule(delay, backoff)
 
@@ -612,15 +625,18 @@ class Runner:
         self._dispatch(run)
 
     def _give_up(self, run: Run, call: object) -> None:
-        """Treat *call* as failed. Its thread cannot be stopped: it is left alone, and another takes its place."""
+        """Treat *call*, or the look of *run* if it is that, as failed. Its thread cannot be stopped: it is left alone,
+        and another takes its place."""
+        seconds, name = self._config.call_timeout, "summarizer"
         with self._lock:
-            if call not in self._calls or not self._close(run):  # it has ended just now
+            ended = run.compacting if call is run else call not in self._calls
+            if ended or not self._close(run):  # just now
                 return
+            if call is run:
+                self._calls[run], name = time.monotonic() - seconds, "host's trigger, getter or other callable"
             outlived, self._thread = self._thread, None
             thread = self._own_thread() if outlived is not None else None
-        timeout = CompactionTimeout(
-            f"the summarizer did not answer within call_timeout={self._config.call_timeout:g} seconds"
-        )
+        timeout = CompactionTimeout(f"the {name} did not answer within call_timeout={seconds:g} seconds")
         end = partial(self._work, partial(self._end, run, None, timeout))
         if outlived is None or thread is None:  # an executor's; all its slots may hang like this one
             end()

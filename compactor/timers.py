@@ -275,7 +275,7 @@ class _Workers:
         jobs.put(None)  # for the next thread
 
 
-#: Threads of ``LOOKS``: a host's trigger that hangs on one leaves others.
 MAX_LOOKS = 4
-#: Where compactors without an executor look whether they are due; what is due gets a thread of its own.
+#: Where compactors without an executor look whether they are due. What is due gets a thread of its own, and so does a
+#: look that calls functions of the host's own: one that hangs must not hold up other compactors.
 LOOKS = DaemonExecutor(MAX_LOOKS, "compactor-looks")

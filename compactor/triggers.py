@@ -81,6 +81,8 @@ class Trigger:
     may_be_due: Callable[[Bounds], bool] = lambda _bounds: True
     #: Whether it may go by prompts: their budget, their model, what stands before the rounds.
     goes_by_prompts: bool = True
+    #: Whether it calls a condition of the host's own, which may block.
+    calls_host: bool = False
     #: The ``Prices`` that it goes by, and the prompt's limit in tokens, if it has any: publication goes by them too.
     prices: object = field(default=None, init=False)
     budget: int | None = field(default=None, init=False)
@@ -192,7 +194,7 @@ def when(condition: Condition) -> Trigger:
             answer = wait_for(answer)
         return answer if isinstance(answer, Verdict) else Verdict(bool(answer))
 
-    return Trigger(judge, getattr(condition, "__name__", type(condition).__name__))
+    return Trigger(judge, getattr(condition, "__name__", type(condition).__name__), calls_host=True)
 
 
 def default_trigger(config: CompactorConfig) -> Trigger:
@@ -212,8 +214,7 @@ def _either(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(most: Bounds) -> bool:
         return first.may_be_due(most) or second.may_be_due(most)
 
-    goes_by_prompts = first.goes_by_prompts or second.goes_by_prompts
-    return Trigger(judge, f"({first!r} | {second!r})", (first, second), _either, may_be_due, goes_by_prompts)
+    return _join(first, second, "|", judge, _either, may_be_due)
 
 
 def _both(first: Trigger, second: Trigger) -> Trigger:
@@ -226,8 +227,20 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
     def may_be_due(most: Bounds) -> bool:
         return first.may_be_due(most) and second.may_be_due(most)
 
-    goes_by_prompts = first.goes_by_prompts or second.goes_by_prompts
-    return Trigger(judge, f"({first!r} & {second!r})", (first, second), _both, may_be_due, goes_by_prompts)
+    return _join(first, second, "&", judge, _both, may_be_due)
+
+
+def _join(
+    first: Trigger,
+    second: Trigger,
+    sign: str,
+    judge: Callable[[View], Verdict],
+    combine: Callable[[Trigger, Trigger], Trigger],
+    may_be_due: Callable[[Bounds], bool],
+) -> Trigger:
+    goes_by_prompts, calls_host = first.goes_by_prompts or second.goes_by_prompts, first.calls_host or second.calls_host
+    name = f"({first!r} {sign} {second!r})"
+    return Trigger(judge, name, (first, second), combine, may_be_due, goes_by_prompts, calls_host)
 
 
 def _combine(verdicts: list[Verdict], counted: list[Verdict], *, is_due: bool) -> Verdict:

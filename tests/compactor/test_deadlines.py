@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -184,6 +185,52 @@ def test_no_call_is_made_while_too_many_that_were_given_up_still_hang() -> None:
         clock.advance(1)
         assert compactor.wait_idle(SOON)
         assert end_of(compactor) == 7
+
+
+@pytest.mark.parametrize("hangs", ["trigger", "getter"])
+def test_what_a_look_calls_is_given_up_and_told_like_a_call(hangs: str) -> None:
+    """The compactor goes on, and with four that hang it calls no more of them."""
+    memory, calls, clock, heard = memory_of(10), Calls(), FakeClock(), Heard()
+    config = CONFIG.copy_with(circuit_breaker_failures=100, backoff_initial=1.0, backoff_max=1.0)
+
+    def hang(given: Any) -> Any:
+        calls(given)
+        return given
+
+    rounds, trigger = memory.rounds_getter(ROLE), hang if hangs == "trigger" else None
+    getter = (lambda: hang(rounds())) if hangs == "getter" else rounds
+    with ContextCompactor(
+        config, ScriptedSummarizer(), getter, role=ROLE, trigger=trigger, clock=clock, on_event=heard
+    ) as compactor:
+        for attempt in range(1, 5):
+            assert calls.begun.acquire(timeout=SOON)
+            assert compactor.status().state is State.LOOKING
+            clock.advance(config.call_timeout)
+            heard.until(Failed, attempt)
+            assert compactor.wait_idle(SOON) is False
+            assert "did not answer within call_timeout" in str(compactor.status().last_error)
+            clock.advance(1)
+        heard.until(Failed, 5)
+        assert not calls.begun.acquire(blocking=False)
+        calls.go_on.set()
+        heard.until(Discarded, 4)
+        assert compactor.wait_idle(SOON) is False
+        clock.advance(1)
+        assert compactor.wait_idle(SOON)
+        assert end_of(compactor) == 7
+
+
+def test_what_hangs_in_looks_holds_up_no_other_compactor() -> None:
+    """However many hang."""
+    hanging, heard = Calls(), Heard()
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(ContextCompactor.for_role(memory_of(1), ROLE, CONFIG, trigger=hanging))
+        stack.callback(hanging.go_on.set)
+        stack.enter_context(
+            ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), on_event=heard)
+        )
+        heard.until(Published)
 
 
 def test_a_deadlines_hooks_do_not_run_on_the_timer() -> None:
