@@ -162,7 +162,7 @@ def _read_result(block: Block) -> Message:
         content, _, kept = read_blocks(DIALECT, content)
     message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content or ""}
     plain = _write_result(message)
-    if isinstance(block.get("content"), (str, list)):
+    if block.get("content"):  # any other, such as an empty list, is part of the difference
         plain["content"] = block["content"]
     return {**message, "native": {**kept, "result": find_difference(block, plain)}}
 

@@ -44,7 +44,7 @@ def check_anthropic(request: Mapping[str, Any]) -> None:
             if block["type"] == "tool_result":
                 assert block.keys() <= {"type", "tool_use_id", "content", "is_error", "cache_control"}
                 given = block.get("content", "-")
-                assert isinstance(given, str) or _is_text_or_blocks(given, {"text", "image"})
+                assert isinstance(given, str) or given == [] or _is_text_or_blocks(given, {"text", "image"})
             if block["type"] == "server_tool_use":
                 assert role == "assistant"
                 assert [one["type"].endswith("_tool_result") for one in blocks if one.get("tool_use_id") == block["id"]]
