@@ -19,6 +19,7 @@ from memory.hooks import renew_after_fork
 from memory.io_threads import to_thread
 from memory.messages import ASSISTANT
 from memory.stores import InMemoryStore
+from memory.stores.base import adapt_store
 from memory.values import ValueObject
 
 from ._later import importing
@@ -234,7 +235,9 @@ class Sessions:
             self._settings = config, {**options, "trigger": default_trigger(config)}  # one for all
         self._make_compactors(Memory(), None)  # refuses what is wrong now, and not when the first user comes
         #: Where the sessions are kept.
-        self.store: Store = open_store(store) if isinstance(store, str) else InMemoryStore() if store is None else store
+        self.store: Store = (
+            open_store(store) if isinstance(store, str) else adapt_store(InMemoryStore() if store is None else store)
+        )
         self.budget = budget
         self._max_open = max_open if max_open is not None else math.inf
         self._idle_seconds = idle_seconds if idle_seconds is not None else math.inf

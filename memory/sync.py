@@ -15,7 +15,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import messages as chat
-from .arguments import kind_of
+from .arguments import kind_of, require
 from .entries import HEADER_MESSAGE, HEADER_PART
 from .errors import HistoryDiverged, MessageError
 from .fingerprints import (
@@ -80,6 +80,7 @@ class Synced(ValueObject):
 
         Raises ``UnknownReference`` for a text that is no reference.
         """
+        require("reference", reference, str, "a text such as r5.p3")
         wanted = parse_reference(reference)
         if wanted.first_post is None or wanted.first_post != wanted.last_post:
             return None

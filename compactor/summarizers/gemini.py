@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 
 from .answers import NoSummary, field, make_summary, read_counts
 from .base import Continued, Summary
-from .model import Arguments, ModelSummarizer, Options, make_http_options, make_sendable
+from .model import MAX_RETRY_AFTER, Arguments, ModelSummarizer, Options, make_http_options, make_sendable
 from .response_limits import Limit, limit_connections
 
 _CUT = ("MAX_TOKENS", "CONTINUATION")
@@ -121,7 +121,7 @@ class GeminiSummarizer(ModelSummarizer):
         for detail in details if isinstance(details, list) else ():
             delay = field(detail, "retryDelay")
             if isinstance(delay, str) and (seconds := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)s", delay)):
-                return float(seconds[1])
+                return min(float(seconds[1]), MAX_RETRY_AFTER)
         return None
 
 

@@ -41,6 +41,8 @@ _REFUSALS = (400, 404, 405, 413, 415, 422, 501)
 _TURNED_AWAY = (401, 402, 403, 429, 503, 529)
 #: Maximum failed requests to remember until they are retried; above it, all are forgotten.
 _MAX_REMEMBERED = 1_000
+#: Maximum seconds that an endpoint can ask to wait: a date of the next century is a mistake.
+MAX_RETRY_AFTER = 86_400.0
 #: After so many errors of the server in a row, or one other failure, a request is sent in its plain form.
 _FAILURES_BEFORE_PLAIN = 2
 
@@ -460,7 +462,8 @@ def read_headers(error: object) -> Any:
 
 
 def parse_retry_after(headers: Any) -> float | None:
-    """Return the seconds in a ``Retry-After`` header, given as a number or a date; None if missing or invalid."""
+    """Return the seconds in a ``Retry-After`` header, given as a number or a date, at most a day; None if missing
+    or invalid."""
     value = headers.get("retry-after") if hasattr(headers, "get") else None
     if not isinstance(value, str):
         return None
@@ -474,7 +477,7 @@ def parse_retry_after(headers: Any) -> float | None:
         except (ValueError, OverflowError):
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    return min(max(0.0, seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
 
 
 def make_sendable(value: Any) -> Any:

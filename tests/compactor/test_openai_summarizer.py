@@ -372,6 +372,8 @@ RETRY_AFTER = {
     "-3": 0.0,
     "Thu, 01 Jan 2026 00:01:30 GMT": 90.0,
     "Thu, 01 Jan 2026 00:01:30": 90.0,
+    "Thu, 01 Jan 2099 00:00:00 GMT": 86_400.0,
+    "99999999": 86_400.0,
     "Wed, 31 Dec 2025 23:00:00 GMT": 0.0,
     "soon": None,
     "inf": None,
@@ -383,7 +385,7 @@ RETRY_AFTER = {
 
 @pytest.mark.slow
 def test_retry_after_is_understood_or_ignored() -> None:
-    """Seconds and dates are taken, the past is now, and nonsense is as if nothing was said."""
+    """Seconds and dates are taken, the past is now, more than a day is a day, and nonsense is as if nothing was said."""
 
     class Busy(Exception):
         status_code = 503

@@ -88,6 +88,8 @@ def test_a_wrong_setting_is_refused_by_the_constructor() -> None:
         Sessions(budget=0)
     with pytest.raises(ValueError, match="max_open"):
         Sessions(max_open=0)
+    with pytest.raises(TypeError, match="open_store"):
+        Sessions(store=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="limits"):
         Sessions(limits=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="strategies"):

@@ -339,6 +339,12 @@ def test_a_wrong_message_is_refused_by_its_place(wrong: Any) -> None:
             asyncio.run(memory.async_sync(no_list))  # type: ignore[arg-type]
 
 
+def test_what_is_no_text_is_no_reference_to_find() -> None:
+    """As in ``rewind``; a system message in front has none, for instance."""
+    with pytest.raises(TypeError, match="reference: must be a text such as r5"):
+        Memory().sync([SYSTEM]).find(None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("wrong", [5, [5], [object()], {1: 2}])
 @pytest.mark.parametrize("role", ["system", "user"])
 def test_a_wrong_message_of_a_history_that_diverges_undoes_nothing(wrong: Any, role: str) -> None:
