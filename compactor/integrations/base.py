@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from itertools import accumulate, takewhile
-from typing import Any, Generic, ParamSpec, Self, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import structlog
 
 from memory import Memory, MessageError, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
-from memory.io_threads import to_thread
+from memory.io_threads import Lane, to_thread
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import NEWEST, rename_calls
 
@@ -29,7 +30,6 @@ from ..sessions import Session, Sessions
 from .unnamed import Unnamed
 
 Item = TypeVar("Item")
-P = ParamSpec("P")
 R = TypeVar("R")
 Message = Mapping[str, Any]
 #: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
@@ -96,6 +96,7 @@ class Conversations(ABC, Generic[Item]):
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
         self._unnamed = Unnamed(self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
+        self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
         self._known: WeakKeyDictionary[Memory, list[Group[Item]]] = WeakKeyDictionary()
 
     @abstractmethod
@@ -141,12 +142,16 @@ class Conversations(ABC, Generic[Item]):
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
         """``fit``, without holding up the event loop."""
-        return await self._to_thread(self.fit, session_id, list(items), system=system, model=model, **options)
+        call = partial(self.fit, session_id, list(items), system=system, model=model, **options)
+        return await self._run_in_turn(session_id, call)
 
-    async def _to_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        # Always: even a short history may hold megabytes, or wait for a caller with a long one.
+    async def _run_in_turn(self, session_id: str, call: Callable[[], R]) -> R:
+        # Always on a thread: even a short history may hold megabytes. But callers of one session wait for its turn
+        # without one: few threads serve all sessions. A forked child has lanes of its own.
+        key = (os.getpid(), session_id)
+        lane = self._lanes.setdefault(key, Lane()) if session_id else Lane()
         self._sessions.follow_loop()
-        return await to_thread(partial(call, *args, **kwargs))
+        return await lane.run(call)
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
         """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call, and
@@ -161,7 +166,7 @@ class Conversations(ABC, Generic[Item]):
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
-        await self._to_thread(self.keep, session_id, answer)
+        await self._run_in_turn(session_id, partial(self.keep, session_id, answer))
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = _list_messages(self.read(answer))
@@ -181,7 +186,8 @@ class Conversations(ABC, Generic[Item]):
 
     async def acall_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """``call_tool``, without holding up the event loop."""
-        return await self._to_thread(self.call_tool, session_id, name, arguments)
+        self._sessions.follow_loop()
+        return await to_thread(partial(self.call_tool, session_id, name, arguments))
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         summary_as: SummaryAs = "system" if self.provider else "header"

@@ -22,6 +22,7 @@ from compactor.formats import anthropic, gemini, responses
 from compactor.integrations.base import Conversations, Converted, Group, Message
 from compactor.integrations.unnamed import Unnamed
 from memory import InMemoryStore, MessageError, StoreError
+from memory.io_threads import MAX_THREADS
 from memory.sync import NEWEST
 
 
@@ -462,6 +463,32 @@ def test_no_work_is_done_on_the_event_loop() -> None:
         asyncio.run(run(lambda compaction, name=name: compaction.afit(name, history)))  # type: ignore[misc]
     asyncio.run(run(lambda compaction: compaction.akeep("s", [Turn(({"role": "assistant", "content": "Well."},))])))
     asyncio.run(run(lambda compaction: compaction.acall_tool("s", "read_rounds", {"start": 1})))
+
+
+def test_callers_that_wait_for_one_session_hold_up_no_other() -> None:
+    """Few threads serve all sessions: each caller that waits for its turn on one of them would take it from others."""
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(Compaction):
+        def read(self, items: Sequence[Turn]) -> Iterable[Group[Turn]]:
+            if not begun.is_set():
+                begun.set()
+                assert go.wait(30)
+            return super().read(items)
+
+    async def run() -> None:
+        with Slow(8_000) as compaction:
+            waiting = [asyncio.ensure_future(compaction.afit("slow", ask(1))) for _ in range(MAX_THREADS)]
+            try:
+                assert await asyncio.to_thread(begun.wait, 30)
+                await asyncio.wait_for(compaction.afit("other", ask(2)), 10)
+                assert not any(one.done() for one in waiting)
+            finally:
+                go.set()
+                fitted = await asyncio.gather(*waiting)
+            assert [len(one.items) for one in fitted] == [2] * MAX_THREADS
+
+    asyncio.run(run())
 
 
 def test_an_async_summarizer_runs_on_the_event_loop_of_the_host() -> None:
