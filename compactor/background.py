@@ -395,6 +395,10 @@ class ContextCompactor:
         require("callback", callback, Callable, "a function that is called with what has happened")
         return self._events.add_hook(callback)
 
+    def hand_over_hooks(self, heir: ContextCompactor) -> None:
+        """Have *heir*, which takes this one's place, call the callbacks of ``on_event`` too."""
+        self._events.hand_over(heir._events)
+
 
 def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
     """Return the tokens of the system messages that *role* sees before its rounds."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, TextIO
+from typing import Any, ClassVar, Literal, Self, TextIO
 
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
@@ -67,6 +67,7 @@ class EventLog:
         self._size = size
         #: Each hook with the kinds of events that it gets. Replaced, never changed: calling them needs no lock.
         self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
+        self._heir: EventLog | None = None
         #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
         #: compactors' events.
         self._events: list[Event | _Later] = []
@@ -93,10 +94,19 @@ class EventLog:
             self._hooks = (*self._hooks, added)
 
         def remove() -> None:
-            with self._lock:
-                self._hooks = tuple(one for one in self._hooks if one is not added)
+            log: EventLog | None = self
+            while log is not None:
+                with log._lock:
+                    log._hooks = tuple(one for one in log._hooks if one is not added)
+                log = log._heir
 
         return remove
+
+    def hand_over(self, heir: Self) -> None:
+        """Have *heir* call the hooks for all events that were added here, until they are removed."""
+        with self._lock, heir._lock:
+            self._heir, known = heir, [hook for hook, _ in heir._hooks]
+            heir._hooks += tuple(one for one in self._hooks if one[1] == (Event,) and one[0] not in known)
 
     def emit_later(
         self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], *, repeats: bool = False

@@ -430,18 +430,23 @@ class Sessions:
         config, options = self._automatic_settings if getattr(chosen, "model", None) else self._settings
         return {role: ContextCompactor.for_role(memory, role, config, chosen, **options) for role in self._roles}
 
-    def _start_compactors(self, memory: Memory, summarizer: Summarizer | None) -> dict[str, ContextCompactor]:
+    def _start_compactors(
+        self, memory: Memory, summarizer: Summarizer | None, replaced: Mapping[str, ContextCompactor] | None = None
+    ) -> dict[str, ContextCompactor]:
         compactors = self._make_compactors(memory, summarizer)
         with ExitStack() as stops:  # all run, or none
-            for compactor in compactors.values():
+            for role, compactor in compactors.items():
                 compactor.run_on(self._host)
+                if replaced is not None:
+                    replaced[role].hand_over_hooks(compactor)
                 stops.callback(compactor.stop, 0)
                 compactor.start()
             stops.pop_all()
         return compactors
 
     def _choose(self, entry: _Entry, summarizer: Summarizer) -> None:
-        """Replace the compactors of a session that is open by some with *summarizer*, unless it has one already."""
+        """Replace the compactors of a session that is open by some with *summarizer*, unless it has one already.
+        These call the hooks that were added to those."""
         with self._lock:
             if entry.summarizer is not None:
                 return
@@ -449,7 +454,7 @@ class Sessions:
         session = cast("Session", entry.session)
         try:
             _stop(entry)
-            made = self._start_compactors(session.memory, summarizer)
+            made = self._start_compactors(session.memory, summarizer, session.compactors)
         except BaseException:
             entry.summarizer = None  # the next caller tries again
             self._give_back(entry)

@@ -19,6 +19,7 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     DaemonExecutor,
+    Event,
     InMemoryStore,
     Limits,
     Session,
@@ -26,6 +27,7 @@ from compactor import (
     Sessions,
     State,
 )
+from compactor.events import Published
 from compactor.testing import FakeClock, ScriptedSummarizer
 
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)
@@ -387,6 +389,26 @@ def test_a_session_that_is_open_gets_the_model_that_is_named_first() -> None:
         assert len(session.memory.messages()) == 8
     assert one.requests
     assert not other.requests
+
+
+def test_hooks_of_a_compactor_hear_of_the_one_that_takes_its_place() -> None:
+    """Each once, those given to ``Sessions`` too, and until they are removed."""
+    to_all, added, removed = list[Event](), list[Event](), list[Event]()
+    with sessions_with(executor=None, on_event=to_all.append) as sessions, sessions.open("a") as session:
+        session.compactor.on_event(added.append)
+        remove = session.compactor.on_event(removed.append)
+        with sessions.open("a", model=ScriptedSummarizer()):
+            talk(session, 4)
+            session.compactor.compact_now(SOON)
+            assert session.compactor.wait_idle(SOON)
+        heard = [*removed]
+        remove()
+        talk(session, 4)
+        session.compactor.compact_now(SOON)
+    of_all, of_one = ([one.generation for one in each if isinstance(one, Published)] for each in (to_all, added))
+    assert of_all == of_one
+    assert len({*of_one}) == len(of_one) > 1
+    assert removed == heard != []
 
 
 def test_a_model_that_cannot_be_used_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
