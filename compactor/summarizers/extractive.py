@@ -29,12 +29,30 @@ choose about the same lines as a single one.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Executor
+from contextlib import nullcontext
 
 from memory.arguments import whole_number
+from memory.hooks import renew_after_fork
 
 from ..tokens import TokenCounter, count_tokens
 from .base import Summary, SummaryRequest
+
+
+class _Turn:
+    """Lets one extract of the process work at a time. Several would take as long in all: the interpreter runs one
+    thread, and each more that wants it adds a switch interval (5 ms) to the waits of an event loop."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self.lock = threading.Lock()  # guards nothing
+
+
+_turn = _Turn()
 
 
 class ExtractiveSummarizer:
@@ -65,7 +83,9 @@ class ExtractiveSummarizer:
             from .choice import choose  # with all that it needs, which a process pays for at its first summary
 
             target = self._target if request.target_tokens is None else request.target_tokens
-            return choose(request, max(1, target), self._count)
+            # A host's counter may block, or wait for another extract.
+            with _turn.lock if self._count is count_tokens else nullcontext():
+                return choose(request, max(1, target), self._count)
         # What is read and no more: the messages repeat the rounds.
         read = SummaryRequest(
             kind=request.kind, previous=request.previous, rounds=request.rounds, target_tokens=request.target_tokens

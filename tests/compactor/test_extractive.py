@@ -9,20 +9,24 @@ import multiprocessing
 import random
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scene import in_thread
 
 from compactor import (
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    Summary,
     SummaryRequest,
     compose,
 )
@@ -924,3 +928,29 @@ def test_a_pool_that_was_shut_down_fails_the_compaction() -> None:
     with pytest.raises(CompactionFailed, match="RuntimeError"):
         compactor.compact_now()
     assert compactor.status().end_index == 0
+
+
+def test_one_extract_works_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each more that wants the interpreter would hold up an event loop, and none would end sooner."""
+    both, met = threading.Barrier(2), list[int]()
+
+    def choose(*_args: object) -> Summary:
+        with suppress(threading.BrokenBarrierError):
+            met.append(both.wait(0.05))
+        return Summary("")
+
+    monkeypatch.setattr("compactor.summarizers.choice.choose", choose)
+    waiting = [in_thread(lambda: ExtractiveSummarizer()(SummaryRequest())) for _ in range(2)]
+    assert [wait() for wait in waiting] == [Summary("")] * 2
+    assert met == []
+
+
+def test_a_hosts_count_may_wait_for_another_extract() -> None:
+    """No extract waits for one that calls a host."""
+    request = SummaryRequest(rounds=(said("Please paint the fence green by Friday.", "I ordered the paint."),))
+
+    def count(text: str) -> int:
+        in_thread(lambda: ExtractiveSummarizer()(request))()
+        return count_tokens(text)
+
+    assert "fence" in ExtractiveSummarizer(count=count)(request).text
