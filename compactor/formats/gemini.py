@@ -50,6 +50,8 @@ _SPELLINGS = {
     "file_uri": "fileUri",
 }
 _CAMELS = frozenset(_SPELLINGS.values())
+#: The fields that a part of text alone was made with.
+_TEXT = {"text"}
 #: The key of a function's response that is a text alone.
 _RESULT = "result"
 
@@ -87,6 +89,13 @@ def read_each(contents: Iterable[Any]) -> Iterator[list[Message]]:
             messages.append(add_native(message, NAME, **kept))
         yield messages
         role_before = role
+
+
+def open_content(item: Any) -> dict[str, Any]:
+    """Return the SDK's *item* as a mapping that has its own parts, but for those of text alone: ``read_each`` takes it
+    in less time."""
+    parts = [{"text": one.text} if one.model_fields_set == _TEXT and one.text else one for one in item.parts or ()]
+    return {"role": item.role, "parts": parts} if item.role else {"parts": parts}
 
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

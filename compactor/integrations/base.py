@@ -230,7 +230,8 @@ class Conversations(ABC, Generic[Item]):
             self._returns[session.memory] = times = times + (1 if is_return else -1)
             if times == MAX_RETURNS:
                 log = structlog.get_logger("compactor")
-                log.warning("sessions.shared", session_id=session.id, remedy="give each agent a session_id of its own")
+                remedy = "give each conversation of each agent a session_id of its own"
+                log.warning("sessions.shared", session_id=session.id, remedy=remedy)
 
     def _is_system(self, message: Message) -> bool:
         return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))
@@ -292,6 +293,11 @@ class Converted(Conversations[Item]):
             own[self.print_item(item)].append(item)
         made = self.write_for([item for group in groups for item in group.items], messages)
         return [same.popleft() if (same := own[self.print_item(one)]) else one for one in made]
+
+
+def join_names(*names: object) -> str:
+    """Return one name for *names*, with slashes between them; no others have the same, because theirs are escaped."""
+    return "/".join(str(one).replace("%", "%25").replace("/", "%2F") for one in names)
 
 
 def _check_options(name: str, options: Iterable[str]) -> None:

@@ -14,11 +14,9 @@ from google.genai.types import Content, FunctionDeclaration
 
 from ..formats import gemini
 from ..formats.parts import make_tool, read_text
-from .base import Converted, Group, Message
+from .base import Converted, Group, Message, join_names
 
 __all__ = ["Compaction"]
-
-_TEXT = {"text"}
 
 
 class Compaction(Converted[Content], BasePlugin):
@@ -48,7 +46,7 @@ class Compaction(Converted[Content], BasePlugin):
         if llm_response.content and not llm_response.partial:
             await self.akeep(self._name(callback_context), [llm_response.content])
 
-    def tools(self) -> list[BaseTool]:
+    def tools(self) -> list[Any]:
         """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
         return [_Tool(self, *told) for told in self.describe_tools()]
 
@@ -57,7 +55,7 @@ class Compaction(Converted[Content], BasePlugin):
         await self.aclose()
 
     def read(self, items: Sequence[Content]) -> Iterable[Group[Content]]:
-        return [Group([item], chat) for item, chat in zip(items, gemini.read_each(map(_read, items)), strict=True)]
+        return map(Group, ([item] for item in items), gemini.read_each(map(gemini.open_content, items)))
 
     def write(self, messages: Sequence[Message]) -> Iterable[Content]:
         return [Content.model_validate(content) for content in gemini.from_chat(messages)["contents"]]
@@ -67,14 +65,7 @@ class Compaction(Converted[Content], BasePlugin):
 
     def _name(self, context: CallbackContext) -> str:
         session = context.session
-        own = "/".join((session.app_name, session.user_id, session.id, context.agent_name))
-        return self.name_session(context, own)
-
-
-def _read(item: Content) -> dict[str, Any]:
-    """Return *item* as a mapping that has its own parts, but for those of text alone: pydantic would take long."""
-    parts = [{"text": one.text} if one.model_fields_set == _TEXT and one.text else one for one in item.parts or ()]
-    return {"role": item.role, "parts": parts} if item.role else {"parts": parts}
+        return self.name_session(context, join_names(session.app_name, session.user_id, session.id, context.agent_name))
 
 
 class _Tool(BaseTool):

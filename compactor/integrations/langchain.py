@@ -14,7 +14,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ..formats import langchain
 from ..formats.parts import make_tool
-from .base import Conversations, Fitted, Group, Message
+from .base import Conversations, Fitted, Group, Message, join_names
 
 __all__ = ["Compaction"]
 
@@ -59,7 +59,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
         info = getattr(runtime, "execution_info", None)
         nodes = [node.partition(":")[0] for node in getattr(info, "checkpoint_ns", "").split("|")[:-1]]  # less task ids
         names = [getattr(info, "thread_id", None), *nodes, ensure_config()["metadata"].get("lc_agent_name")]
-        own = "/".join(str(one) for one in names if one is not None) if names[0] is not None else None
+        own = join_names(*(one for one in names if one is not None)) if names[0] is not None else None
         name = self.name_session(runtime, own)
         return self.require_name(name) if self.tools else name
 

@@ -11,7 +11,7 @@ from strands.middleware.stages import InvokeModelContext
 
 from ..formats import strands
 from ..formats.parts import make_tool
-from .base import Conversations, Group, Message
+from .base import Conversations, Group, Message, join_names
 
 __all__ = ["Compaction"]
 
@@ -42,7 +42,7 @@ class Compaction(Conversations[Item]):
 
     def _read_ids(self, agent: Any) -> str:
         kept = getattr(getattr(agent, "_session_manager", None), "session_id", None)
-        return f"{kept}/{agent.agent_id}" if kept else self._names.setdefault(agent, uuid4().hex)
+        return join_names(kept, agent.agent_id) if kept else self._names.setdefault(agent, uuid4().hex)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], strands.to_chat([item])) for item in items]

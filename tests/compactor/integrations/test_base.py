@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessions, SummaryRequest
 from compactor.formats import anthropic, gemini, responses
-from compactor.integrations.base import Conversations, Converted, Group, Message
+from compactor.integrations.base import Conversations, Converted, Group, Message, join_names
 from compactor.integrations.unnamed import Unnamed
 from memory import InMemoryStore, MessageError, StoreError
 from memory.io_threads import MAX_THREADS
@@ -366,6 +366,15 @@ def test_no_call_loses_its_result_where_a_replay_has_new_ids() -> None:
 )
 def test_a_session_has_the_name_that_is_given_else_the_frameworks_own(session_id: Any, own: Any, name: str) -> None:
     assert Compaction(8_000, session_id=session_id).name_session("context", own) == name
+
+
+NAMES = st.lists(st.text(st.sampled_from("a/%2F5"), max_size=4), min_size=1, max_size=3)
+
+
+@given(one=NAMES, other=NAMES)
+def test_two_lists_of_names_never_make_one_session(one: list[str], other: list[str]) -> None:
+    assert (join_names(*one) == join_names(*other)) is (one == other)
+    assert join_names("app", "user", 17) == "app/user/17"
 
 
 def test_tools_answer_from_the_session_of_the_call() -> None:
