@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.llm_request import LlmRequest
@@ -35,9 +35,8 @@ class Compaction(Converted[Content], BasePlugin):
             given = read_text(gemini.to_chat([], system=given)[0])
         declared = [one for tool in config.tools or () for one in getattr(tool, "function_declarations", None) or ()]
         tools = [make_tool(one.name, one.description, one.parameters_json_schema or one.parameters) for one in declared]
-        agent: Any = callback_context.get_invocation_context().agent
-        options = {"system": given, "tools": tools, "model": agent.canonical_model}
-        fitted = await self.afit(self._name(callback_context), llm_request.contents, **options)
+        name, agent = self._name(callback_context), cast("Any", callback_context.get_invocation_context().agent)
+        fitted = await self.afit(name, llm_request.contents, system=given, tools=tools, model=agent.canonical_model)
         llm_request.contents = fitted.items
         if fitted.added:
             config.system_instruction = fitted.system
