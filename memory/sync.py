@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 #: Messages at the end of the host's list that are compared by content, even if they are the objects of the last call.
 NEWEST = 50
+#: Messages that a host may put in place of dropped ones: a summary, perhaps with its request or an acknowledgement.
+MAX_OWN = 2
+#: Messages in a row that must be shared behind messages of the host's own, or in front of others than the log's.
+ENOUGH = 4
 #: Places behind a hole that are tried, the newest first, if a message repeats so often.
 MAX_PLACES = 1_000
 #: Where the host's list goes on as the log does: an index in the list, and one in the log.
@@ -137,15 +141,15 @@ def sync_messages(
     front = [_parse(one, place) for place, one in enumerate(given[:lead])]
     state = memory._sync_state or SyncState()
     prints, same, first = _print_host(body, lead, state, verify=verify)
-    starts, rewound, undone = _shift(state.starts, first), False, 0
+    starts, last, rewound, undone = _shift(state.starts, first), state.prints[first * SIZE :], False, 0
     held: Sequence[Message] = body if same or not state.held else body[:1]
     while True:
         now = memory.snapshot
         log = read_log(now, state.log)
-        state = memory._sync_state = SyncState(log, held, prints, starts)
+        state = memory._sync_state = copy_with(state, log=log)
         # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
         is_known = rewound and starts[-1][1] <= len(log.kinds)
-        found = _follow(log, prints, body, starts) if is_known else align(log, prints, body, starts)
+        found = _follow(log, prints, body, starts) if is_known else align(log, prints, body, starts, last)
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.there, _make_reference(log.places[found.here]))
@@ -224,10 +228,7 @@ def rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
         renamed["tool_call_id"] = ids[renamed["tool_call_id"]]
     if calls := renamed.get("tool_calls"):
         renamed["tool_calls"] = [{**call, "id": ids.get(call["id"], call["id"])} for call in calls]
-    content = renamed.get("content")
-    parts = (
-        () if content is None or isinstance(content, str) else (content,) if isinstance(content, Mapping) else content
-    )
+    parts = _list_parts(renamed)
     if any(map(is_result, parts)):
         renamed["content"] = [
             {key: ids.get(value, value) if key in ("tool_use_id", "id") else value for key, value in part.items()}
@@ -299,59 +300,120 @@ def _print_host(body: Sequence[Message], lead: int, state: SyncState, *, verify:
     return b"".join(prints), same, start
 
 
-def align(log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = ()) -> Alignment:
+def align(
+    log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = (), last: bytes = b""
+) -> Alignment:
     """Return how the host's messages, with these *prints*, lie over those of the log: so that most match. If equally
-    many do, nothing is undone, or else the host has all of the log rather than its newest part.
+    many do, the host has all of the log rather than its newest part.
 
-    *starts* is how they lay at the last call: they lie so still, if nothing is undone then.
+    *last* is the fingerprints of the last call's list, and *starts* how it lay: it lies so still, if nothing is undone
+    then.
     """
     if not prints:
         return _follow(log, prints, body, [(0, len(log.kinds))])
     found = []
     known = _follow(log, prints, body, starts)
-    if starts and {*starts} <= {run[:2] for run in known.runs}:
+    if _is_known(log, prints, known, starts, last):
         if not known.is_diverged:
             return known
         found.append(known)
-    best = _follow(log, prints, body, [(0, 0)])
-    if not best.is_diverged:
-        return best
-    found.append(best)
+    best = whole = _follow(log, prints, body, [(0, 0)])
+    if not whole.is_diverged:
+        return whole
     for start in _find_starts(log, prints):
         if len(log.kinds) - start >= best.kept:
-            best = max(best, _follow(log, prints, body, [(0, start)]), key=_rate)
+            window = _follow(log, prints, body, [(0, start)])
+            is_whole = not window.is_diverged and (window.kept > 1 or len(body) <= 2)
+            if window.kept > whole.kept and (window.kept >= ENOUGH or is_whole):
+                best = max(best, window, key=_rate)
     found.append(best)
-    return max((_pass_holes(log, prints, body, one) for one in found), key=_rate)
+    return max((_pass_holes(log, prints, body, one, starts) for one in found), key=_rate)
 
 
 def _rate(found: Alignment) -> tuple[int, bool, int]:
     return found.kept, not found.is_diverged, -found.there
 
 
-def _pass_holes(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Alignment:
+def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Sequence[Start], last: bytes) -> bool:
+    """Return whether the host's list may still lie as *starts* say: the log is still the same there; and so is all in
+    front of the last start, or, in a window, one of its first two messages, or enough is shared behind it."""
+    for there, here in starts:
+        if here > len(log.kinds) or (
+            here < len(log.kinds) and log.kinds[here] < ERASED and get_print(log.prints, here) != get_print(last, there)
+        ):
+            return False
+    there = starts[-1][0] if starts else 0
+    if there and prints[: there * SIZE] != last[: there * SIZE]:
+        return sum(run.size for run in known.runs if run.there >= there) >= ENOUGH
+    return bool(starts) and (there > 0 or any(get_print(prints, at) == get_print(last, at) != b"" for at in (0, 1)))
+
+
+def _pass_holes(
+    log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
+) -> Alignment:
     """Return *found* with what matches behind holes: messages that the host dropped, and fewer of its own, or none, in
-    their place. At least two in a row match behind a hole, because one alone, such as "go on", may be said again."""
+    their place."""
     while found.is_diverged:
-        start = _find_end_of_hole(log, prints, body, found) or _find_newest(log, prints, found)
+        start = _find_end_of_hole(log, prints, body, found, starts) or _find_newest(log, prints, body, found)
         if start is None:
             break
         found = _follow(log, prints, body, [*(one for one in found.starts if found.runs and one[0] < start[0]), start])
     return found
 
 
-def _find_end_of_hole(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
-    """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have."""
-    for there in range(found.there, len(body)):
+def _find_end_of_hole(
+    log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
+) -> Start | None:
+    """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have.
+
+    In doubt these are the user's words, and not skipped: a summary makes no calls, makes the list shorter than it was
+    in the last call, and stands in front of a query of the user's.
+    """
+    for there in range(found.there, min(found.there + MAX_OWN + 1, len(body))):
+        is_own = there > found.there
+        if is_own and _is_paired(body[there - 1]):
+            return None
+        if there and _is_answer(body[there]):
+            continue  # a result is shared with its call alone
         places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
         best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
-        if best is not None:
-            missing = log.kinds[found.here : best.starts[0][1]]
-            is_shorter = there - found.there < len(missing) - missing.count(OPTIONAL)
-            return best.starts[0] if best.kept > 1 and is_shorter else None
+        if best is None or best.kept < (ENOUGH if is_own or best.is_diverged else 2):
+            continue
+        here = best.starts[0][1]
+        if not is_own:
+            return (there, here) if here > found.here else None
+        missing = here - found.here - log.kinds.count(OPTIONAL, found.here, here)
+        has_query = any(one["role"] == "user" and not _is_paired(one) for one in islice(body, there, None))
+        if has_query and there - found.there < missing and there < _find_former(log, starts, here):
+            return there, here
     return None
 
 
-def _find_newest(log: LogFingerprints, prints: bytes, found: Alignment) -> Start | None:
+def _find_former(log: LogFingerprints, starts: Sequence[Start], here: int) -> int:
+    """Return the index that the log's message *here* had in the last call's list, which lay as *starts* say."""
+    there, begin = max((one for one in starts or [(0, 0)] if one[1] <= here), default=(0, here))
+    return there + here - begin - log.kinds.count(OPTIONAL, begin, here)
+
+
+def _is_answer(message: Message) -> bool:
+    return message["role"] in (chat.TOOL, chat.FUNCTION) or any(map(is_result, _list_parts(message)))
+
+
+def _is_paired(message: Message) -> bool:
+    """Return whether *message* makes a call, or answers one."""
+    is_call = message.get("tool_calls") or message.get("function_call")
+    is_part = any(isinstance(one, Mapping) and one.get("type") == "tool_use" for one in _list_parts(message))
+    return bool(is_call) or is_part or _is_answer(message)
+
+
+def _list_parts(message: Message) -> Sequence[Any]:
+    content = message.get("content")
+    return (
+        () if content is None or isinstance(content, str) else (content,) if isinstance(content, Mapping) else content
+    )
+
+
+def _find_newest(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
     """Return where the newest messages of the log begin, if the last that match in *found* may be these as well, and
     the host has all that is said behind *found*: the same is said again and again."""
     first, newest = found.runs[-1].there if found.runs else 0, len(log.kinds) - 1
@@ -359,6 +421,8 @@ def _find_newest(log: LogFingerprints, prints: bytes, found: Alignment) -> Start
         there, back = last, newest - last  # from the one list to the other
         while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
             there -= 1
+        while there < last and _is_answer(body[there]):
+            there += 1
         if there < last and there <= found.there and back > found.here - found.there:
             said = {get_print(prints, index) for index in range(len(prints) // SIZE)}
             is_again = all(get_print(log.prints, index) in said for index in range(found.here, newest))

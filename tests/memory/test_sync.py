@@ -171,10 +171,11 @@ def test_results_of_a_call_that_was_edited_behind_a_summary_keep_a_call() -> Non
     asked, front = calls(("a", "look", "{}"), ("b", "look", "{}")), [user("Where are they?"), says("I will look.")]
     ends = [result("a", "On its way."), result("b", "Delivered."), says("One is there.")]
     memory.sync([*front, user("Do."), asked, *ends])
+    memory.sync([user("A summary."), user("Do."), asked, *ends])
     edited = asked | {"content": "I look."}
-    memory.sync([user("A summary."), edited, *ends])
+    memory.sync([user("A summary."), user("Do."), edited, *ends])
     ends[1] = result("b", "Lost.")
-    memory.sync([user("A summary."), edited, *ends])
+    memory.sync([user("A summary."), user("Do."), edited, *ends])
     assert memory.messages() == [*front, user("Do."), edited, *ends]
 
 
@@ -631,3 +632,51 @@ def test_the_same_history_twice_changes_nothing_where_it_could_begin_in_two_plac
         memory.sync(history)
         again = memory.sync(copy.deepcopy(history))
         assert (again.appended, again.kept, again.undone) == (0, len(history), 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            [user("Create."), calls(("a", "create", "1")), result("a", "No."), calls(("b", "create", "2"))],
+            [user("Delete."), calls(("c", "delete", "1"))],
+        ),
+        ([calls(("a", "write", "1")), result("a", "No."), calls(("b", "write", "2"))], [calls(("c", "write", "3"))]),
+        ([user("Book."), says("When?"), user("Monday.")], [user("Cancel.")]),
+    ],
+    ids=["a branch", "an answer made again", "no calls"],
+)
+def test_a_branch_that_ends_as_the_old_one_did_is_no_summary(old: list[Message], new: list[Message]) -> None:
+    """Its words and calls are the newest that the host says: prompts show them, and nothing of the old branch."""
+    end = [result(new[-1]["tool_calls"][0]["id"], "ok")] if new[-1]["role"] == "assistant" else [says("Shall I?")]
+    old_end = [result("b", "ok")] if old[-1]["role"] == "assistant" else end
+    memory = Memory()
+    memory.sync([*TURNS[:2], *old, *old_end, says("Done.")])
+    history = [*TURNS[:2], *new, *end, says("Done.")]
+    with pytest.raises(HistoryDiverged):
+        memory.sync(history, on_divergence="raise")
+    assert memory.sync(history).skipped == 0
+    assert memory.messages() == history
+
+
+@pytest.mark.parametrize("edited", [0, 1])
+def test_an_edit_where_a_window_begins_is_an_edit(edited: int) -> None:
+    """The last call knows that the window began there, so one message stands for one."""
+    memory = Memory()
+    memory.sync(TURNS)
+    memory.sync(TURNS[6:])
+    window = [*TURNS[6 : 6 + edited], {**TURNS[6 + edited], "content": "edited"}, *TURNS[7 + edited :]]
+    with pytest.raises(HistoryDiverged):
+        memory.sync(window, on_divergence="raise")
+    memory.sync(window)
+    assert memory.messages() == [*TURNS[:6], *window]
+
+
+@pytest.mark.parametrize("place", [4, 17])
+def test_one_word_of_the_log_does_not_make_a_new_history_a_window(place: int) -> None:
+    """All that follows is another history, and nothing of the old one is shown."""
+    memory = Memory()
+    memory.sync(TURNS)
+    history = [{**TURNS[place]}, says("Something"), user("else.")]
+    memory.sync(history)
+    assert memory.messages() == history

@@ -29,10 +29,9 @@ class Host:
         self.memory = Memory("s", store=self.store)
         self.system: list[Message] = []
         self.body: list[Message] = []
-        #: What the log is to show: the body, behind what the host has dropped.
-        self.log: list[Message] = []
-        #: What was in the host's list and in the log at the last call.
-        self.anchors: set[str] = set()
+        #: What the host dropped: only this may be shown beside the body. And whether the last step hides nothing.
+        self.gone: set[str] = set()
+        self.keeps = False
         self._texts, self._numbers, self._ids = texts, count(), count()
 
     def text(self) -> str:
@@ -57,11 +56,15 @@ class Host:
     def edit(self, at: int) -> None:
         if self.body:
             place = at % len(self.body)
-            self.body[place] = self.body[place] | {"content": f"edited {next(self._numbers)}"}
+            self.body[place] = self.body[place] | {"content": self.reword(self.body[place])}
 
     def edit_newest_in_place(self, at: int) -> None:
         if self.body:
-            self.body[-1 - at % min(len(self.body), 50)]["content"] = f"edited {next(self._numbers)}"
+            message = self.body[-1 - at % min(len(self.body), 50)]
+            message["content"] = self.reword(message)
+
+    def reword(self, message: Message) -> str:
+        return f"{'summary' if is_summary(message) else 'edited'} {next(self._numbers)}"
 
     def go_back(self, at: int) -> None:
         if self.body:
@@ -74,7 +77,7 @@ class Host:
     def drop_oldest(self, at: int) -> None:
         place = self.skip_results(at % (len(self.body) + 1))
         if place < len(self.body):
-            del self.body[:place]
+            self.drop(0, place, [])
 
     def replay(self, _at: int) -> None:
         """Make every object and every id anew, and write the arguments of calls in another way."""
@@ -89,14 +92,13 @@ class Host:
                 message["tool_call_id"] = ids[message["tool_call_id"]]
 
     def restart(self, _at: int) -> None:
-        self.memory, self.anchors = Memory("s", store=self.store), set()
+        self.memory = Memory("s", store=self.store)
 
     def answer(self, _at: int) -> None:
         """The adapter hands over the final answer at once; the history has it too."""
         self.sync()
         self.body.append({"role": "assistant", "content": self.text()})
         self.memory.append(self.body[-1])
-        self.log.append(dict(self.body[-1]))
 
     def note(self, _at: int) -> None:
         """The agent keeps something for itself, which the host never has."""
@@ -116,13 +118,28 @@ class Host:
         first = at % 3
         last = self.skip_results(first + 1 + at % 11)
         if last + 2 < len(self.body):
-            self.body[first:last] = [{"role": "user", "content": f"summary {next(self._numbers)}"}] * (at % 2)
+            self.drop(first, last, [{"role": "user", "content": f"summary {next(self._numbers)}"}] * (at % 2))
 
     def summarize(self, at: int) -> None:
         """Put a summary in place of the oldest messages, and of the summary before."""
         last = self.skip_results(2 + at % 9)
         if last + 2 <= len(self.body):
-            self.body[:last] = [{"role": "user", "content": f"summary {next(self._numbers)}"}]
+            self.drop(0, last, [{"role": "user", "content": f"summary {next(self._numbers)}"}])
+
+    def regenerate(self, at: int) -> None:
+        """Ask in other words; the agent does less then, and ends as it did before: no more than three messages."""
+        place = at % (len(self.body) + 1)
+        newest = self.skip_results(max(place + 2, len(self.body) - at % 4))
+        if newest < len(self.body):
+            self.body[place:newest] = [{"role": "user", "content": f"edited {next(self._numbers)}"}]
+
+    def drop(self, first: int, last: int, own: list[Message]) -> None:
+        self.gone |= {str(one) for one in said(self.body)[first:last]}
+        left = self.body[last:]
+        has_query = len(left) >= 4 and any(one["role"] == "user" for one in left)
+        is_plain = not any(is_summary(one) for one in self.body)
+        self.keeps = is_plain and (has_query and last - first > 1 if own else len(left) > 1)
+        self.body[first:last] = own
 
     def skip_results(self, place: int) -> int:
         """No host keeps a result without its call."""
@@ -152,11 +169,15 @@ class Host:
         called = {call["id"] for one in shown for call in one.get("tool_calls", ())}
         assert called >= {one["tool_call_id"] for one in shown if one["role"] == "tool"}
         self.check_places(synced, history)
+        assert all(
+            ref or is_summary(one) for one, ref in zip(self.body, synced.references[-len(self.body) :], strict=False)
+        )
+        own = [one for one, ref in zip(said(history), synced.references, strict=True) if ref]
+        extra = self.take(said(shown[header:]), own)
         if not self._texts:  # no two messages are alike, so there is no doubt what was dropped
-            wanted = [self.expect(anchors) for anchors in (set[str](), self.anchors)]
-            assert any(are_alike(said(shown[header:]), one) for one in wanted)
-            self.anchors = {str(one) for one, ref in zip(said(history), synced.references, strict=True) if ref}
-        self.log = copy.deepcopy(shown[header:])  # some edit in place
+            assert {str(one) for one in extra} <= self.gone or not self.body
+            assert not (self.keeps and synced.undone)
+        self.keeps = False
         again = self.memory.sync(history)
         assert (again.appended, again.kept, again.undone) == (0, len(history) - synced.skipped, 0)
         assert again.references == synced.references
@@ -178,41 +199,20 @@ class Host:
                 assert place.first in rounds
                 assert "[Redacted]" in text or (given[at][1] or "") in text
 
-    def expect(self, anchors: set[str]) -> list[Any]:
-        """The rule. *anchors* are messages that are known again alone, because they were there in the last call."""
-        known, body = said(self.log), said(self.body)
-        place = {str(one): at for at, one in enumerate(known)}
-        at = here = 0
-        start = at, here
-
-        def end() -> list[Any]:
-            """The log up to *here* and the host's messages from *at* on. A call is undone with its results."""
-            cut, there = here, at
-            while known[cut][0] == "tool":
-                cut -= 1
-            if cut >= start[1]:
-                there -= here - cut
+    def take(self, shown: list[Any], own: list[Any]) -> list[Any]:
+        """Return what is *shown* beside the host's *own* messages, which are all shown in their order."""
+        extra = []
+        for one in reversed(shown):
+            if own and are_alike(one, own[-1]):
+                own.pop()
             else:
-                there = start[0]
-                while there and body[there][0] == "tool":
-                    there -= 1
-            return [*known[:cut], *body[there:]]
+                extra.append(one)
+        assert not own
+        return extra
 
-        while body and here < len(known):
-            if at < len(body) and body[at] == known[here]:
-                at, here = at + 1, here + 1
-                continue
-            for behind in range(at, len(body)):
-                found = place.get(str(body[behind]), -1)
-                is_two = place.get(str(body[behind + 1])) == found + 1 if behind + 1 < len(body) else False
-                if found - here > behind - at and (is_two or behind == 0 or str(body[behind]) in anchors):
-                    start = at, here = behind, found
-                    break
-                if found >= here:
-                    return end()
-            else:
-                return end()
-        return [*known, *body[at:]] if body else known
+
+def is_summary(message: Message) -> bool:
+    return str(message["content"]).startswith("summary")
 
 
 def said(messages: list[Message]) -> list[Any]:
@@ -228,10 +228,9 @@ def said(messages: list[Message]) -> list[Any]:
     return out
 
 
-def are_alike(shown: list[Any], given: list[Any]) -> bool:
-    """Return whether *shown* says what *given* says, apart from erased words."""
-    pairs = zip(shown, given, strict=True)
-    return all(one == other or (one[0], one[1]) == (other[0], "[Redacted]") for one, other in pairs)
+def are_alike(shown: Any, given: Any) -> bool:
+    """Return whether *shown* says what *given* says, or its words were erased."""
+    return bool(shown == given) or (shown[0], shown[1]) == (given[0], "[Redacted]")
 
 
 ACTIONS: list[Callable[[Host, int], None]] = [
@@ -244,6 +243,7 @@ ACTIONS: list[Callable[[Host, int], None]] = [
     Host.drop_oldest,
     Host.drop_middle,
     Host.summarize,
+    Host.regenerate,
     Host.replay,
     Host.restart,
     Host.answer,
