@@ -335,8 +335,9 @@ def _rate(found: Alignment) -> tuple[int, bool, int]:
 
 
 def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Sequence[Start], last: bytes) -> bool:
-    """Return whether the host's list may still lie as *starts* say: the log is still the same there; and so is all in
-    front of the last start, or, in a window, one of its first two messages, or enough is shared behind it."""
+    """Return whether the host's list may still lie as *starts* say: the log is still the same there. So is all in front
+    of the last start, or only messages of the host's own changed, and enough is shared behind it. Without such a front,
+    one of the first two messages is the same."""
     for there, here in starts:
         if here > len(log.kinds) or (
             here < len(log.kinds) and log.kinds[here] < ERASED and get_print(log.prints, here) != get_print(last, there)
@@ -344,7 +345,9 @@ def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Seq
             return False
     there = starts[-1][0] if starts else 0
     if there and prints[: there * SIZE] != last[: there * SIZE]:
-        return sum(run.size for run in known.runs if run.there >= there) >= ENOUGH
+        changed = (get_print(last, at) for at in range(there) if get_print(prints, at) != get_print(last, at))
+        is_own = all(next(_find_last(log.prints, one, 0), None) is None for one in changed)
+        return is_own and sum(run.size for run in known.runs if run.there >= there) >= ENOUGH
     return bool(starts) and (there > 0 or any(get_print(prints, at) == get_print(last, at) != b"" for at in (0, 1)))
 
 
@@ -367,7 +370,7 @@ def _find_end_of_hole(
     """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have.
 
     In doubt these are the user's words, and not skipped: a summary makes no calls, makes the list shorter than it was
-    in the last call, and stands in front of a query of the user's.
+    in the last call, and stands in front of a query of the user's that is shared.
     """
     for there in range(found.there, min(found.there + MAX_OWN + 1, len(body))):
         is_own = there > found.there
@@ -383,7 +386,7 @@ def _find_end_of_hole(
         if not is_own:
             return (there, here) if here > found.here else None
         missing = here - found.here - log.kinds.count(OPTIONAL, found.here, here)
-        has_query = any(one["role"] == "user" and not _is_paired(one) for one in islice(body, there, None))
+        has_query = any(one["role"] == "user" and not _is_paired(one) for one in body[there : best.there])
         if has_query and there - found.there < missing and there < _find_former(log, starts, here):
             return there, here
     return None

@@ -680,3 +680,27 @@ def test_one_word_of_the_log_does_not_make_a_new_history_a_window(place: int) ->
     history = [{**TURNS[place]}, says("Something"), user("else.")]
     memory.sync(history)
     assert memory.messages() == history
+
+
+def test_an_edit_in_front_of_a_summary_is_an_edit() -> None:
+    """The summary alone is the host's own: the last call knows that the log has the other message."""
+    memory = Memory()
+    memory.sync(TURNS)
+    memory.sync([TURNS[0], user("A summary."), *TURNS[4:]])
+    history = [user("edited"), user("A summary."), *TURNS[4:]]
+    memory.sync(history)
+    assert memory.messages() == history
+
+
+def test_calls_and_results_that_are_alike_make_no_window_of_another_history() -> None:
+    """Two histories in one log each ask for the same row twice, and each query is shown with its own history."""
+    memory, histories = Memory(), [[user("A")], [user("B")]]
+    for turn in range(3):
+        for history in histories:
+            for step in range(2):
+                history += [calls((f"{turn}{step}", "look", "{}")), result(f"{turn}{step}", "row 1")]
+                memory.sync(history)
+                assert memory.messages() == history
+            history += [says("ok"), user(f"{history[0]['content']} {turn}")]
+            memory.sync(history)
+            assert memory.messages() == history

@@ -31,6 +31,8 @@ class Host:
         self.body: list[Message] = []
         #: What the host dropped: only this may be shown beside the body. And whether the last step hides nothing.
         self.gone: set[str] = set()
+        #: What the log cannot know again.
+        self.erased: set[str] = set()
         self.keeps = False
         self._texts, self._numbers, self._ids = texts, count(), count()
 
@@ -106,9 +108,12 @@ class Host:
 
     def redact(self, at: int) -> None:
         """The words are erased in the log, and the host still has them."""
-        references = [one for one in self.memory.sync([*self.system, *self.body]).references if one]
-        if references:
-            self.memory.redact(references[at % len(references)])
+        references = self.memory.sync([*self.system, *self.body]).references[len(self.system) :]
+        places = [place for place, one in enumerate(references) if one]
+        if places:
+            place = places[at % len(places)]
+            self.erased.add(str(self.body[place]["content"]))
+            self.memory.redact(str(references[place]))
 
     def change_system(self, at: int) -> None:
         self.system = [{"role": "system", "content": f"It is day {at}."}] * (at % 3)
@@ -170,7 +175,8 @@ class Host:
         assert called >= {one["tool_call_id"] for one in shown if one["role"] == "tool"}
         self.check_places(synced, history)
         assert all(
-            ref or is_summary(one) for one, ref in zip(self.body, synced.references[-len(self.body) :], strict=False)
+            ref or is_summary(one) or str(one["content"]) in self.erased
+            for one, ref in zip(self.body, synced.references[len(self.system) :], strict=True)
         )
         own = [one for one, ref in zip(said(history), synced.references, strict=True) if ref]
         extra = self.take(said(shown[header:]), own)

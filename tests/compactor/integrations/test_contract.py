@@ -132,6 +132,9 @@ class Mixing(Compaction):
     async def afit(self, _session_id: str, items: Any, **options: Any) -> Fitted[Message]:
         return await super().afit("all", items, **options)
 
+    async def akeep(self, _session_id: str, answer: Any) -> None:
+        await super().akeep("all", answer)
+
 
 class Forgetting(Compaction):
     """Does not use the store."""
