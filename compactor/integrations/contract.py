@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,13 @@ from .base import Conversations
 
 #: Turns of a conversation, the tokens that its prompts may take, and messages that the model may see of it at most.
 TURNS, BUDGET, MAX_SEEN = 25, 1_200, 30
-#: Seconds in which a summary must be there.
-TIMEOUT = 30.0
+#: Seconds in which a summary must be there, and in which a turn ends that waits for none.
+TIMEOUT, PATIENCE = 30.0, 10.0
+#: A summary that passes the checks, and what of it the conversation does not say.
+SUMMARY, FACT = (
+    "To each question about rows of the table there was an answer. The key is under a stone.",
+    "under a stone",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Host(Protocol):
 
     #: The requests that the model got, oldest first: each with the framework's own messages, system messages left out.
     seen: list[Sequence[Any]]
+    #: For each of these requests, its system prompt: the texts of all its system messages.
+    systems: list[str]
 
     async def say(self, session: str, text: str) -> str:
         """Return the agent's answer to the user's *text*."""
@@ -134,6 +142,12 @@ class AdapterContract:
                     await host.say("s", ask(number))
                     await _settle(compaction, "s")
                 kept = await host.history("s")
+                with compaction.sessions().open("s") as session:
+                    given = list(compaction.write(session.memory.messages()))
+                fitted = await compaction.afit("s", given)
+            told = [_read(compaction, one) for one in given]
+            whole = [one for one in fitted.items if _read(compaction, one) in told]
+            assert whole and {*map(id, whole)} <= {*map(id, given)}, "afit returned copies"
             newest = host.seen[-1]
             assert newest
             if self.gives_own_objects:
@@ -210,6 +224,24 @@ class AdapterContract:
 
         asyncio.run(run())
 
+    def test_a_replay_with_other_ids_adds_nothing(self) -> None:
+        """The same conversation, which another application had."""
+
+        async def run() -> None:
+            other = self.make_host(None)
+            await other.say("other", ask(0))  # an application may number its calls
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(6):
+                    assert await other.say("s", ask(number)) == await host.say("s", ask(number))
+                await self.make_host(compaction, other).say("s", ask(6))
+                with compaction.sessions().open("s") as session:
+                    log = json.dumps(session.memory.messages())
+            for number in range(7):
+                assert log.count(f'"{ask(number)}"') == 1, f"question {number}"
+
+        asyncio.run(run())
+
     def test_going_back_shows_no_word_of_what_was_undone(self) -> None:
         """Back into rounds that a summary covers."""
 
@@ -224,8 +256,31 @@ class AdapterContract:
                 for number in range(TURNS, TURNS + 12):
                     await host.say("s", ask(number))
                     await _settle(compaction, "s")
-            for seen in host.seen[before:]:
-                assert "undone" not in " ".join(map(host.text_of, seen))
+            assert any("undone" in _read_request(host, place) for place in range(before))
+            for place in range(before, len(host.seen)):
+                assert "undone" not in _read_request(host, place)
+
+        asyncio.run(run())
+
+    def test_the_model_reads_a_summary_that_no_turn_waits_for(self) -> None:
+        ended = threading.Event()
+        asked: list[bool] = []
+
+        def summarize(_request: SummaryRequest) -> str:
+            asked.append(ended.wait(PATIENCE))
+            return SUMMARY
+
+        async def run() -> None:
+            with self.make_compaction(budget=BUDGET, summarizer=summarize) as compaction:
+                host = self.make_host(compaction)
+                for number in range(TURNS):
+                    ended.clear()
+                    await host.say("s", ask(number))
+                    ended.set()
+                    assert all(asked), f"turn {number} waited for a summary"
+                    await _settle(compaction, "s")
+            assert asked, "the summarizer was never asked"
+            assert FACT in _read_request(host, -1), "the model was not given the summary"
 
         asyncio.run(run())
 
@@ -287,6 +342,14 @@ async def _settle(compaction: Conversations[Any], session_id: str) -> None:
     """Wait until the compactor has looked at everything: tests alone do so."""
     with compaction.sessions().open(session_id) as session:
         await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
+
+
+def _read(compaction: Conversations[Any], item: Any) -> list[Any]:
+    return [message for group in compaction.read([item]) for message in group.messages]
+
+
+def _read_request(host: Host, place: int) -> str:
+    return " ".join([host.systems[place], *map(host.text_of, host.seen[place])])
 
 
 def _count_characters(host: Host, messages: Sequence[Any]) -> int:

@@ -31,9 +31,9 @@ from compactor.testing import AdapterContract
 
 
 class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    def __init__(self, seen: list[list[Any]]) -> None:
+    def __init__(self, seen: list[list[Any]], systems: list[str] | None = None) -> None:
         super().__init__()
-        self.seen = seen
+        self.seen, self.systems = seen, [] if systems is None else systems
 
     def _reply(self, messages: Sequence[Message]) -> list[Content]:
         self.seen.append([_read(message.to_dict()) for message in messages])
@@ -46,7 +46,9 @@ class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         ]
         return calls or [Content.from_text(reply.text)]
 
-    def _inner_get_response(self, *, messages: Any, stream: bool, **_options: Any) -> Any:
+    def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_rest: Any) -> Any:
+        self.systems.append(options.get("instructions") or "")
+
         async def answer() -> ChatResponse:
             return ChatResponse(messages=[Message(role="assistant", contents=self._reply(messages))])
 
@@ -64,10 +66,13 @@ def _read(message: Any) -> Any:
 class Host:
     def __init__(self, compaction: Compaction | None, kept: dict[str, Any]) -> None:
         self.seen: list[list[Any]] = []
+        self.systems: list[str] = []
         self.kept = kept
         middleware = [compaction] if compaction is not None else []
         tools: Any = [contract.look, contract.fail]
-        self._agent = Agent(client=Scripted(self.seen), instructions="Be brief.", tools=tools, middleware=middleware)
+        self._agent = Agent(
+            client=Scripted(self.seen, self.systems), instructions="Be brief.", tools=tools, middleware=middleware
+        )
 
     def _session(self, session: str) -> AgentSession:
         """The framework has sessions as plain values between turns."""

@@ -34,6 +34,7 @@ class Host:
 
     def __init__(self, compaction: Compaction | None, kept: dict[str, list[Any]]) -> None:
         self.seen: list[Any] = []
+        self.systems: list[str] = []
         self.kept = kept
         self._compaction = compaction
         client = anthropic.DefaultAsyncHttpxClient(transport=httpx.MockTransport(self._answer))
@@ -42,6 +43,7 @@ class Host:
     def _answer(self, request: Any) -> Any:
         asked = json.loads(request.content)
         self.seen.append(asked["messages"])
+        self.systems.append(str(asked["system"]))
         at = max(place for place, one in enumerate(asked["messages"]) if isinstance(one["content"], str))
         assert asked["messages"][at]["role"] == "user"
         reply = contract.answer(asked["messages"][at]["content"], len(asked["messages"]) - at - 1)

@@ -42,13 +42,14 @@ INFO: Any = {
 
 
 class Scripted(ReplayChatCompletionClient):
-    def __init__(self, seen: list[Any]) -> None:
+    def __init__(self, seen: list[Any], systems: list[str] | None = None) -> None:
         super().__init__([], INFO)
-        self.seen = seen
+        self.seen, self.systems = seen, [] if systems is None else systems
 
     async def create(self, messages: Sequence[LLMMessage], **_options: Any) -> CreateResult:
         shown = [message for message in messages if not isinstance(message, SystemMessage)]
         self.seen.append(shown)
+        self.systems.append(" ".join(one.content for one in messages if isinstance(one, SystemMessage)))
         at = max(place for place, message in enumerate(shown) if isinstance(message, UserMessage))
         results = [one for one in shown[at:] if isinstance(one, FunctionExecutionResultMessage)]
         asked: Any = shown[at]
@@ -71,6 +72,7 @@ class Scripted(ReplayChatCompletionClient):
 class Host:
     def __init__(self, compaction: Compaction | None, states: dict[str, Any]) -> None:
         self.seen: list[Any] = []
+        self.systems: list[str] = []
         self.contexts: dict[str, Any] = {}
         self.states = states
         self._compaction = compaction
@@ -82,7 +84,7 @@ class Host:
             self.contexts[session] = made
         return AssistantAgent(
             "helper",
-            Scripted(self.seen),
+            Scripted(self.seen, self.systems),
             tools=[contract.look, contract.fail],
             model_context=self.contexts[session],
             system_message="Be brief.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ class Loop:
 
     def __init__(self, compaction: Compaction | None, kept: dict[str, list[Message]]) -> None:
         self.seen: list[Sequence[Message]] = []
+        self.systems: list[str] = []
         self.kept = kept
         self._compaction = compaction
 
@@ -41,7 +43,7 @@ class Loop:
             reply = await self._ask(session, history)
             calls = [
                 {
-                    "id": f"{text}{place}",
+                    "id": f"{len(self.seen)}-{place}",
                     "type": "function",
                     "function": {"name": name, "arguments": f'{{"row": {row}}}'},
                 }
@@ -58,10 +60,12 @@ class Loop:
         raise RuntimeError("no answer after three steps")
 
     async def _ask(self, session: str, history: list[Message]) -> Reply:
-        shown: Sequence[Message] = list(history)
+        fitted = Fitted("Be brief.", "", list(history))
         if self._compaction is not None:
-            shown = (await self._compaction.afit(session, history, system="Be brief.")).items
+            fitted = await self._compaction.afit(session, history, system=fitted.system)
+        shown = fitted.items
         self.seen.append(shown)
+        self.systems.append(fitted.system)
         at = max(place for place, message in enumerate(shown) if message["role"] == "user")
         return contract.answer(shown[at]["content"], len(shown) - at - 1)
 
@@ -119,6 +123,15 @@ class Copying(Compaction):
         return replace(fitted, items=[dict(message) for message in fitted.items])
 
 
+class Rewriting(Compaction):
+    """Gives copies of all messages, in a framework that gives copies itself."""
+
+    gives_own_objects = False
+
+    def _show(self, _groups: Any, messages: Sequence[Message], _whole: Any) -> list[Message]:
+        return [dict(message) for message in messages]
+
+
 class Late(Compaction):
     """Adds an answer to the log with the next call."""
 
@@ -149,6 +162,44 @@ class Remembering(Compaction):
     async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
         self.seen = [*getattr(self, "seen", ()), *items[len(getattr(self, "seen", ())) :]]
         return await super().afit(session_id, self.seen, **options)
+
+
+class Appending(Compaction):
+    """Tells by the ids of calls whether a message is new."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        calls = [call["id"] for item in items for call in item.get("tool_calls", ())]
+        known, self.calls = getattr(self, "calls", ()), calls
+        if known and calls[:1] != known[:1]:
+            with self.sessions().open(session_id) as session:
+                session.memory.extend(items)
+        return await super().afit(session_id, items, **options)
+
+
+class Piling(Compaction):
+    """Keeps summaries of what was undone in the system prompt."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        self.added = f"{getattr(self, 'added', '')} {fitted.added}"
+        return replace(fitted, system=self.added)
+
+
+class Silent(Compaction):
+    """Gives the model no summary."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        return replace(await super().afit(session_id, items, **options), system="Be brief.")
+
+
+class Waiting(Compaction):
+    """Holds up each call until there is a summary."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        with self.sessions().open(session_id) as session:
+            await asyncio.to_thread(session.compactor.wait_idle, contract.TIMEOUT)
+        return fitted
 
 
 class Stumbling(Compaction):
@@ -186,17 +237,28 @@ class Tracing(Compaction):
         (Changing, "test_the_agent_says_the_same_and_reads_less"),
         (Idle, "test_a_stream_says_the_same"),
         (Copying, "test_what_is_shown_whole_is_the_frameworks_own"),
+        (Rewriting, "test_what_is_shown_whole_is_the_frameworks_own"),
         (Late, "test_the_log_has_the_answer_when_the_turn_ends"),
         (Mixing, "test_sessions_are_apart"),
         (Forgetting, "test_a_restart_duplicates_nothing"),
+        (Appending, "test_a_replay_with_other_ids_adds_nothing"),
         (Remembering, "test_going_back_shows_no_word_of_what_was_undone"),
+        (Piling, "test_going_back_shows_no_word_of_what_was_undone"),
+        (Silent, "test_the_model_reads_a_summary_that_no_turn_waits_for"),
+        (Waiting, "test_the_model_reads_a_summary_that_no_turn_waits_for"),
         (Stumbling, "test_a_summarizer_that_fails_changes_nothing_for_the_agent"),
         (Telling, "test_no_log_holds_what_was_said"),
         (Tracing, "test_no_log_holds_what_was_said"),
     ],
 )
-def test_an_adapter_that_breaks_a_promise_fails(adapter: type[Compaction], broken: str, tmp_path: Path) -> None:
+def test_an_adapter_that_breaks_a_promise_fails(
+    adapter: type[Compaction], broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "PATIENCE", 0.0 if adapter is Waiting else contract.PATIENCE)
+
     class Broken(TestLoop):
+        gives_own_objects = getattr(adapter, "gives_own_objects", True)
+
         def make_compaction(self, **options: Any) -> Conversations[Any]:
             return adapter(**options)
 

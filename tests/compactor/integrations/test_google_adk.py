@@ -34,9 +34,11 @@ OWNER: Any = {"app_name": "app", "user_id": "u"}
 
 class Scripted(BaseLlm):
     seen: Any  # a list, which pydantic would copy
+    systems: Any = None
 
     async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncIterator[LlmResponse]:
         self.seen.append(list(llm_request.contents))
+        self.systems.append(str(llm_request.config.system_instruction))
         parts = [(content.role, part) for content in llm_request.contents for part in content.parts or ()]
         at = max(place for place, (role, part) in enumerate(parts) if part.text and role == "user")
         results = sum(part.function_response is not None for _, part in parts[at:])
@@ -55,8 +57,9 @@ class TellFailures(BasePlugin):
 class Host:
     def __init__(self, compaction: Compaction | None, sessions: InMemorySessionService) -> None:
         self.seen: list[list[Content]] = []
+        self.systems: list[str] = []
         self.sessions = sessions
-        model = Scripted(model="scripted", seen=self.seen)
+        model = Scripted(model="scripted", seen=self.seen, systems=self.systems)
         tools: Any = [contract.look, contract.fail]
         agent = LlmAgent(name="helper", model=model, instruction="Be brief.", tools=tools)
         plugins = [TellFailures(name="failures"), *([compaction] if compaction is not None else [])]

@@ -43,6 +43,7 @@ from compactor.testing import AdapterContract
 
 class Scripted(BaseChatModel):
     seen: Any  # a list, which pydantic would copy
+    systems: Any = None
 
     @property
     def _llm_type(self) -> str:
@@ -54,6 +55,8 @@ class Scripted(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *_args: Any, **_options: Any) -> ChatResult:
         shown = [message for message in messages if message.type != "system"]
         self.seen.append(shown)
+        if self.systems is not None:
+            self.systems.append(" ".join(str(message.text) for message in messages if message.type == "system"))
         at = max(place for place, message in enumerate(shown) if message.type == "human")
         reply = contract.answer(str(shown[at].content), len(shown) - at - 1)
         calls = [
@@ -83,10 +86,11 @@ async def tell_failures(request: Any, handler: Any) -> Any:
 class Host:
     def __init__(self, compaction: Compaction | None, saver: InMemorySaver) -> None:
         self.seen: list[list[BaseMessage]] = []
+        self.systems: list[str] = []
         self.saver = saver
         middleware = [tell_failures, *([compaction] if compaction is not None else [])]
         self._agent = create_agent(
-            Scripted(seen=self.seen),
+            Scripted(seen=self.seen, systems=self.systems),
             [tool(contract.look), tool(contract.fail)],
             system_prompt="Be brief.",
             middleware=middleware,

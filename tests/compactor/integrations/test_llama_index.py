@@ -30,10 +30,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the fra
 
 class Scripted(MockFunctionCallingLLM):
     _seen: list[Any] = PrivateAttr()
+    _systems: list[str] = PrivateAttr()
 
     async def astream_chat_with_tools(self, tools: Any, *, chat_history: Any = None, **_options: Any) -> Any:
         shown = [message for message in chat_history if message.role != "system"]
         self._seen.append(shown)
+        self._systems.append(" ".join(str(message.content) for message in chat_history if message.role == "system"))
         at = max(place for place, message in enumerate(shown) if message.role == "user")
         reply = contract.answer(str(shown[at].content), len(shown) - at - 1)
         calls = [
@@ -67,10 +69,11 @@ class Plain(BaseChatStoreMemory):
 class Host:
     def __init__(self, compaction: Compaction | None, store: SimpleChatStore) -> None:
         self.seen: list[Any] = []
+        self.systems: list[str] = []
         self.store = store
         self._compaction = compaction
         model = Scripted()
-        model._seen = self.seen
+        model._seen, model._systems = self.seen, self.systems
         tools: Any = [FunctionTool.from_defaults(contract.look), FunctionTool.from_defaults(contract.fail)]
         self._agent = FunctionAgent(llm=model, tools=tools, system_prompt="Be brief.", streaming=True)
 

@@ -28,13 +28,14 @@ from compactor.testing import AdapterContract
 
 
 class Scripted(Model):
-    def __init__(self, seen: list[list[Any]]) -> None:
-        self.seen = seen
+    def __init__(self, seen: list[list[Any]], systems: list[str] | None = None) -> None:
+        self.seen, self.systems = seen, [] if systems is None else systems
 
     async def get_response(self, *args: Any, **options: Any) -> ModelResponse:
         given = options.get("input", args[1] if args else None)  # by name or by place
         shown = given if isinstance(given, list) else [{"role": "user", "content": given}]
         self.seen.append(shown)
+        self.systems.append(options["system_instructions"] if "system_instructions" in options else args[0])
         at = max(place for place, item in enumerate(shown) if item.get("role") == "user")
         results = sum(item.get("type") == "function_call_output" for item in shown[at:])
         reply = contract.answer(shown[at]["content"], results)
@@ -86,9 +87,12 @@ class Following(Scripted):
 class Host:
     def __init__(self, compaction: Compaction | None, sessions: dict[str, SQLiteSession]) -> None:
         self.seen: list[list[Any]] = []
+        self.systems: list[str] = []
         self.sessions = sessions
         tools = [function_tool(contract.look), function_tool(contract.fail)]
-        self._agent = Agent(name="helper", instructions="Be brief.", model=Scripted(self.seen), tools=tools)
+        self._agent = Agent(
+            name="helper", instructions="Be brief.", model=Scripted(self.seen, self.systems), tools=tools
+        )
         self._hooks = compaction
         self._config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
 

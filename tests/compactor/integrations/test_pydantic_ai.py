@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import UsageLimits
 from shown import read_parts
 
@@ -48,6 +48,7 @@ async def tell_failures(_ctx: Any, *, error: Exception, **_options: Any) -> str:
 class Host:
     def __init__(self, compaction: Compaction | None, store: InMemoryConversationStore) -> None:
         self.seen: list[list[ModelMessage]] = []
+        self.systems: list[str] = []
         self.store = store
         self._agent = Agent(
             FunctionModel(self._answer, stream_function=self._stream),
@@ -56,20 +57,21 @@ class Host:
             capabilities=[hooks, *([compaction] if compaction is not None else [])],
         )
 
-    def _reply(self, messages: list[ModelMessage]) -> contract.Reply:
+    def _reply(self, messages: list[ModelMessage], info: AgentInfo) -> contract.Reply:
         self.seen.append(messages)
+        self.systems.append(info.instructions or "")
         parts = [part for message in messages for part in message.parts]
         at = max(place for place, part in enumerate(parts) if isinstance(part, UserPromptPart))
         results = sum(isinstance(part, ToolReturnPart) for part in parts[at:])
         return contract.answer(str(parts[at].content), results)  # type: ignore[union-attr]
 
-    def _answer(self, messages: list[ModelMessage], _info: Any) -> ModelResponse:
-        reply = self._reply(messages)
+    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        reply = self._reply(messages, info)
         calls = [ToolCallPart(name, {"row": row}) for name, row in reply.calls]
         return ModelResponse(parts=calls or [TextPart(reply.text)])
 
-    async def _stream(self, messages: list[ModelMessage], _info: Any) -> AsyncIterator[Any]:
-        reply = self._reply(messages)
+    async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        reply = self._reply(messages, info)
         for place, (name, row) in enumerate(reply.calls):
             yield {place: DeltaToolCall(name, f'{{"row": {row}}}', tool_call_id=f"c{len(self.seen)}-{place}")}
         if not reply.calls:

@@ -23,8 +23,8 @@ from compactor.testing import AdapterContract
 
 
 class Scripted(Model):
-    def __init__(self, seen: list[list[Any]]) -> None:
-        self.seen = seen
+    def __init__(self, seen: list[list[Any]], systems: list[str] | None = None) -> None:
+        self.seen, self.systems = seen, [] if systems is None else systems
 
     def update_config(self, **_config: Any) -> None:
         pass
@@ -36,8 +36,9 @@ class Scripted(Model):
         raise NotImplementedError
         yield
 
-    async def stream(self, messages: Any, *_args: Any, **_options: Any) -> AsyncIterator[Any]:
+    async def stream(self, messages: Any, *_args: Any, **options: Any) -> AsyncIterator[Any]:
         self.seen.append(messages)
+        self.systems.append(str(options.get("system_prompt_content")))
         blocks = [{**block, "role": message["role"]} for message in messages for block in message["content"]]
         at = max(place for place, block in enumerate(blocks) if "text" in block and block["role"] == "user")
         reply = contract.answer(blocks[at]["text"], sum("toolResult" in block for block in blocks[at:]))
@@ -57,6 +58,7 @@ class Scripted(Model):
 class Host:
     def __init__(self, compaction: Compaction | None, path: Path) -> None:
         self.seen: list[list[Any]] = []
+        self.systems: list[str] = []
         self.path = path
         self._compaction = compaction
         self._agents: dict[str, Agent] = {}
@@ -64,7 +66,7 @@ class Host:
     def _agent(self, session: str) -> Agent:
         if session not in self._agents:
             agent = self._agents[session] = Agent(
-                Scripted(self.seen),
+                Scripted(self.seen, self.systems),
                 system_prompt="Be brief.",
                 tools=[tool(contract.look), tool(contract.fail)],
                 session_manager=FileSessionManager(session, storage_dir=str(self.path)),
