@@ -225,7 +225,7 @@ FOREIGN = {
         *("save_state", "load_state", "dump_component", "ChatCompletionContext"),
         *("OpenAICompaction", "AnthropicCompaction", "chat_store"),
     },
-    "serving": {"ThreadPoolExecutor"},
+    "serving": {"ThreadPoolExecutor", "gc", "freeze", "unfreeze"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
     "coming-from": {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from memory.messages import SYSTEM
+from memory.rounds import run_dump
 
 from ..media import make_data_url, split_data_url
 from .native import (
@@ -96,6 +98,11 @@ def open_content(item: Any) -> dict[str, Any]:
     in less time."""
     parts = [{"text": one.text} if one.model_fields_set == _TEXT and one.text else one for one in item.parts or ()]
     return {"role": item.role, "parts": parts} if item.role else {"parts": parts}
+
+
+def print_content(item: Any) -> str:
+    """Return a text that equal contents of the SDK share, and no others."""
+    return str(run_dump(partial(item.model_dump_json, exclude_none=True)))
 
 
 def from_chat(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

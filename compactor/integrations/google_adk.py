@@ -60,7 +60,7 @@ class Compaction(Converted[Content], BasePlugin):
         return [Content.model_validate(content) for content in gemini.from_chat(messages)["contents"]]
 
     def print_item(self, item: Content) -> str:
-        return item.model_dump_json(exclude_none=True)
+        return gemini.print_content(item)
 
     def _name(self, context: CallbackContext) -> str:
         session = context.session
