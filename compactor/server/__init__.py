@@ -1,0 +1,24 @@
+"""The server: the library over HTTP, in one process. ``compactor serve`` runs it.
+
+Needs ``pip install "context-compactor[server]"``.
+"""
+
+from __future__ import annotations
+
+from .._later import import_later
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .app import create_app
+    from .settings import ServerSettings
+
+__all__ = ["ServerSettings", "create_app"]
+
+try:
+    import fastapi  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'the server needs FastAPI and uvicorn: pip install "context-compactor[server]"', name=error.name
+    ) from error
+
+__getattr__, __dir__ = import_later(__name__, {"app": "create_app", "settings": "ServerSettings"})

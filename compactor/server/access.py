@@ -1,0 +1,323 @@
+"""Access: who asks, from where, how much and how often. Pure ASGI, so that answers stream."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import math
+import time
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import structlog
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .problems import problem
+
+if TYPE_CHECKING:
+    from .state import ServerState
+
+#: The header for the token where ``Authorization`` is the provider's, under ``/v1/``. It is passed on to nobody.
+TOKEN_HEADER = "x-compactor-token"  # noqa: S105
+COOKIE, COOKIE_SECONDS = "compactor", 12 * 3_600
+#: What needs no token.
+PUBLIC = frozenset({"/healthz", "/readyz", "/login"})
+_PROXY = "/v1/"
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_TENANT = "compactor.tenant"
+#: Failed attempts a minute and address; tenants and addresses that are remembered.
+MAX_FAILURES, MAX_KNOWN = 30, 10_000
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_LOGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>compactor</title><main><h1>compactor</h1><form method="post" action="/login">
+<label>Token <input type="password" name="token" autocomplete="current-password" required autofocus></label>
+<button>Log in</button></form></main></html>"""
+
+
+def find_tenant(request: Request) -> str:
+    """Return the tenant that asks; the empty text is the local one."""
+    return str(request.scope[_TENANT])
+
+
+async def tenant_of(request: Request) -> str:
+    """Return the tenant that asks; the empty text is the local one. For ``Depends``."""
+    return find_tenant(request)
+
+
+#: A parameter of a route: the tenant that asks.
+Tenant = Annotated[str, Depends(tenant_of)]
+
+
+class _Refused(Exception):
+    """The request is answered with *response*."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+
+
+class RateLimit:
+    """Lets each key do *rate* things a minute, all of them at once if need be; None: any number."""
+
+    def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._spent: dict[str, tuple[float, float]] = {}  # by key: how many are spent, and when that was counted
+
+    def take(self, key: str, count: float = 1) -> float:
+        """Take *count* for *key*; return 0, or the seconds until there is room. Then nothing was taken."""
+        if self._rate is None:
+            return 0.0
+        now, per_second = self._clock(), self._rate / 60
+        spent, at = self._spent.pop(key, (0.0, now))
+        spent = max(0.0, spent - (now - at) * per_second)
+        has_room = spent + max(count, 1) <= self._rate
+        self._spent[key] = (spent + count * has_room, now)  # the last one is the newest
+        if len(self._spent) > MAX_KNOWN:
+            del self._spent[next(iter(self._spent))]
+        return 0.0 if has_room else (spent + max(count, 1) - self._rate) / per_second
+
+
+class Access:
+    """Checks each request before the app sees it, and adds the security headers to each answer.
+
+    Refuses a ``Host`` that is not this machine's where only this machine may ask, so that no page can reach the server
+    by a name of its own; what another site's page sends; whoever has no token; too many requests; and bodies that are
+    too long or too slow. Other failures become one line without the error's text, and 500.
+    """
+
+    def __init__(self, app: ASGIApp, state: ServerState, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._settings = app, state.settings
+        self._rates, self._failures = RateLimit(state.settings.rate, clock), RateLimit(MAX_FAILURES, clock)
+        self._tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
+        self._hosts = {"localhost", "127.0.0.1", "::1", *(host.lower() for host in state.settings.hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:  # no route is a WebSocket
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: list[Response] = []
+        started = False
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal started
+            if refused and not started:  # the app made an error of its own of a body that was refused
+                return
+            if message["type"] == "http.response.start":
+                started = True
+                add_headers(message)
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, self._limit(receive, refused), guarded_send)
+        except _Refused as error:
+            refused.append(error.response)
+        except Exception as error:  # noqa: BLE001  (its text may hold what was said)
+            if not refused:
+                structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=_route(scope))
+                if started:  # the client sees that the answer is cut off
+                    raise ConnectionAbortedError("an answer was cut off") from None
+                refused.append(problem(500, "the server failed; its log names the error", "ServerFailed"))
+        if refused and not started:
+
+            async def plain_send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    add_headers(message)
+                await send(message)
+
+            await refused[0](scope, receive, plain_send)
+
+    def _check(self, scope: Scope) -> None:
+        """Note the tenant in *scope*. Raises ``_Refused``."""
+        headers, settings = Headers(scope=scope), self._settings
+        host = _host_of(headers.get("host", ""))
+        if settings.is_loopback and host not in self._hosts:
+            detail = "the Host header is not this machine's; use 127.0.0.1, or name the host in the settings"
+            raise _Refused(problem(421, detail, "WrongHost"))
+        is_public = scope["path"] in PUBLIC or scope["path"].startswith("/static/")
+        tenant, by_cookie = self._identify(scope, headers)
+        check_site(scope["method"], headers, by_cookie=by_cookie)
+        client = (scope.get("client") or ("", 0))[0]
+        if tenant is None and not is_public:
+            if wait := self._failures.take(client):
+                raise _Refused(_too_many(wait))
+            raise _Refused(_unauthorized(headers))
+        if not is_public and (wait := self._rates.take(tenant or "")):
+            raise _Refused(_too_many(wait))
+        if scope["path"] == "/login" and scope["method"] == "POST" and (wait := self._failures.take(client)):
+            raise _Refused(_too_many(wait))
+        try:
+            length = int(headers.get("content-length", "0"))
+        except ValueError:
+            raise _Refused(problem(400, "Content-Length is not a number")) from None
+        if length > settings.max_body:
+            raise _Refused(self._too_large())
+        scope[_TENANT] = tenant or ""
+        scope["headers"] = [pair for pair in scope["headers"] if pair[0].lower() != TOKEN_HEADER.encode()]
+
+    def _identify(self, scope: Scope, headers: Headers) -> tuple[str | None, bool]:
+        """Return the tenant, None if nobody known asks, and whether a cookie says so."""
+        if not self._tokens:
+            return "", False
+        given = headers.get(TOKEN_HEADER, "")
+        if not given and not scope["path"].startswith(_PROXY):
+            scheme, _, bearer = headers.get("authorization", "").partition(" ")
+            given = bearer.strip() if scheme.lower() == "bearer" else ""
+            if not given:
+                tenant = read_cookie(headers.get("cookie", ""), self._tokens)
+                return tenant, tenant is not None
+        return find_token(given, self._tokens), False
+
+    def _limit(self, receive: Receive, refused: list[Response]) -> Receive:
+        count, ended = 0, False
+
+        async def limited() -> Message:
+            nonlocal count, ended
+            if ended:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self._settings.body_seconds)
+            except TimeoutError:
+                late = problem(408, "the body did not arrive in time; send it again", headers={"connection": "close"})
+                refused.append(late)
+                raise _Refused(late) from None
+            count += len(message.get("body", b""))
+            ended = not message.get("more_body", False)
+            if count > self._settings.max_body:
+                refused.append(self._too_large())
+                raise _Refused(refused[0])
+            return message
+
+        return limited
+
+    def _too_large(self) -> Response:
+        detail = f"the body is longer than {self._settings.max_body:,} bytes; send less at a time"
+        return problem(413, detail, headers={"connection": "close"})
+
+
+def add_headers(message: Message) -> None:
+    """Add the security headers that the start of a response does not have."""
+    headers = MutableHeaders(scope=message)
+    for name, value in _HEADERS.items():
+        headers.setdefault(name, value)
+
+
+def check_site(method: str, headers: Headers, *, by_cookie: bool) -> None:
+    """Raise ``_Refused`` for what another site's page sends; it may only lead here by a link.
+
+    Whoever is known by a cookie is a browser: then a method that changes something needs the browser's word for it.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    wrong = site is not None and site not in ("same-origin", "none") and not is_link
+    if origin is not None and not wrong and site != "same-origin":
+        parts = urlsplit(origin)
+        wrong = parts.netloc.lower() != headers.get("host", "").lower() and not is_link
+    if wrong or (by_cookie and method not in _SAFE and site is None and origin is None):
+        raise _Refused(problem(403, "another site's page sent this; use the server's own page", "CrossSite"))
+
+
+def find_token(given: str, tokens: dict[str, str]) -> str | None:
+    """Return the tenant whose token is *given*, or None. Takes as long for each."""
+    found = None
+    for tenant, token in tokens.items():
+        if hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+            found = tenant
+    return found
+
+
+def make_cookie(tenant: str, token: str, now: float | None = None) -> str:
+    """Return the cookie's value: the tenant, until when it is good, and the proof. It ends with the *token*, too."""
+    until = int((time.time() if now is None else now) + COOKIE_SECONDS)
+    return f"{tenant}|{until}|{_sign(tenant, until, token)}"
+
+
+def read_cookie(text: str, tokens: dict[str, str], now: float | None = None) -> str | None:
+    """Return the tenant of a request with this ``Cookie`` header; None if there is no valid one."""
+    try:
+        morsel = SimpleCookie(text).get(COOKIE)
+    except CookieError:
+        return None
+    tenant, _, rest = (morsel.value if morsel is not None else "").partition("|")
+    until, _, proof = rest.partition("|")
+    if tenant not in tokens or not (until.isascii() and until.isdigit() and len(until) < 20):
+        return None
+    is_valid = hmac.compare_digest(proof.encode("utf-8", "replace"), _sign(tenant, int(until), tokens[tenant]).encode())
+    return tenant if is_valid and (time.time() if now is None else now) < int(until) else None
+
+
+def _sign(tenant: str, until: int, token: str) -> str:
+    return hmac.new(token.encode(), f"compactor cookie|{tenant}|{until}".encode(), hashlib.sha256).hexdigest()
+
+
+def make_login(state: ServerState) -> APIRouter:
+    """Return the routes by which a browser gets and loses its cookie."""
+    router = APIRouter(include_in_schema=False)
+    tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
+
+    @router.get("/login")
+    async def form() -> Response:
+        return HTMLResponse(_LOGIN)
+
+    @router.post("/login")
+    async def log_in(request: Request) -> Response:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+        token = fields.get("token", [""])[0].strip()
+        tenant = find_token(token, tokens)
+        if tenant is None:
+            return HTMLResponse(_LOGIN, 401)
+        response = RedirectResponse("/", 303)
+        is_secure = request.url.scheme == "https"
+        value = make_cookie(tenant, tokens[tenant])
+        options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": is_secure}
+        response.set_cookie(COOKIE, value, COOKIE_SECONDS, **options)
+        return response
+
+    @router.post("/logout")
+    async def log_out() -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+    return router
+
+
+def _host_of(header: str) -> str:
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _route(scope: Scope) -> str:
+    return str(getattr(scope.get("route"), "path", ""))
+
+
+def _too_many(wait: float) -> Response:
+    seconds = math.ceil(wait)
+    return problem(429, f"too many requests; try again in {seconds} seconds", headers={"retry-after": str(seconds)})
+
+
+def _unauthorized(headers: Headers) -> Response:
+    if "text/html" in headers.get("accept", ""):
+        return HTMLResponse(_LOGIN, 401, {"www-authenticate": "Bearer"})
+    detail = f"no valid token; send Authorization: Bearer TOKEN, or {TOKEN_HEADER} under {_PROXY}"
+    return problem(401, detail, headers={"www-authenticate": "Bearer"})

@@ -1,0 +1,82 @@
+"""The app: all routes over one ``ServerState``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib import metadata
+from typing import Any
+
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
+
+from memory import Store, StoreError
+
+from .access import Access, make_login
+from .problems import add_handlers, problem
+from .settings import ServerSettings
+from .state import ServerState
+
+#: Seconds that the readiness check waits for the store.
+READY_SECONDS = 5.0
+
+
+class Health(BaseModel):
+    status: str = "ok"
+
+
+def create_app(settings: ServerSettings | None = None, *, store: Store | None = None, **options: Any) -> FastAPI:
+    """Return the server's app. Its lifespan opens the store, and stops all compactors at the end.
+
+    *store* is used in place of the one in *settings*, and stays open; *options* are further ones of ``Sessions``, such
+    as ``summarizer``. ``app.state.compactor`` is the ``ServerState``.
+    """
+    state = ServerState(settings if settings is not None else ServerSettings(), store, **options)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await state.start()
+        try:
+            yield
+        finally:
+            await state.stop()
+
+    version = "0"
+    with suppress(metadata.PackageNotFoundError):
+        version = metadata.version("context-compactor")
+    app = FastAPI(
+        title="context-compactor",
+        summary="Background compaction for long LLM conversations.",
+        version=version,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # it would be loaded from another site
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.compactor = state
+    app.add_middleware(Access, state=state)
+    add_handlers(app)
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> Health:
+        """Tell that the process answers."""
+        return Health()
+
+    @app.get("/readyz", tags=["health"], response_model=Health, responses={503: {"description": "not ready"}})
+    async def readyz() -> Health | Response:
+        """Tell whether the store answers, too."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await asyncio.to_thread(_ask, state)
+        except (StoreError, RuntimeError, TimeoutError):
+            return problem(503, "the store does not answer", "NotReady", {"retry-after": "1"})
+        return Health()
+
+    app.include_router(make_login(state))
+    return app
+
+
+def _ask(state: ServerState) -> None:
+    next(iter(state.sessions.store.read("readyz", 0, 1)), None)

@@ -1,0 +1,91 @@
+"""Events for clients: each has a bounded queue. A slow client loses events, and is told how many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from memory.events import Event
+from memory.stores.tenants import split_name
+
+#: Events that wait for one client, and seconds after which a silent stream gets a comment.
+MAX_WAITING, HEARTBEAT_SECONDS = 256, 15.0
+
+
+class _Client:
+    def __init__(self, tenant: str, session: str | None) -> None:
+        self.tenant, self.session = tenant, session
+        self.waiting: deque[bytes] = deque()
+        self.lost = 0
+        self.woken = asyncio.Event()
+
+
+class EventHub:
+    """Passes events from any thread to the clients of the session's tenant."""
+
+    def __init__(self, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+        self.heartbeat = heartbeat
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: defaultdict[str, set[_Client]] = defaultdict(set)  # all below: only on the loop
+
+    def start(self) -> None:
+        """Deliver events on the running event loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """End all streams, once they have delivered what waits. Call it on the event loop."""
+        self._loop = None
+        for client in [one for clients in self._clients.values() for one in clients]:
+            client.woken.set()
+
+    def publish(self, event: Event) -> None:
+        """Queue *event* for the clients of its session's tenant. Never blocks, from any thread."""
+        if (loop := self._loop) is not None and self._clients:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._deliver, event)
+
+    def _deliver(self, event: Event) -> None:
+        tenant, session = split_name(getattr(event, "session", ""))
+        clients = [one for one in self._clients.get(tenant, ()) if one.session in (None, session)]
+        if not clients:
+            return
+        facts = event.facts() | {"session": session}
+        text = json.dumps({"at": event.at.isoformat(), "level": event.level, **facts}, default=str)
+        for client in clients:
+            if len(client.waiting) == MAX_WAITING:
+                client.waiting.popleft()
+                client.lost += 1
+            client.waiting.append(f"event: {event.name}\ndata: {text}\n\n".encode())
+            client.woken.set()
+
+    async def listen(self, tenant: str, session: str | None = None) -> AsyncIterator[bytes]:
+        """Yield server-sent events of *tenant*'s sessions, or of one *session*, until the hub is closed.
+
+        The event ``lost`` has the number of events that a slow reader missed; a comment shows that the stream is alive.
+        """
+        client = _Client(tenant, session)
+        self._clients[tenant].add(client)
+        try:
+            yield b": connected\n\n"
+            while True:
+                if client.lost:
+                    lost, client.lost = client.lost, 0
+                    yield f'event: lost\ndata: {{"lost": {lost}}}\n\n'.encode()
+                while client.waiting:
+                    yield client.waiting.popleft()
+                if client.lost:
+                    continue
+                if self._loop is None:
+                    return
+                client.woken.clear()
+                try:
+                    await asyncio.wait_for(client.woken.wait(), self.heartbeat)
+                except TimeoutError:
+                    yield b": alive\n\n"
+        finally:
+            self._clients[tenant].discard(client)
+            if not self._clients[tenant]:
+                del self._clients[tenant]

@@ -1,0 +1,99 @@
+"""Errors as problem details (RFC 9457): what is wrong and what to do, never a traceback, a key or a message's text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+import memory
+from memory.arguments import ConfigError
+
+from .. import errors
+
+#: A tenant's name in a session's full name, as it is or as ``repr`` writes it.
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}(\x1f|\\x1f)", re.ASCII)
+#: The status of each error; that of the first class that it is an instance of.
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (memory.UnknownReference, 404),
+    (memory.UnknownRound, 404),
+    (memory.HistoryDiverged, 409),
+    (memory.StaleCompaction, 409),
+    (memory.RoundClosed, 409),
+    (memory.Conflict, 409),
+    (memory.SessionPurged, 410),
+    (memory.MessageError, 422),
+    (ConfigError, 422),
+    (errors.BudgetExceeded, 422),
+    (errors.LeasedElsewhere, 503),
+    (errors.LimitReached, 503),
+    (errors.CompactionTimeout, 504),
+    (errors.CompactionFailed, 502),
+    (memory.StoreFull, 507),
+    (memory.StoreBusy, 503),
+    (memory.StoreReadOnly, 503),
+    (memory.StoreUnreachable, 503),
+    (memory.StoreClosed, 503),
+    (memory.StoreError, 500),
+    (memory.ContextError, 422),
+)
+
+
+class Problem(BaseModel):
+    """What went wrong, and what to do about it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="The name of the error, stable across releases.")
+    errors: list[dict[str, Any]] | None = Field(default=None, description="The fields that are wrong.")
+
+
+def problem(
+    status: int, detail: str, code: str = "", headers: Mapping[str, str] | None = None, **more: Any
+) -> JSONResponse:
+    """Return a response with problem details."""
+    title = HTTPStatus(status).phrase
+    body = Problem(title=title, status=status, detail=detail, code=code or title.replace(" ", ""), **more)
+    return JSONResponse(
+        body.model_dump(exclude_none=True), status, headers=headers, media_type="application/problem+json"
+    )
+
+
+def describe_error(error: memory.ContextError) -> JSONResponse:
+    """Return the problem that a library's *error* is. Tenants' names are left out."""
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    seconds = getattr(error, "seconds", None)
+    if seconds is None and status == 503:
+        seconds = 1.0
+    headers = {"retry-after": str(math.ceil(max(seconds, 1)))} if seconds is not None else None
+    return problem(status, _TENANT.sub("", str(error)), type(error).__name__, headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Have *app* answer errors with problem details."""
+
+    @app.exception_handler(memory.ContextError)
+    async def library(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, memory.ContextError)  # noqa: S101  (it is registered for that)
+        return describe_error(error)
+
+    @app.exception_handler(HTTPException)
+    async def http(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)  # noqa: S101  (it is registered for that)
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def request(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)  # noqa: S101  (it is registered for that)
+        wrong = [{"field": ".".join(map(str, one["loc"]))[:200], "message": one["msg"]} for one in error.errors()]
+        return problem(422, "the request does not fit its description; see errors", "InvalidRequest", errors=wrong[:20])

@@ -1,0 +1,89 @@
+"""What a server holds: its sessions, its settings and the clients that listen to events."""
+
+from __future__ import annotations
+
+import unicodedata
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol
+
+from memory import ContextError, Store
+from memory.io_threads import to_thread
+from memory.stores.tenants import name_in
+
+from ..sessions import Session, Sessions
+from .events import EventHub
+from .settings import ServerSettings, data_folder
+
+#: Maximum characters of a session's name.
+MAX_NAME = 200
+
+
+class BadSessionName(ContextError, ValueError):
+    """A session's name is empty, too long, or contains control characters."""
+
+
+class Use(AbstractContextManager[Session], AbstractAsyncContextManager[Session], Protocol):
+    """``with`` or ``async with`` gives the session, which stays open until the end."""
+
+
+def check_name(session: str) -> str:
+    """Return *session*. Raises ``BadSessionName`` unless it may be a session's name."""
+    if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
+        raise BadSessionName(f"a session's name has 1 to {MAX_NAME} characters, and no control characters among them")
+    return session
+
+
+class ServerState:
+    """The open sessions of all tenants. ``start`` opens the store; ``stop`` ends all work within a deadline.
+
+    *store* is used in place of the one in *settings*; *options* are further ones of ``Sessions``.
+    """
+
+    def __init__(self, settings: ServerSettings, store: Store | None = None, **options: Any) -> None:
+        self.settings = settings
+        self.hub = EventHub()
+        self._store, self._options = store, options
+        self._sessions: Sessions | None = None
+
+    @property
+    def sessions(self) -> Sessions:
+        """All tenants' sessions, by their full names. Raises ``RuntimeError`` before ``start`` and after ``stop``."""
+        if self._sessions is None:
+            raise RuntimeError("the server is not running; its lifespan opens the sessions")
+        return self._sessions
+
+    @property
+    def is_running(self) -> bool:
+        return self._sessions is not None
+
+    def name(self, tenant: str, session_id: str) -> str:
+        """Return the full name of *tenant*'s session. Raises ``BadSessionName``."""
+        return name_in(tenant, check_name(session_id))
+
+    def open(self, tenant: str, session_id: str) -> Use:
+        """Return a context manager, for ``with`` on a thread and ``async with``, that gives *tenant*'s session.
+
+        May raise ``BadSessionName`` and, on entering it, ``StoreError``.
+        """
+        return self.sessions.open(self.name(tenant, session_id))
+
+    async def start(self) -> None:
+        """Open the store, on a thread. May raise ``StoreError``."""
+        self.hub.start()
+        sessions = await to_thread(self._make_sessions)
+        self._sessions = await sessions.__aenter__()
+
+    def _make_sessions(self) -> Sessions:
+        settings = self.settings
+        given: dict[str, Any] = {"config": settings.config, "budget": settings.budget, "roles": settings.roles}
+        if self._store is None and "store" not in settings.model_fields_set:
+            data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = self._store if self._store is not None else settings.store
+        return Sessions(store, on_event=self.hub.publish, **given | self._options)
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop all compactors within *timeout* seconds, and close a store that ``start`` opened."""
+        sessions, self._sessions = self._sessions, None
+        self.hub.close()
+        if sessions is not None:
+            await sessions.aclose(timeout)
