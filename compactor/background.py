@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack
 
@@ -27,7 +28,7 @@ from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Deferral, DeferredPublication, Publication, publication_of
 from .cycle import Cycle, Strategy
-from .events import EventLog, Reverted, Skip
+from .events import EventHooks, EventLog, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
@@ -57,6 +58,8 @@ class CompactorStatus(ValueObject):
     """Counts the role's publications and reverts."""
     end_index: int
     """Rounds that the published compaction covers."""
+    behind_since: datetime | None = None
+    """When the first round began that no compaction covers, if a compaction is due; None: none is due."""
 
 
 class Options(TypedDict, total=False):
@@ -144,7 +147,7 @@ class ContextCompactor:
         #: The session that it reads, once it is known.
         self._session = rounds_now.memory.session_id if rounds_now is not None else None
         self._count = counter if counter is not None else counter_for(config.model)
-        self._events = EventLog(clock, history)
+        self._events = EventLog(clock, history, self._session or "")
         if on_event is not None:
             self.on_event(on_event)
         emit = self._events.emit
@@ -152,7 +155,7 @@ class ContextCompactor:
         if journal is None:
             journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
         self._journal = JournalWriter(journal, role, emit, rounds_now)
-        self._events.add_hook(self._journal.record_failure, EVENTS_TO_RECORD)
+        self._events.hooks.add(self._journal.record_failure, EVENTS_TO_RECORD, moves=False)
         model = getattr(self.summarizer, "model", None)
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
             trigger = Automatic(model)
@@ -203,7 +206,7 @@ class ContextCompactor:
                 return  # what it has published stays where it is
             raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
         self.role = self._runner.role = role
-        self._has_own_journal, self._session = False, memory.session_id
+        self._has_own_journal, self._session, self._events.session = False, memory.session_id, memory.session_id
         self._journal.use(memory.journal(role), role)
         self._count_with(memory)
 
@@ -294,6 +297,16 @@ class ContextCompactor:
         return self._runner.is_running
 
     @property
+    def circuit_open(self) -> bool:
+        """Whether attempts are rare, after ``circuit_breaker_failures`` failures in a row."""
+        return self._runner.circuit_open
+
+    @property
+    def behind_since(self) -> datetime | None:
+        """When the first round began that no compaction covers, if a compaction is due; None: none is due."""
+        return self._cycle.behind_since
+
+    @property
     def is_busy(self) -> bool:
         """Whether something would be lost by stopping now: a cycle, a call, a place in the queue."""
         return self._runner.is_busy
@@ -380,6 +393,7 @@ class ContextCompactor:
             circuit_open=runner.circuit_open,
             generation=self._journal.read().generation,
             end_index=compaction.end_index if compaction else 0,
+            behind_since=self.behind_since,
         )
 
     @property
@@ -387,17 +401,24 @@ class ContextCompactor:
         """The newest events, oldest first."""
         return self._events.events
 
-    def on_event(self, callback: EventHook) -> Callable[[], None]:
+    def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *callback* with each event, on the thread that emits it; return a function that stops that.
 
+        *kinds* are the classes of events that it gets. Leave ``Evaluated`` and ``Skipped`` out where they are not
+        needed: they are emitted on the thread that appends. A callback sees the context variables (``contextvars``) of
+        the append that led to the event: a request's id, or the span of a trace.
         A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
         require("callback", callback, Callable, "a function that is called with what has happened")
-        return self._events.add_hook(callback)
+        return self._events.hooks.add(callback, kinds)
 
     def hand_over_hooks(self, heir: ContextCompactor) -> None:
         """Have *heir*, which takes this one's place, call the callbacks of ``on_event`` too."""
-        self._events.hand_over(heir._events)
+        self._events.hooks.hand_over(heir._events.hooks)
+
+    def share_hooks(self, hooks: EventHooks) -> None:
+        """Call *hooks*, which other compactors call as well, with each event."""
+        self._events.shared = hooks
 
 
 def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:

@@ -318,7 +318,7 @@ def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | Non
     except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
         from .events import PlanFailed
 
-        memory.emit(PlanFailed(role=role, error=type(error).__name__))
+        memory.emit(PlanFailed(session=memory.session_id, role=role, error=type(error).__name__))
         return None
     return {"role": "user", "content": f"{PLAN_FRAME}\n{text}"} if text else None
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from memory.visibility import Rounds
 from .config import CompactorConfig
 from .coroutines import Coroutines, LoopPaused, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
-from .errors import LeasedElsewhere, LimitReached, SummaryRejected
+from .errors import LeasedElsewhere, LimitReached, SummaryRejected, classify_failure
 from .events import (
     Discarded,
     Evaluated,
@@ -103,6 +104,10 @@ class Cycle:
     counts_bytes: bool = True
     #: Whether a look calls functions of the host's own, which may block.
     calls_host: bool = False
+    #: When the first round began that no compaction covers, if one is due; None: none is due.
+    behind_since: datetime | None = field(default=None, init=False)
+    #: When a compaction became due, by ``monotonic``, until a model is asked.
+    _due_at: float | None = field(default=None, init=False)
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
     #: The last look, if it found nothing due; and the number of rounds that an event told last.
@@ -112,6 +117,19 @@ class Cycle:
     @cached_property
     def strategies(self) -> Sequence[Strategy]:
         return self.choose_strategies()
+
+    def note_due(self, view: View | None) -> None:
+        """Note that a compaction is due in *view*; None: that none is."""
+        self.behind_since = view.rounds[view.end].created_at if view is not None and view.end < view.total else None
+        if self.behind_since is None:
+            self._due_at = None
+        elif self._due_at is None:
+            self._due_at = self.monotonic()
+
+    def take_wait(self) -> float:
+        """Return the seconds since a compaction became due; 0 if it was asked since."""
+        due_at, self._due_at = self._due_at, None
+        return self.monotonic() - due_at if due_at is not None else 0.0
 
     # What happens in a pass. *Due*: a compaction is deferred, and its policy says that it is to be shown.
     #
@@ -348,6 +366,7 @@ class StrategyPass:
             experience=cycle.experience,
             rounds=rounds,
             read_rounds=cycle.read_rounds,
+            take_wait=cycle.take_wait,
             base=state.generation,
             prepared=state.prepared,
         )
@@ -417,6 +436,7 @@ class StrategyPass:
             cycle.emit_later(*_EVALUATED, evaluated)
             if verdict.cost_evaluation is not None:
                 cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
+            cycle.note_due(view if verdict.is_due or due is not None else None)
             if verdict.is_due:
                 return verdict
             if due is not None:  # the tail has outgrown the deferred compaction
@@ -466,6 +486,7 @@ class StrategyPass:
             if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
                 self.show_deferred()
             self._tell_exhausted(forced=run.forced)
+        cycle.note_due(None)
         if not self._changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
@@ -491,9 +512,18 @@ class StrategyPass:
         self._failed.append(error)
         if len(self._cycle.strategies) == 1:  # the run has failed, and tells so itself
             raise error
-        told = rejected.check if rejected is not None else type(error).__name__
-        role, work = self.view.role, self.work
-        self._cycle.emit(StrategyFailed(role=role, generation=work.base, strategy=work.strategy, error=told))
+        kind, status = classify_failure(error)
+        self._cycle.emit(
+            StrategyFailed(
+                role=self.view.role,
+                generation=self.work.base,
+                strategy=self.work.strategy,
+                error=rejected.check if rejected is not None else type(error).__name__,
+                kind=kind,
+                status=status,
+                seconds=self.work.monotonic() - self.work.began,
+            )
+        )
 
     def _read_plan(self) -> str | None:
         try:
@@ -613,6 +643,7 @@ class StrategyPass:
                 tokens_after=_tokens_after(overlay, before, view.ledger.count),
                 seconds=work.monotonic() - work.began,
                 usage=overlay.usage,
+                price=work.price(overlay.usage, overlay.model),
                 model=overlay.model,
             )
         )
@@ -687,6 +718,7 @@ class StrategyPass:
                 tokens_before=before,
                 tokens_after=after,
                 usage=published.usage,
+                price=work.price(published.usage, published.model),
                 model=published.model,
                 offline=overlay.is_offline,
                 seconds=work.monotonic() - work.began,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 
-from memory.errors import ContextError
+from memory.errors import ContextError, StaleCompaction, StoreError
 
 __all__ = [
     "BudgetExceeded",
@@ -16,6 +17,33 @@ __all__ = [
     "SpendExceeded",
     "SummaryRejected",
 ]
+
+
+class FailureKind(StrEnum):
+    """Why a compaction failed."""
+
+    TIMEOUT = "timeout"
+    """The model, or a callable of the host's, took too long."""
+    RATE_LIMIT = "rate_limit"
+    """The endpoint allows no more requests for now (429)."""
+    AUTHENTICATION = "authentication"
+    """The endpoint refused the key (401, 403), or the account has no credit (402)."""
+    REQUEST = "request"
+    """The endpoint refused the request (another 4xx): its model, parameters or length."""
+    SERVER = "server"
+    """The endpoint failed or is overloaded (5xx)."""
+    NETWORK = "network"
+    """No connection, or it broke."""
+    REJECTED = "rejected"
+    """The answer failed a check."""
+    SPEND_LIMIT = "spend_limit"
+    """One call costs more than an hour's limit."""
+    STORE = "store"
+    """The session's store failed."""
+    CHANGED = "changed"
+    """The rounds were others at every reading."""
+    OTHER = "other"
+    """None of these: the error's class tells."""
 
 
 class BudgetExceeded(ContextError):
@@ -108,3 +136,40 @@ class SummaryRejected(ContextError):
         self.is_final = is_final
         #: Token usage of all attempts, if known; set when the last one is rejected.
         self.usage: Mapping[str, int] | None = None
+
+
+def read_status(error: object) -> int | None:
+    """Return the HTTP status of the endpoint's *error*; None if the failure has another cause."""
+    codes = (getattr(error, name, None) for name in ("status_code", "code"))
+    return next((code for code in codes if type(code) is int and 100 <= code < 600), None)
+
+
+def classify_failure(error: BaseException) -> tuple[FailureKind, int | None]:
+    """Return the kind of failure that *error* is, and the endpoint's HTTP status if it or its cause has one."""
+    match error:
+        case SummaryRejected():
+            return FailureKind.REJECTED, None
+        case SpendExceeded():
+            return FailureKind.SPEND_LIMIT, None
+        case StoreError():
+            return FailureKind.STORE, None
+        case StaleCompaction():
+            return FailureKind.CHANGED, None
+    chain = [one for one in (error, error.__cause__) if one is not None]
+    status = next(filter(None, map(read_status, chain)), None)
+    names = [type(one).__name__ for one in chain]
+    if status in (408, 504) or any(isinstance(one, TimeoutError) for one in chain) or "Timeout" in "".join(names):
+        kind = FailureKind.TIMEOUT
+    elif status is not None:
+        by_status = {401: FailureKind.AUTHENTICATION, 402: FailureKind.AUTHENTICATION, 403: FailureKind.AUTHENTICATION}
+        by_status[429] = FailureKind.RATE_LIMIT
+        kind = by_status.get(status, FailureKind.SERVER if status >= 500 else FailureKind.REQUEST)
+    elif any(isinstance(one, ConnectionError) for one in chain) or any(word in "".join(names) for word in _NETWORK):
+        kind = FailureKind.NETWORK
+    else:
+        kind = FailureKind.OTHER
+    return kind, status
+
+
+#: Parts of the names of errors of HTTP clients that are about the connection.
+_NETWORK = ("Connect", "Protocol", "ReadError")

@@ -8,14 +8,17 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextvars import Context
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self, TextIO
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TextIO
 
 from memory.events import Event, EventHook, HookFailed
 from memory.hooks import describe, renew_after_fork
 from memory.patterns import compile_later
 from memory.rounds import copy_with, create_unchecked
 
+from .errors import FailureKind
 from .timers import SYSTEM_CLOCK, Clock
 
 __all__ = [
@@ -24,9 +27,11 @@ __all__ = [
     "Deferred",
     "Discarded",
     "Evaluated",
+    "EventHooks",
     "EventLog",
     "Exhausted",
     "Failed",
+    "FailureKind",
     "IndexingFailed",
     "ModelUnknown",
     "PersistFailed",
@@ -54,24 +59,76 @@ __all__ = [
 _Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]
 
 
-def _make(later: _Later) -> Event:
-    kind, names, values, _ = later
-    return create_unchecked(kind, dict(zip((*names, "at"), values, strict=True)))
+class _Hook(NamedTuple):
+    call: EventHook
+    #: It gets events of these classes.
+    kinds: tuple[type[Event], ...]
+    #: It is the host's, and moves to the compactor that takes this one's place.
+    moves: bool = True
+
+
+class EventHooks:
+    """Hooks with the kinds of events that they get. Several event logs may share one such list.
+
+    The list is replaced, never changed: calling the hooks needs no lock.
+    """
+
+    def __init__(self) -> None:
+        self.hooks: tuple[_Hook, ...] = ()
+        #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
+        self.hear_looks = False
+        self._heir: EventHooks | None = None
+        self._after_fork()
+        renew_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()  # guards the replacing
+
+    def add(
+        self, call: EventHook, kinds: tuple[type[Event], ...] = (Event,), *, moves: bool = True
+    ) -> Callable[[], None]:
+        """Call *call* with each event of these *kinds* from now on; return a function that stops that."""
+        added = _Hook(call, kinds, moves)
+        with self._lock:
+            self._replace((*self.hooks, added))
+
+        def remove() -> None:
+            hooks: EventHooks | None = self
+            while hooks is not None:
+                with hooks._lock:
+                    hooks._replace(tuple(one for one in hooks.hooks if one is not added))
+                hooks = hooks._heir
+
+        return remove
+
+    def hand_over(self, heir: Self) -> None:
+        """Have *heir* call the host's hooks for all events that were added here, until they are removed."""
+        with self._lock, heir._lock:
+            self._heir, known = heir, [one.call for one in heir.hooks]
+            heir._replace(heir.hooks + tuple(one for one in self.hooks if one.moves and one.call not in known))
+
+    def _replace(self, hooks: tuple[_Hook, ...]) -> None:
+        self.hooks = hooks
+        self.hear_looks = any(issubclass(look, one.kinds) for one in hooks for look in (Evaluated, Skipped))
 
 
 class EventLog:
     """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
-    def __init__(self, clock: Clock, size: int) -> None:
+    def __init__(self, clock: Clock, size: int, session: str = "") -> None:
         self._clock = clock
         self._size = size
-        #: Each hook with the kinds of events that it gets. Replaced, never changed: calling them needs no lock.
-        self._hooks: tuple[tuple[EventHook, tuple[type[Event], ...]], ...] = ()
-        self._heir: EventLog | None = None
+        #: The session of all events.
+        self.session = session
+        self.hooks = EventHooks()
+        #: Hooks that other compactors have as well.
+        self.shared = _NO_HOOKS
+        #: The context variables of the call that led to what happens now: hooks see them. None: no call did.
+        self.context: Context | None = None
         #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
         #: compactors' events.
         self._events: list[Event | _Later] = []
-        self._lock = threading.RLock()  # guards _events and the replacing of _hooks
+        self._lock = threading.RLock()  # guards _events
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
         #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
         self.threads_inside: list[int] = []
@@ -85,28 +142,12 @@ class EventLog:
         """The newest events, oldest first."""
         with self._lock:
             newest = self._events[max(len(self._events) - self._size, 0) :]
-        return tuple([_make(one) if isinstance(one, tuple) else one for one in newest])
+        return tuple([self._make(one) if isinstance(one, tuple) else one for one in newest])
 
-    def add_hook(self, hook: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
-        """Call *hook* with each event of these *kinds* from now on; return a function that stops that."""
-        added = (hook, kinds)
-        with self._lock:
-            self._hooks = (*self._hooks, added)
-
-        def remove() -> None:
-            log: EventLog | None = self
-            while log is not None:
-                with log._lock:
-                    log._hooks = tuple(one for one in log._hooks if one is not added)
-                log = log._heir
-
-        return remove
-
-    def hand_over(self, heir: Self) -> None:
-        """Have *heir* call the hooks for all events that were added here, until they are removed."""
-        with self._lock, heir._lock:
-            self._heir, known = heir, [hook for hook, _ in heir._hooks]
-            heir._hooks += tuple(one for one in self._hooks if one[1] == (Event,) and one[0] not in known)
+    def _make(self, later: _Later) -> Event:
+        kind, names, values, _ = later
+        fields = dict(zip((*names, "at"), values, strict=True))
+        return create_unchecked(kind, {"session": self.session, "seconds": 0.0, **fields})
 
     def emit_later(
         self, kind: type[Event], names: tuple[str, ...], values: tuple[object, ...], *, repeats: bool = False
@@ -115,8 +156,8 @@ class EventLog:
         asks for it: the thread that appends has no time for that. One that *repeats* takes the place of such a one
         before the last, so that looks that found nothing do not push out all other events."""
         later = kind, names, (*values, self._clock.now()), repeats
-        if any(Event in kinds for _, kinds in self._hooks):
-            self.emit(_make(later))
+        if self.hooks.hear_looks or self.shared.hear_looks:
+            self.emit(self._make(later))
             return
         with self._lock:
             before = self._events[-2] if repeats and len(self._events) > 1 else None
@@ -127,9 +168,10 @@ class EventLog:
                 del self._events[: len(self._events) - self._size]
 
     def emit(self, event: Event) -> None:
-        """Keep *event*, with the clock's time, and call the hooks with it, on this thread."""
-        if self._clock is not SYSTEM_CLOCK:  # whose time the event has from when it was made
-            event = copy_with(event, at=self._clock.now())
+        """Keep *event*, with the session and the clock's time, and call the hooks with it, on this thread."""
+        known = {"session": self.session} if isinstance(event, CompactionEvent) else {}
+        # The system's time it has from when it was made.
+        event = copy_with(event, **known, **({"at": self._clock.now()} if self._clock is not SYSTEM_CLOCK else {}))
         # A child that is forked in a hook has another list: its thread is not inside.
         inside, thread = self.threads_inside, threading.get_ident()
         inside.append(thread)
@@ -138,14 +180,20 @@ class EventLog:
                 self._events.append(event)
                 if len(self._events) >= 2 * self._size:
                     del self._events[: len(self._events) - self._size]
-            for hook, kinds in self._hooks:
+            for hook, kinds, _ in (*self.hooks.hooks, *self.shared.hooks):
                 if not isinstance(event, kinds):
                     continue
+                context = self.context
                 try:
-                    hook(event)
+                    if context is None:
+                        hook(event)
+                    else:
+                        context.copy().run(hook, event)  # a copy: no context can be entered twice at a time
                 except BaseException as error:  # noqa: BLE001  (SystemExit, a native panic: it has happened all the same)
                     # Kept only: a hook that is called with its own failure would fail at that, too.
-                    failed = HookFailed(at=self._clock.now(), hook=describe(hook), error=type(error).__name__)
+                    failed = HookFailed(
+                        at=self._clock.now(), session=self.session, hook=describe(hook), error=type(error).__name__
+                    )
                     with self._lock:
                         self._events.append(failed)
         finally:
@@ -185,10 +233,19 @@ class Skip(StrEnum):
 class CompactionEvent(Event):
     """An event of one role's compactor."""
 
+    session: str = ""
+    """The session's name; empty: it has none."""
     role: str = ""
     """The agent role."""
     generation: int = 0
     """The generation that the decision was based on."""
+    seconds: float = 0.0
+    """Time taken, up to ``at``; 0 for what takes none."""
+
+    @property
+    def started(self) -> datetime:
+        """When it began."""
+        return self.at - timedelta(seconds=self.seconds)
 
 
 class SummaryEvent(CompactionEvent):
@@ -204,6 +261,8 @@ class SummaryEvent(CompactionEvent):
     """Time taken from the first request on, checks included."""
     usage: Mapping[str, int] | None = None
     """Token usage of all requests."""
+    price: float | None = None
+    """Dollars that *usage* costs, by the list price of *model*; None: unknown."""
     model: str | None = None
     """The model that answered."""
 
@@ -296,6 +355,8 @@ class Started(CompactionEvent):
     tokens_before: int
     """Tokens of the previous summary and the new rounds, as prompts show them; as the summarizer reads them if the
     answer is an intermediate result."""
+    waited: float = 0.0
+    """Seconds since a compaction became due: in the queue of the limits, or for another process's lease."""
 
 
 class Prepared(SummaryEvent):
@@ -411,6 +472,10 @@ class Failed(CompactionEvent):
     """Seconds until the next attempt."""
     circuit_open: bool = False
     """Whether attempts are rare from now on."""
+    kind: FailureKind = FailureKind.OTHER
+    """The kind of failure."""
+    status: int | None = None
+    """The endpoint's HTTP status, if it answered with an error."""
 
 
 class Discarded(CompactionEvent):
@@ -483,10 +548,10 @@ class Reduced(CompactionEvent):
     """Tokens of these posts before."""
     tokens_after: int
     """Tokens of their replacement."""
-    seconds: float = 0.0
-    """Time taken."""
     usage: Mapping[str, int] | None = None
     """Token usage, if a summarizer was called."""
+    price: float | None = None
+    """Dollars that *usage* costs, by the list price of *model*; None: unknown."""
     model: str | None = None
     """The model that answered, if any."""
 
@@ -500,6 +565,10 @@ class StrategyFailed(CompactionEvent):
     """The strategy."""
     error: str
     """The class of the error, or the name of the check that a summary failed."""
+    kind: FailureKind = FailureKind.OTHER
+    """The kind of failure."""
+    status: int | None = None
+    """The endpoint's HTTP status, if it answered with an error."""
 
 
 class Exhausted(CompactionEvent):
@@ -546,6 +615,8 @@ class ModelUnknown(CompactionEvent):
     window: int | None = None
     """The model's window in tokens; None: unknown, and 128,000 count as its window."""
 
+
+_NO_HOOKS = EventHooks()
 
 # Characters that a terminal acts on instead of showing them, except line ends and tabs: C0 and C1 controls, line and
 # paragraph separators, bidirectional controls, lone surrogates.

@@ -29,6 +29,8 @@ MAX_UNWRITTEN = 8
 LEASE_MARGIN = 30.0
 #: Failures: no other entry of the log tells them.
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
+#: Facts that the log does not record: the entry or the session has them, or nobody reads them there.
+_UNRECORDED = {"session", "role", "seconds"}
 #: Events for ``record_failure``: failures, and the success that ends a row of them.
 EVENTS_TO_RECORD = (Published, *_FAILURES)
 #: What an object must have to serve as a journal as it is.
@@ -253,7 +255,9 @@ class JournalWriter:
             times = self._times[same] = self._times.get(same, 0) + 1
             if times & (times - 1) == 0 and not interpreter_is_exiting():
                 with self._guard("event"):
-                    self._journal.note(event.name, {key: value for key, value in facts.items() if key != "role"})
+                    self._journal.note(
+                        event.name, {key: value for key, value in facts.items() if key not in _UNRECORDED}
+                    )
 
     @contextmanager
     def _guard(self, what: Literal["answer", "lease", "event"]) -> Iterator[None]:

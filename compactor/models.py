@@ -9,7 +9,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -20,7 +20,7 @@ from genai_prices.types import ModelInfo, TieredPrices
 
 from memory.values import ValueObject
 
-__all__ = ["Dollars", "ModelFacts", "find_model"]
+__all__ = ["Dollars", "ModelFacts", "find_model", "price_of"]
 
 
 class Dollars(NamedTuple):
@@ -92,6 +92,19 @@ def find_model(name: str) -> ModelFacts:
         window=_middle(windows) if windows else _window_of_family(model),
         dollars=Dollars(*_middle(dollars)) if dollars else None,
     )
+
+
+def price_of(name: str, usage: Mapping[str, int]) -> float | None:
+    """Return the dollars that *usage* of the model called *name* costs; None if that, or the usage, is unknown.
+
+    Tokens that were written to the provider's cache count as plain input.
+    """
+    dollars, read = find_model(name).dollars, usage.get("input_tokens")
+    if dollars is None or read is None:
+        return None
+    cached = min(usage.get("cached_tokens", 0), read)
+    plain = (read - cached) * dollars.input + cached * dollars.cached_input
+    return plain + usage.get("output_tokens", 0) * dollars.output
 
 
 def _window_of_family(name: str) -> int | None:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -25,7 +26,14 @@ from memory.values import ValueObject
 from .coroutines import LoopPaused
 from .cost.limits import Limits, Ticket
 from .cycle import Cycle
-from .errors import CompactionFailed, CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
+from .errors import (
+    CompactionFailed,
+    CompactionTimeout,
+    LeasedElsewhere,
+    LimitReached,
+    SummaryRejected,
+    classify_failure,
+)
 from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, Stopped
 from .summarize import Run
 from .summarizers.base import Summarizer, Summary, SummaryRequest
@@ -242,6 +250,8 @@ class Runner:
             self._index_due |= published and self._cycle.journal.has_index
             self._pending = self._config.enabled  # else no worker is needed to find that out
             run = self._claim()
+            if self._run is not None:
+                self._events.context = copy_context()
         self._dispatch(run)
 
     def compact_now(self, timeout: float | None) -> CompactedMessage | None:
@@ -251,6 +261,7 @@ class Runner:
         with self._lock:
             self._waiters.append(waiter)
             run = self._claim()
+            self._events.context = copy_context()
         self._dispatch(run)
         try:
             error = waiter.exception(bound_wait(timeout))
@@ -345,6 +356,7 @@ class Runner:
                 return
             run.begun = True
             if run.look is None:
+                run.started_at = self._clock.monotonic()
                 self._pending = False  # before the rounds are read: what comes from now on is looked at again
         result: CompactedMessage | None = None
         error: BaseException | None = None
@@ -464,6 +476,7 @@ class Runner:
                 self._thread.shutdown(wait=False)
                 self._thread = None
             following = self._claim() if may_go_on else None  # else when something happens
+            self._forget_context()
             self._notify()
         if self._ticket is not None and following is None:
             self._ticket.give_back()
@@ -499,6 +512,7 @@ class Runner:
         self._model_failed = bool(run.asked)
         after, paid = getattr(error, "retry_after", None), isinstance(error, SummaryRejected)
         delay = backoff_seconds(self._config, self.failures, self._rng(), after, paid=paid)
+        kind, status = classify_failure(error)
         self._events.emit(
             Failed(
                 role=self.role,
@@ -507,6 +521,9 @@ class Runner:
                 failures=self.failures,
                 retry_in=delay,
                 circuit_open=self.circuit_open,
+                kind=kind,
+                status=status,
+                seconds=self._clock.monotonic() - run.started_at if run.begun else 0.0,
             )
         )
         if run.compacting or not isinstance(error, CompactionTimeout):  # else what hangs would be called again
@@ -562,6 +579,11 @@ class Runner:
 
     # Called with the lock held.
 
+    def _forget_context(self) -> None:
+        """Let go of the caller's context, which may hold a whole request, unless there is something left to do."""
+        if self._run is None and self._backoff is None and not (self._ticket is not None and self._ticket.waiting):
+            self._events.context = None
+
     def _notify(self) -> None:
         if self._wake is not None:
             self._wake.notify_all()
@@ -589,7 +611,7 @@ class Runner:
 
     def _come_to_rest(self) -> None:
         """End STOPPING, and begin anew if start() came meanwhile."""
-        self._state = State.STOPPED
+        self._state, self._events.context = State.STOPPED, None
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, cast
 
 from memory import Appended, Memory, SessionPurged, Store, StoreError, open_store
 from memory.arguments import number, require, whole_number
+from memory.events import Event, EventHook
 from memory.hooks import renew_after_fork
 from memory.io_threads import to_thread
 from memory.messages import ASSISTANT
@@ -28,6 +30,7 @@ from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
 from .coroutines import HostLoop
 from .cost.limits import Limits, LimitsStatus
+from .events import EventHooks
 from .summarizers.base import Summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
@@ -57,6 +60,10 @@ class SessionsStatus(ValueObject):
     running: int
     #: The shared limits.
     limits: LimitsStatus
+    #: Compactors whose attempts are rare, after ``circuit_breaker_failures`` failures in a row.
+    circuits_open: int = 0
+    #: When the oldest round began that no compaction covers, where one is due; None: none is due anywhere.
+    behind_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,7 +231,7 @@ class Sessions:
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
-        self._takes_models = False
+        self._takes_models, self._hooks = False, EventHooks()
         if summarizer is None and options.get("llm_api") is None:
             summarizer = find_summarizer(config)
             self._takes_models = not config.summarizer_model and config.summarizer_provider != "extractive"
@@ -302,8 +309,21 @@ class Sessions:
         """Return what is open, for a health check. Asks no store."""
         with self._lock:
             entries, idle = [*self._entries.values()], len(self._idle)
-        running = sum(one.is_running for entry in entries for one in _compactors(entry))
-        return SessionsStatus(len(entries), len(entries) - idle, running, self._limits.status())
+        compactors = [one for entry in entries for one in _compactors(entry)]
+        return SessionsStatus(
+            open=len(entries),
+            in_use=len(entries) - idle,
+            running=sum(one.is_running for one in compactors),
+            limits=self._limits.status(),
+            circuits_open=sum(one.circuit_open for one in compactors),
+            behind_since=min([since for one in compactors if (since := one.behind_since) is not None], default=None),
+        )
+
+    def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
+        """Call *callback* with each event of all compactors, also of sessions that are opened later; return a function
+        that stops that. As ``ContextCompactor.on_event``."""
+        require("callback", callback, Callable, "a function that is called with what has happened")
+        return self._hooks.add(callback, kinds)
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Stop all compactors, and return whether no worker is left. Waits *timeout* seconds at most, for all together.
@@ -437,6 +457,7 @@ class Sessions:
         with ExitStack() as stops:  # all run, or none
             for role, compactor in compactors.items():
                 compactor.run_on(self._host)
+                compactor.share_hooks(self._hooks)
                 if replaced is not None:
                     replaced[role].hand_over_hooks(compactor)
                 stops.callback(compactor.stop, 0)

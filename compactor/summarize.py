@@ -78,6 +78,8 @@ class Run:
     permit: Any = None
     #: A worker has taken it up.
     begun: bool = False
+    #: When, in seconds of the clock's ``monotonic``.
+    started_at: float = 0.0
     #: It only looks whether something is due, on a thread that it shares; and the look that found so, to go on from.
     only_looks: bool = False
     look: Any = None
@@ -141,6 +143,8 @@ class Work:
     base: int = 0
     covered: int = 0
     prepared: tuple[CompactionPrepared, ...] = ()
+    #: Returns the seconds since a compaction became due, and 0 when asked again.
+    take_wait: Callable[[], float] = lambda: 0.0
 
     #: The strategy that runs, and since the last publication: when it began, the requests that were made, whether the
     #: whole summary was written anew, the tokens of all rounds that were sent, and whether the answer was kept before.
@@ -178,6 +182,16 @@ class Work:
     def reads(self, payload: Mapping[str, Any]) -> bool:
         """Return whether the summarizer's model made *payload*, or one of its provider's that it may read."""
         return payload["provider"] == self.provider and payload.get("model", "") in ("", self.model)
+
+    def price(self, usage: Mapping[str, int] | None, model: str | None) -> float | None:
+        """Return the dollars that *usage* of *model*, by default the summarizer's, costs; None: unknown."""
+        if self.deterministic:
+            return 0.0
+        if usage is None or not (named := model or self.model):
+            return None
+        from .models import price_of
+
+        return price_of(named, usage)
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""
@@ -258,7 +272,7 @@ class Work:
         is_kept = accepted is not None
         if accepted is None:
             self._take_turn(request)
-            self.emit(Started(**span, tokens_before=tokens_before))
+            self.emit(Started(**span, tokens_before=tokens_before, waited=self.take_wait()))
             is_addition = shown is None and previous is not None
             accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
         summary = accepted.summary
@@ -273,6 +287,7 @@ class Work:
                 tokens_after=accepted.tokens + source.frame,
                 seconds=self.monotonic() - began,
                 usage=summary.usage,
+                price=self.price(summary.usage, summary.model),
                 model=summary.model,
                 restored=accepted.restored,
                 unknown_identifiers=accepted.unknown,
@@ -326,6 +341,7 @@ class Work:
                         unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
                         seconds=self.monotonic() - began,
                         usage=told.usage,
+                        price=self.price(told.usage, told.model),
                         model=told.model,
                     )
                 )

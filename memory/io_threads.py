@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,12 +59,13 @@ _io_threads = _IoThreads()
 
 
 async def to_thread(call: Callable[[], R]) -> R:
-    """Return the result of *call*, made on a shared thread. If the caller is cancelled, a call that was begun ends."""
+    """Return the result of *call*, made on a shared thread with the caller's context variables. If the caller is
+    cancelled, a call that was begun ends."""
     import asyncio  # here: a program without an event loop should not pay for it
     from concurrent.futures import Future
 
     future: Future[R] = Future()
-    _io_threads.submit(partial(_run, future, call))
+    _io_threads.submit(partial(_run, future, partial(copy_context().run, call)))
     return await asyncio.wrap_future(future)
 
 
@@ -91,7 +93,7 @@ class Lane:
 
         future: Future[R] = Future()
         with self._lock:
-            self._calls.append((future, call))
+            self._calls.append((future, partial(copy_context().run, call)))
             was_busy, self.is_busy = self.is_busy, True
         if not was_busy:
             _io_threads.submit(self._serve)

@@ -11,9 +11,10 @@ from memory.errors import ContextError
 from memory.patterns import compile_later
 
 from ..coroutines import coroutines_used, wait_for
+from ..errors import read_status
 from .answers import as_summarizer, field, make_summary, read_counts
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
-from .model import TOO_LONG, is_too_long, make_sendable, name_remedy, parse_retry_after, read_headers, read_status
+from .model import TOO_LONG, is_too_long, make_sendable, name_remedy, parse_retry_after, read_headers
 
 #: Words of the reasons why models stop, whichever provider names them: an answer was cut off, or there is none.
 _CUT = compile_later(r"(?i)length|max.{0,9}tokens|context_window|incomplete")

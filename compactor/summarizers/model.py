@@ -29,6 +29,7 @@ from memory.arguments import number, require, whole_number
 from memory.patterns import compile_later
 from memory.rounds import copy_with
 
+from ..errors import read_status
 from ..tokens import replace_surrogates
 from .answers import NoSummary, parse_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, add_usage
@@ -449,12 +450,6 @@ def name_remedy(status: int, *, key: str, ending: str = "") -> str:
     if status in _REMEDIES:
         return _REMEDIES[status].format(key=key, ending=ending)
     return "the server failed; if it goes on failing, look at its log or status page" if status >= 500 else ""
-
-
-def read_status(error: object) -> int | None:
-    """Return the HTTP status of the endpoint's *error*; None if the failure has another cause."""
-    codes = (getattr(error, name, None) for name in ("status_code", "code"))
-    return next((code for code in codes if type(code) is int), None)
 
 
 def read_headers(error: object) -> Any:

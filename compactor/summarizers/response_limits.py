@@ -32,7 +32,7 @@ class Limit:
         """Return the remaining seconds, always above 0. Raises ``SummarizerError`` if none remain."""
         left = self._end - self._clock()
         if left <= 0:
-            raise SummarizerError(too_slow(self.seconds))
+            raise SummarizerError(too_slow(self.seconds)) from TimeoutError()
         return left
 
 

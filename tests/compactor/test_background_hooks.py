@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from scene import (
 
 from compactor import CompactorConfig, ContextCompactor, State, Summary, SummaryRequest
 from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skip, Skipped, Started
-from compactor.testing import ScriptedSummarizer
+from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Memory
 from memory.events import Event, HookFailed
 
@@ -209,8 +210,9 @@ def test_every_decision_is_an_event_with_its_numbers() -> None:
     compactor.start()
     executor.run_all()
     evaluated, started, prepared, published, again, skipped = compactor.events
+    told = {"session": memory.session_id, "role": ROLE, "seconds": 0.0}
     assert evaluated.facts() == {
-        "role": ROLE, "generation": 0, "is_due": True, "forced": False, "rounds": 10, "tail": 10,
+        **told, "generation": 0, "is_due": True, "forced": False, "rounds": 10, "tail": 10,
     }  # fmt: skip
     assert isinstance(started, Started)
     assert (started.start, started.end) == (1, 7)
@@ -222,10 +224,10 @@ def test_every_decision_is_an_event_with_its_numbers() -> None:
     assert (published.usage, published.model, published.seconds) == (usage, "small-model", 0.0)
     assert 0 < published.tokens_after < published.tokens_before
     assert again.facts() | {"is_due": False} == {
-        "role": ROLE, "generation": 1, "is_due": False, "forced": False, "rounds": 10, "tail": 3,
+        **told, "generation": 1, "is_due": False, "forced": False, "rounds": 10, "tail": 3,
     }  # fmt: skip
     assert skipped.facts() == {
-        "role": ROLE, "generation": 1, "reason": Skip.BELOW_TRIGGER, "rounds": 10, "tail": 3, "closed": 10,
+        **told, "generation": 1, "reason": Skip.BELOW_TRIGGER, "rounds": 10, "tail": 3, "closed": 10,
     }  # fmt: skip
     assert {event.at for event in compactor.events} == {clock.now()}, "stamped by the compactor's clock"
 
@@ -285,9 +287,54 @@ def test_the_history_keeps_the_newest_events() -> None:
     assert kinds(compactor.events) == ["skipped", "evaluated", "skipped"]
 
 
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
+
+
+def test_a_hook_sees_the_context_of_the_append_that_led_to_the_event() -> None:
+    """So a log line or a span of a compaction names the request behind it; the summarizer sees nothing of it."""
+    memory, seen, asked = memory_of(10), list[tuple[str, str]](), list[str]()
+
+    def summarize(_request: SummaryRequest) -> str:
+        asked.append(REQUEST.get())
+        return PRICES
+
+    compactor, executor, _ = on_command(memory, summarize)
+    compactor.on_event(lambda event: seen.append((event.name, REQUEST.get())), (Published,))
+    compactor.start()
+    executor.run_all()
+    token = REQUEST.set("request 7")
+    for _ in range(8):
+        add_round(memory)
+    REQUEST.reset(token)
+    in_thread(executor.run_all)()
+    assert seen == [("compaction.published", "none"), ("compaction.published", "request 7")]
+    assert asked == ["none", "none"]
+
+
+def test_what_takes_time_tells_when_it_began_and_what_it_cost() -> None:
+    """Prices are the model's list prices; without a known model or usage there is none."""
+    usage = {"input_tokens": 1_000_000, "cached_tokens": 500_000, "output_tokens": 1_000_000}
+    for model, price in (("gpt-5-mini", 0.125 + 0.0125 + 2.0), ("nobody-knows-it", None)):
+        memory, time = memory_of(10), FakeClock()
+
+        def summarize(_request: SummaryRequest, model: str = model, time: FakeClock = time) -> Summary:
+            time.advance(4)
+            return Summary(PRICES, usage, model)
+
+        compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, summarize, clock=time)
+        began = time.now()
+        compactor.compact_now(SOON)
+        compactor.stop()
+        (published,) = of_kind(compactor.events, Published)
+        assert (published.session, published.role, published.strategy) == (memory.session_id, ROLE, "compact_rounds")
+        assert (published.started, published.seconds, published.usage) == (began, 4.0, usage)
+        assert published.price == pytest.approx(price)
+
+
 def test_an_unknown_model_is_told_once_by_the_first_cycle() -> None:
     """The default encoding stands in."""
-    compactor, executor, _ = on_command(memory_of(1), ScriptedSummarizer(), CompactorConfig(model="nobody-knows-it"))
+    memory = memory_of(1)
+    compactor, executor, _ = on_command(memory, ScriptedSummarizer(), CompactorConfig(model="nobody-knows-it"))
     compactor.start()
     assert compactor.events == ()
     executor.run_all()
@@ -295,7 +342,8 @@ def test_an_unknown_model_is_told_once_by_the_first_cycle() -> None:
     executor.run_all()
     (told,) = of_kind(compactor.events, ModelUnknown)
     assert told.facts() == {
-        "role": ROLE, "generation": 0, "model": "nobody-knows-it", "encoding": "o200k_base",
+        "session": memory.session_id, "role": ROLE, "generation": 0, "seconds": 0.0,
+        "model": "nobody-knows-it", "encoding": "o200k_base",
     }  # fmt: skip
 
 

@@ -205,7 +205,9 @@ def test_a_revert_brings_the_one_before_back_and_waits_for_a_newer_round() -> No
     assert reverted == compactor.get_compaction()
     assert reverted is not None
     assert (reverted.summary, reverted.end_index, compactor.status().generation) == (prices("First"), 7, 3)
-    assert of_kind(compactor.events, Reverted)[0].facts() == {"role": ROLE, "generation": 3, "end": 7}
+    assert of_kind(compactor.events, Reverted)[0].facts() == {
+        "session": memory.session_id, "role": ROLE, "generation": 3, "seconds": 0.0, "end": 7,
+    }  # fmt: skip
     memory.add_post(memory.create_round("held", id="r16"), send_from="User", send_to=ROLE, message="a newer one")
     memory.finish_round("r16", state="failed")
     compactor.notify_rounds_changed()

@@ -249,8 +249,17 @@ def test_disabled_comes_before_all_else(forced: bool) -> None:
     table = Table(memory_of(30), CompactorConfig(enabled=False))
     assert table.run(forced=forced) is None
     assert [event.facts() for event in table.events] == [
-        {"role": ROLE, "generation": 0, "reason": Skip.DISABLED, "rounds": 30, "tail": 30, "closed": 30}
-    ]
+        {
+            "session": "",
+            "role": ROLE,
+            "generation": 0,
+            "seconds": 0.0,
+            "reason": Skip.DISABLED,
+            "rounds": 30,
+            "tail": 30,
+            "closed": 30,
+        }
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("forced", [False, True])
@@ -399,7 +408,8 @@ def test_a_strategy_may_ask_the_summarizer_through_the_views_work() -> None:
     assert published is not None
     assert published.summary == PRICES
     assert of_kind(table.events, Started)[0].facts() == {
-        "role": ROLE, "generation": 0, "strategy": "strategy", "start": 1, "end": 2, "tokens_before": 50,
+        "session": "", "role": ROLE, "generation": 0, "seconds": 0.0, "strategy": "strategy",
+        "start": 1, "end": 2, "tokens_before": 50, "waited": 0.0,
     }  # fmt: skip
     assert of_kind(table.events, Published)[0].requests == 1
 

@@ -17,6 +17,7 @@ from compactor.events import (
     Discarded,
     Evaluated,
     Failed,
+    FailureKind,
     Prepared,
     Published,
     Rejected,
@@ -77,7 +78,7 @@ def test_no_field_has_room_for_what_was_said(kind: type[Event]) -> None:
         if name == "usage":
             assert held == {str, int, types.NoneType}
             continue
-        assert held <= {int, float, bool, str, datetime, Skip, typing.Literal, types.NoneType}, name
+        assert held <= {int, float, bool, str, datetime, Skip, FailureKind, typing.Literal, types.NoneType}, name
         if str in held:
             assert name in WORDS, f"{kind.__name__}.{name} may hold any text"
             assert name != "unknown_identifiers" or kind.level == "debug"
@@ -116,10 +117,10 @@ def test_an_event_cannot_be_changed() -> None:
 def test_facts_leave_out_the_time_and_what_says_nothing() -> None:
     """What a log line shows beside name and time."""
     began = Started(role="Planner", generation=2, start=1, end=7, tokens_before=900)
-    span = {"role": "Planner", "generation": 2, "start": 1, "end": 7}
+    span = {"session": "", "role": "Planner", "generation": 2, "start": 1, "end": 7}
     prepared = Prepared(**span, tokens_before=900, tokens_after=80, seconds=0.5, model="gpt-x")
 
-    assert began.facts() == {**span, "strategy": "", "tokens_before": 900}
+    assert began.facts() == {**span, "seconds": 0.0, "strategy": "", "tokens_before": 900, "waited": 0.0}
     assert prepared.facts() == {
         **span, "strategy": "", "tokens_before": 900, "tokens_after": 80, "seconds": 0.5, "model": "gpt-x",
         "restored": 0, "unknown_identifiers": (), "reused": False, "major": False, "sent_tokens": 0,
@@ -140,8 +141,10 @@ def test_only_the_quietest_level_holds_what_was_made_up() -> None:
 def test_zero_and_false_are_facts() -> None:
     """Only what is not known is left out."""
     assert Evaluated(is_due=False, rounds=0, tail=0).facts() == {
+        "session": "",
         "role": "",
         "generation": 0,
+        "seconds": 0.0,
         "is_due": False,
         "forced": False,
         "rounds": 0,

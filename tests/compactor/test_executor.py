@@ -151,7 +151,7 @@ def test_an_executor_that_is_shut_down_stops_the_compactor_with_an_event() -> No
     add_round(memory)
     assert compactor.status().state is State.STOPPED
     assert of_kind(compactor.events, Stopped)[0].facts() == {
-        "role": ROLE, "generation": 0, "reason": "executor_shut_down",
+        "session": memory.session_id, "role": ROLE, "generation": 0, "seconds": 0.0, "reason": "executor_shut_down",
     }  # fmt: skip
     add_round(memory)
     assert len(of_kind(compactor.events, Stopped)) == 1

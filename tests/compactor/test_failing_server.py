@@ -25,7 +25,7 @@ from scene import (
 )
 
 from compactor import CompactorConfig, ContextCompactor, OpenAISummarizer, State
-from compactor.events import Discarded, Failed, Published
+from compactor.events import Discarded, Failed, FailureKind, Published
 from compactor.testing import FakeClock
 from memory import Memory
 
@@ -37,6 +37,8 @@ TROUBLES: dict[str, Answer] = {
     "500": status(500),
     "503 of a proxy": html(503),
     "401": status(401),
+    "400": status(400),
+    "504": status(504),
     "a page of HTML": html(),
     "no JSON": reply("{'choices': "),
     "an empty body": reply(""),
@@ -49,6 +51,22 @@ TROUBLES: dict[str, Answer] = {
     "a greeting": ok("Hello! How can I help you today?"),
     "a dropped connection": drop(),
     "a connection dropped midway": drop_midway(),
+}
+
+
+#: The kinds of failure and the HTTP status that are told of some of them.
+TOLD = {
+    "429 with Retry-After": (FailureKind.RATE_LIMIT, 429),
+    "500": (FailureKind.SERVER, 500),
+    "503 of a proxy": (FailureKind.SERVER, 503),
+    "401": (FailureKind.AUTHENTICATION, 401),
+    "400": (FailureKind.REQUEST, 400),
+    "504": (FailureKind.TIMEOUT, 504),
+    "no JSON": (FailureKind.OTHER, None),
+    "empty content": (FailureKind.OTHER, None),
+    "a greeting": (FailureKind.REJECTED, None),
+    "a dropped connection": (FailureKind.NETWORK, None),
+    "a connection dropped midway": (FailureKind.NETWORK, None),
 }
 
 
@@ -65,18 +83,19 @@ def summarizer(server: ModelServer) -> Iterator[OpenAISummarizer]:
         yield made
 
 
-@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_compaction_recovers_by_itself_when_the_server_does(
-    server: ModelServer, summarizer: OpenAISummarizer, trouble: Answer
+    server: ModelServer, summarizer: OpenAISummarizer, trouble: str
 ) -> None:
-    """Nothing of what went wrong is shown; after the back-off it is asked again, with no new round."""
+    """Nothing of what went wrong is shown, but its kind; after the back-off it is asked again, with no new round."""
     memory, clock, heard = memory_of(10), FakeClock(), Heard()
-    server.answers(trouble, trouble)
+    server.answers(TROUBLES[trouble], TROUBLES[trouble])
     config = CONFIG.copy_with(summary_attempts=1)
     with ContextCompactor.for_role(memory, ROLE, config, summarizer, clock=clock, on_event=heard) as compactor:
         for failures in (1, 2):
             failed = heard.until(Failed, failures)
             assert failed.failures == failures
+            assert (failed.kind, failed.status) == TOLD.get(trouble, (failed.kind, None))
             assert compactor.wait_idle(SOON) is False
             assert compactor.status().state is State.BACKING_OFF
             assert memory.get_role_rounds(ROLE)[1] is None

@@ -77,6 +77,7 @@ def test_a_json_line_holds_name_level_time_and_facts() -> None:
     assert published == {
         "event": "compaction.published",
         "level": "info",
+        "session": "",
         "role": "Planner",
         "generation": 3,
         "strategy": "compact_rounds",

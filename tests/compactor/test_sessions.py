@@ -411,6 +411,43 @@ def test_hooks_of_a_compactor_hear_of_the_one_that_takes_its_place() -> None:
     assert removed == heard != []
 
 
+def test_a_hook_of_the_sessions_hears_of_those_open_and_of_those_opened_later() -> None:
+    """Each event once, with its session's name; also of compactors that were replaced, until it is removed."""
+    heard = list[Event]()
+    with sessions_with(executor=None) as sessions, sessions.open("a") as first:
+        remove = sessions.on_event(heard.append, (Published,))
+        with sessions.open("b", model=ScriptedSummarizer()) as second:
+            for session in (first, second):
+                talk(session, 4)
+                session.compactor.compact_now(SOON)
+                assert session.compactor.wait_idle(SOON)
+        told = sorted((one.session, one.generation) for one in heard if isinstance(one, Published))
+        assert told == sorted({*told})
+        assert {name for name, _ in told} == {"a", "b"}
+        remove()
+        talk(first, 4)
+        first.compactor.compact_now(SOON)
+    assert len(heard) == len(told)
+
+
+def test_the_status_tells_of_open_circuits_and_of_the_oldest_round_that_waits() -> None:
+    """What an alarm goes by, without asking a store; both are gone with the first success."""
+    executor, clock = ManualExecutor(), FakeClock()
+    config = CONFIG.copy_with(circuit_breaker_failures=1)
+    answers = ScriptedSummarizer([OSError()])
+    with sessions_with(executor=executor, clock=clock, config=config, summarizer=answers) as sessions:
+        with sessions.open("a") as session:
+            talk(session, 4)
+            executor.run_all()
+            status = sessions.status()
+            assert status.behind_since == session.memory.conversation.rounds[0].created_at
+            assert status.circuits_open == 1
+            clock.advance(3_600)
+            executor.run_all()
+            assert session.compactor.get_compaction() is not None
+        assert (sessions.status().behind_since, sessions.status().circuits_open) == (None, 0)
+
+
 def test_a_model_that_cannot_be_used_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with sessions_with() as sessions:
         with sessions.open("a"), pytest.raises(TypeError, match="int is no summarizer"), sessions.open("a", model=17):

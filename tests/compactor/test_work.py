@@ -105,7 +105,7 @@ def test_a_refused_answer_is_asked_for_again_with_what_was_wrong() -> None:
     assert len(second.messages) == 1
     (rejected,) = desk.told(Rejected)
     assert rejected == {
-        "role": "Planner", "generation": 0, "strategy": "", "start": 1, "end": 1, "check": "invented", "attempt": 1,
+        "session": "", "role": "Planner", "generation": 0, "strategy": "", "start": 1, "end": 1, "check": "invented", "attempt": 1,
         "attempts": 2, "unknown_identifiers": ("HAT901", "HAT902", "HAT903", "HAT904"), "seconds": 2.0, "usage": USAGE, "model": "gpt-x",
     }  # fmt: skip
     assert [type(event) for event in desk.events] == [Started, Rejected, Prepared]

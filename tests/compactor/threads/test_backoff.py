@@ -166,9 +166,16 @@ def test_the_failure_is_told_with_its_numbers() -> None:
     executor.run_all()
     first, second = (event.facts() for event in of_kind(compactor.events, Failed))
     assert first == {
-        "role": "Planner", "generation": 0, "error": "OSError", "failures": 1, "retry_in": 1.0, "circuit_open": False,
+        "session": compactor.events[0].session, "role": "Planner", "generation": 0, "seconds": 0.0, "error": "OSError",
+        "failures": 1, "retry_in": 1.0, "circuit_open": False, "kind": "other",
     }  # fmt: skip
-    assert second == first | {"error": "empty", "failures": 2, "retry_in": 60.0, "circuit_open": True}
+    assert second == first | {
+        "error": "empty",
+        "kind": "rejected",
+        "failures": 2,
+        "retry_in": 60.0,
+        "circuit_open": True,
+    }
 
 
 def test_each_publication_of_a_backlog_is_a_success() -> None:
