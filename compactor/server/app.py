@@ -15,6 +15,7 @@ from memory import Store, StoreError
 
 from .access import Access, make_login
 from .problems import add_handlers, problem
+from .rest import make_rest
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -75,6 +76,7 @@ def create_app(settings: ServerSettings | None = None, *, store: Store | None = 
         return Health()
 
     app.include_router(make_login(state))
+    app.include_router(make_rest(state))
     return app
 
 

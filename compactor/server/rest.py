@@ -1,0 +1,635 @@
+"""REST under /api: what the library does, for hosts in any language.
+
+Routes are plain functions, which FastAPI runs on threads: whatever reads or writes the store stays off the event loop.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from secrets import token_hex
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, cast
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
+from memory.entries import Entry, EventRecorded, kinds_of
+from memory.messages import ASSISTANT, from_round
+from memory.search import words_of
+from memory.stores.base import Extent
+from memory.stores.retention import FILES_KEPT
+from memory.stores.tenants import split_name
+from memory.transfer.jsonl import export_session, read_session
+from memory.transfer.state_dict import append_new
+
+from ..background import ContextCompactor
+from ..sessions import Session
+from .access import Tenant
+from .problems import Problem
+from .state import MAX_NAME, ServerState
+
+R = TypeVar("R")
+#: Compactions that requests wait for at once; each takes a thread.
+MAX_WAITING_COMPACTIONS = 16
+#: Characters of any name or reference in a request, and rounds of one page.
+MAX_TEXT, MAX_PAGE = 200, 200
+#: Bytes of an export that are held in memory, and of one part of its body.
+_IN_MEMORY, _PART = 1_000_000, 65_536
+_LINES = "application/x-ndjson"
+
+
+def _check_json(value: R) -> R:
+    """Return *value*. Raises ``ValueError`` for what JSON cannot hold, though Python's parser takes it."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError:
+        raise ValueError("a text has half of a surrogate pair, or a number is none") from None
+    return value
+
+
+#: The name of a session, in the path.
+SessionId = Annotated[str, Path(pattern=rf"^[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$")]
+#: The name of an agent.
+Role = Annotated[str, Field(max_length=MAX_TEXT, description="The agent whose view it is.")]
+RoleQuery = Annotated[str, Query(max_length=MAX_TEXT, description="The agent whose view it is.")]
+Reference = Annotated[str, Field(min_length=1, max_length=MAX_TEXT, examples=["r3.p2"])]
+Name = Annotated[str, Field(max_length=MAX_TEXT)]
+#: Messages in OpenAI's chat format.
+Messages = Annotated[
+    list[dict[str, Any]],
+    Field(max_length=100_000, examples=[[{"role": "user", "content": "Hello"}]]),
+    AfterValidator(_check_json),
+]
+Number = Annotated[int, Field(ge=0, le=10**12)]
+Tokens = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Body(BaseModel):
+    """A request's body: unknown fields are mistakes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewSession(Body):
+    id: Annotated[
+        str | None, Field(pattern=rf"^[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$")
+    ] = Field(default=None, description="Its name; one is made if there is none.")
+    messages: Messages = Field(default_factory=list)
+
+
+class Append(Body):
+    messages: Messages
+    kind: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] = "message"
+
+
+class History(Body):
+    messages: Messages
+    on_divergence: Literal["rewind", "raise"] = "rewind"
+
+
+class Compose(Body):
+    role: Role = ASSISTANT
+    budget: Tokens | None = Field(default=None, description="Maximum tokens of the prompt.")
+    reserve: Annotated[int, Field(ge=0, le=10**9)] = 0
+    system: str | Messages | None = None
+    model: Name = ""
+    tools: Annotated[list[dict[str, Any]], Field(max_length=1_000), AfterValidator(_check_json)] = []
+    summary_as: Literal["system", "user", "header"] = "system"
+
+
+class OfRole(Body):
+    role: Role = ASSISTANT
+
+
+class CompactNow(OfRole):
+    timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
+
+
+class Revert(OfRole):
+    generation: Number | None = Field(default=None, description="Refuse if another one is shown by now.")
+
+
+class AtReference(Body):
+    reference: Reference
+
+
+class CallRecall(OfRole):
+    name: Name
+    arguments: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
+
+
+class ReportUsage(OfRole):
+    input_tokens: Number
+    cached_tokens: Number | None = None
+
+
+class SessionSize(BaseModel):
+    id: str
+    rounds: int
+    entries: int
+    last_activity: datetime | None
+
+
+class SessionPage(BaseModel):
+    sessions: list[SessionSize]
+    next: str | None = Field(description="Give it as `after` to get the next page; null: this is the last.")
+
+
+class CompactorState(BaseModel):
+    state: str
+    skip_reason: str | None
+    last_error: str | None
+    failures: int
+    circuit_open: bool
+    generation: int
+    covered_rounds: int
+
+
+class SessionState(SessionSize):
+    pins: list[str]
+    roles: dict[str, CompactorState]
+
+
+class Places(BaseModel):
+    references: list[str | None] = Field(description="Of each message; null: it is in the header.")
+
+
+class SyncResult(Places):
+    appended: int
+    kept: int
+    dropped: int
+    undone: int
+    skipped: int
+
+
+class RoundOut(BaseModel):
+    number: int
+    state: str
+    created_at: datetime
+    messages: list[dict[str, Any]]
+
+
+class RoundPage(BaseModel):
+    rounds: list[RoundOut]
+    total: int
+
+
+class SourceOut(BaseModel):
+    ref: str | None
+    kind: str
+
+
+class PromptOut(BaseModel):
+    messages: list[dict[str, Any]]
+    tokens: int
+    tokens_before: int = Field(description="Tokens without cuts.")
+    omitted_rounds: list[int]
+    sources: list[SourceOut]
+
+
+class CompactionOut(BaseModel):
+    generation: int
+    last_covered_round: int
+    summary: str
+    created_at: datetime | None
+    model: str | None
+
+
+class Compacted(BaseModel):
+    compaction: CompactionOut | None
+
+
+class RecordOut(BaseModel):
+    number: int
+    happened: str
+    at: datetime
+    generation: int
+    current: bool
+    last_covered_round: int | None
+    summary: str | None
+    strategy: str
+    model: str | None
+    usage: dict[str, int] | None
+    checks: list[str]
+    tokens_before: int | None
+    tokens_after: int | None
+
+
+class Records(BaseModel):
+    records: list[RecordOut]
+
+
+class References(BaseModel):
+    references: list[str]
+
+
+class Text(BaseModel):
+    text: str
+
+
+class HitOut(BaseModel):
+    reference: str
+    text: str
+
+
+class Hits(BaseModel):
+    hits: list[HitOut]
+
+
+class Tools(BaseModel):
+    tools: list[dict[str, Any]]
+
+
+class Imported(BaseModel):
+    id: str
+    entries: int
+
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "content": {"application/problem+json": {}}}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: _PROBLEM | {"description": "The request cannot be read."},
+    404: _PROBLEM | {"description": "There is nothing of that name."},
+    409: _PROBLEM | {"description": "The session is not in a state for that."},
+    422: _PROBLEM | {"description": "The request does not fit its description, or the session."},
+    503: _PROBLEM | {"description": "Not now; see Retry-After."},
+}
+
+
+def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
+    """Return the routes under /api."""
+    router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
+    compactions = CapacityLimiter(MAX_WAITING_COMPACTIONS)
+
+    @contextmanager
+    def existing(tenant: str, session_id: str) -> Iterator[Session]:
+        """Open a session that has entries, with those that other processes wrote. Raises ``HTTPException``: 404."""
+        with state.open(tenant, session_id) as session:
+            session.memory.refresh()
+            if not session.memory.snapshot.number:
+                _raise_unknown()
+            yield session
+
+    @router.post("/sessions", status_code=201)
+    def create_session(tenant: Tenant, body: NewSession) -> SessionSize:
+        """Create a session, with its first messages if there are any."""
+        session_id = body.id if body.id is not None else token_hex(16)
+        with state.open(tenant, session_id) as session, session.turn:
+            memory = session.memory
+            memory.refresh()
+            if memory.snapshot.number:
+                raise HTTPException(409, "there is a session of that name; use it, or choose another name")
+            memory.journal("").note("session.created", {})  # so that it is in lists before anything is said
+            memory.extend(body.messages)
+        return _measure(state, tenant, session_id)
+
+    @router.get("/sessions")
+    def list_sessions(
+        tenant: Tenant,
+        after: Annotated[str | None, Query(max_length=MAX_NAME, description="`next` of the page before.")] = None,
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    ) -> SessionPage:
+        """List sessions by name."""
+        extents = state.sessions.store.extents()
+        own = {name: one for full, one in extents.items() for of, name in (split_name(full),) if of == tenant}
+        names = sorted(name for name in own if after is None or name > after)
+        sizes = [_size(name, own[name]) for name in names[:limit]]
+        return SessionPage(sessions=sizes, next=sizes[-1].id if len(names) > limit else None)
+
+    @router.get("/sessions/{session_id}")
+    def get_session(tenant: Tenant, session_id: SessionId) -> SessionState:
+        """Return a session's size, its pins and what its compactors do."""
+        with existing(tenant, session_id) as session:
+            roles = {}
+            for role, compactor in session.compactors.items():
+                now = compactor.status()
+                roles[role] = CompactorState(
+                    state=now.state.name.lower(),
+                    skip_reason=now.skip_reason,
+                    last_error=now.last_error,
+                    failures=now.failures,
+                    circuit_open=now.circuit_open,
+                    generation=now.generation,
+                    covered_rounds=now.end_index,
+                )
+            pins = list(session.memory.pins())
+        return SessionState(**_measure(state, tenant, session_id).model_dump(), pins=pins, roles=roles)
+
+    @router.delete("/sessions/{session_id}", status_code=204)
+    def delete_session(tenant: Tenant, session_id: SessionId) -> Response:
+        """Erase a session for good: its messages, its summaries, its events and its files."""
+        name = state.name(tenant, session_id)
+        if state.sessions.store.extent(name) is None:
+            _raise_unknown()
+        state.sessions.purge(name)
+        return Response(status_code=204)
+
+    @router.post("/sessions/{session_id}/messages", status_code=201)
+    def append_messages(tenant: Tenant, session_id: SessionId, body: Append) -> Places:
+        """Append messages, all or none. A new name begins a session."""
+        with state.open(tenant, session_id) as session:
+            added = session.memory.extend(body.messages, kind=body.kind)
+            return Places(references=[one.reference for one in added])
+
+    @router.put("/sessions/{session_id}/messages")
+    def sync_messages(tenant: Tenant, session_id: SessionId, body: History) -> SyncResult:
+        """Make the log the same as the whole history that the host holds. A new name begins a session."""
+        with state.open(tenant, session_id) as session:
+            done = session.memory.sync(body.messages, on_divergence=body.on_divergence)
+            counts = {name: getattr(done, name) for name in ("appended", "kept", "dropped", "undone", "skipped")}
+            return SyncResult(references=done.references, **counts)
+
+    @router.get("/sessions/{session_id}/rounds")
+    def list_rounds(
+        tenant: Tenant,
+        session_id: SessionId,
+        start: Annotated[int, Query(ge=1, le=10**9, description="The first round.")] = 1,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+        role: RoleQuery = ASSISTANT,
+    ) -> RoundPage:
+        """Return rounds word for word, hidden ones included, in the messages that *role* sees."""
+        with existing(tenant, session_id) as session:
+            rounds = session.memory.snapshot.rounds(role, include_failed=True)
+            page = [
+                RoundOut(
+                    number=one.number,
+                    state=one.state,
+                    created_at=one.created_at,
+                    messages=list(from_round(one, role)),
+                )
+                for one in rounds[start - 1 : start - 1 + limit]
+            ]
+            return RoundPage(rounds=page, total=len(rounds))
+
+    @router.get("/sessions/{session_id}/references/{reference}")
+    def reload(
+        tenant: Tenant,
+        session_id: SessionId,
+        reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)],
+        role: RoleQuery = "",
+    ) -> Text:
+        """Return the original text behind a reference, such as r3.p2 or r1-r7."""
+        with existing(tenant, session_id) as session:
+            return Text(text=session.memory.reload(reference, role=role))
+
+    @router.post("/sessions/{session_id}/compose")
+    def compose(tenant: Tenant, session_id: SessionId, body: Compose) -> PromptOut:
+        """Return the messages of the next prompt, within the budget. Never waits for a model."""
+        with existing(tenant, session_id) as session:
+            options = body.model_dump(exclude={"role", "budget"})
+            prompt = session.compose(body.role, budget=body.budget, **options)
+            return PromptOut(
+                messages=cast("list[dict[str, Any]]", prompt.messages),
+                tokens=prompt.tokens,
+                tokens_before=prompt.report.tokens_before,
+                omitted_rounds=list(prompt.report.omitted_rounds),
+                sources=[SourceOut(ref=one.ref, kind=one.kind) for one in prompt.sources],
+            )
+
+    @router.post("/sessions/{session_id}/compact", responses={502: _PROBLEM, 504: _PROBLEM})
+    async def compact(tenant: Tenant, session_id: SessionId, body: CompactNow) -> Compacted:
+        """Compact now, and wait for it; null: there was nothing to compact."""
+
+        def run() -> Compacted:
+            with existing(tenant, session_id) as session:
+                return _compacted(_compactor(session, body.role).compact_now(body.timeout))
+
+        return await to_thread.run_sync(run, limiter=compactions)
+
+    @router.post("/sessions/{session_id}/revert")
+    def revert(tenant: Tenant, session_id: SessionId, body: Revert) -> Compacted:
+        """Show the previous summary again, and return it; null: there is none left."""
+        with existing(tenant, session_id) as session:
+            return _compacted(_compactor(session, body.role).revert(body.generation))
+
+    @router.get("/sessions/{session_id}/history")
+    def history(tenant: Tenant, session_id: SessionId, role: RoleQuery = ASSISTANT) -> Records:
+        """Return what became of the role's compactions, oldest first."""
+        with existing(tenant, session_id) as session:
+            records = session.memory.journal(role).history()
+        return Records(
+            records=[
+                RecordOut(
+                    last_covered_round=None if one.compaction is None else one.compaction.last_round,
+                    summary=None if one.compaction is None else one.compaction.summary,
+                    usage=None if one.usage is None else dict(one.usage),
+                    checks=list(one.checks),
+                    **{name: getattr(one, name) for name in _RECORD},
+                )
+                for one in records
+            ]
+        )
+
+    @router.get("/sessions/{session_id}/pins")
+    def list_pins(tenant: Tenant, session_id: SessionId) -> References:
+        """Return the references of pinned posts."""
+        with existing(tenant, session_id) as session:
+            return References(references=list(session.memory.pins()))
+
+    @router.post("/sessions/{session_id}/pins", status_code=204)
+    def pin(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
+        """Keep a post's words through every compaction."""
+        with existing(tenant, session_id) as session:
+            session.memory.pin(body.reference)
+        return Response(status_code=204)
+
+    @router.delete("/sessions/{session_id}/pins/{reference}", status_code=204)
+    def unpin(
+        tenant: Tenant, session_id: SessionId, reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)]
+    ) -> Response:
+        """Let compactions put a post in other words again."""
+        with existing(tenant, session_id) as session:
+            session.memory.unpin(reference)
+        return Response(status_code=204)
+
+    @router.post("/sessions/{session_id}/redact", status_code=204)
+    def redact(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
+        """Erase the words of a post for good, and all that was made from them."""
+        with existing(tenant, session_id) as session:
+            session.memory.redact(body.reference)
+        return Response(status_code=204)
+
+    @router.post("/sessions/{session_id}/rewind")
+    def rewind(tenant: Tenant, session_id: SessionId, body: AtReference) -> References:
+        """Go on from an earlier place, and return the references of the rounds that are undone."""
+        with existing(tenant, session_id) as session:
+            return References(references=list(session.memory.rewind(body.reference)))
+
+    @router.post("/sessions/{session_id}/usage", status_code=204)
+    def record_usage(tenant: Tenant, session_id: SessionId, body: ReportUsage) -> Response:
+        """Record the provider's count of the role's newest prompt, which corrects budgets."""
+        with existing(tenant, session_id) as session:
+            session.memory.record_usage(body.role, body.input_tokens, cached_tokens=body.cached_tokens)
+        return Response(status_code=204)
+
+    @router.get("/tools")
+    def list_tools() -> Tools:
+        """Return the schemas of the tools with which a model reads back what its prompt leaves out."""
+        return Tools(tools=cast("list[dict[str, Any]]", Recall(Memory()).tools()))
+
+    @router.post("/sessions/{session_id}/recall")
+    def recall(tenant: Tenant, session_id: SessionId, body: CallRecall) -> Text:
+        """Return the answer to a model's call of one of these tools. A wrong call is answered, too."""
+        with existing(tenant, session_id) as session:
+            return Text(text=Recall(session.memory, role=body.role).call(body.name, body.arguments))
+
+    @router.get("/sessions/{session_id}/search")
+    def search(
+        tenant: Tenant,
+        session_id: SessionId,
+        query: Annotated[str, Query(min_length=1, max_length=2_000)],
+        role: RoleQuery = "",
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    ) -> Hits:
+        """Search the conversation for words, best match first."""
+        words = words_of(query)
+        with existing(tenant, session_id) as session:
+            rounds = session.memory.snapshot.rounds(role, include_failed=True)
+            hits = session.memory.search(query, role=role, limit=limit)
+            return Hits(hits=[HitOut(reference=one.ref, text=one.line(rounds[one.round - 1], words)) for one in hits])
+
+    @router.get(
+        "/sessions/{session_id}/export",
+        response_class=StreamingResponse,
+        responses={200: {"description": "The session as lines of JSON.", "content": {_LINES: {}}}},
+    )
+    def export(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
+        """Return the whole session as lines of JSON, for import."""
+        store, name = state.sessions.store, state.name(tenant, session_id)
+        if store.extent(name) is None:
+            _raise_unknown()
+        file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
+        try:
+            export_session(store, name, cast("TextIO", _Renaming(file.write, session_id)))
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+
+        def parts() -> Iterator[bytes]:
+            with file:
+                yield from iter(partial(file.read, _PART), b"")
+
+        return StreamingResponse(parts(), media_type=_LINES)
+
+    body = {"requestBody": {"required": True, "content": {_LINES: {"schema": {"type": "string"}}}}}
+
+    @router.post("/sessions/{session_id}/import", status_code=201, openapi_extra=body)
+    async def import_(tenant: Tenant, session_id: SessionId, request: Request) -> Imported:
+        """Read a session that was exported: all of it, or nothing if anything is wrong."""
+        lines = await request.body()
+        return await to_thread.run_sync(read, tenant, session_id, lines)
+
+    def read(tenant: str, session_id: str, body: bytes) -> Imported:
+        store, name = state.sessions.store, state.name(tenant, session_id)
+        if store.extent(name) is not None:
+            raise HTTPException(409, "there is a session of that name; delete it, or import under another name")
+        try:
+            with read_session(io.TextIOWrapper(io.BytesIO(body), "utf-8"), name) as (_, entries):
+                if any(_names_files(entry, name) for entry in entries):
+                    raise HTTPException(422, "this session has files; import it under another name")
+                append_new(store, name, entries)
+                return Imported(id=session_id, entries=len(entries))
+        except UnicodeDecodeError:
+            raise HTTPException(422, "the body is not UTF-8 text; send what export returned") from None
+        except (StoreDamaged, NewerVersion) as error:
+            raise HTTPException(422, str(error)) from None
+
+    events: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    }
+
+    @router.get("/events", response_class=StreamingResponse, responses=events)
+    async def all_events(tenant: Tenant) -> StreamingResponse:
+        """Stream the events of all sessions. The event `lost` has the number of events that a slow reader missed."""
+        return _stream(state, tenant)
+
+    @router.get("/sessions/{session_id}/events", response_class=StreamingResponse, responses=events)
+    async def session_events(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
+        """Stream the events of one session, which need not exist yet."""
+        return _stream(state, tenant, session_id)
+
+    return router
+
+
+_RECORD = (
+    "number",
+    "happened",
+    "at",
+    "generation",
+    "current",
+    "strategy",
+    "model",
+    "tokens_before",
+    "tokens_after",
+)
+
+
+class _Renaming:
+    """Writes an export with the session's own name, rather than its full one, in the first line."""
+
+    def __init__(self, write: Callable[[bytes], object], name: str) -> None:
+        self._write, self._name = write, name
+        self._is_first = True
+
+    def write(self, line: str) -> None:
+        if self._is_first:
+            self._is_first = False
+            head: Mapping[str, Any] = json.loads(line)
+            line = json.dumps({**head, "session": self._name}) + "\n"
+        self._write(line.encode())
+
+
+def _names_files(entry: Entry, name: str) -> bool:
+    """Return whether *entry* names a folder with the session's files: a purge would delete them, made up or not."""
+    record = entry.record if entry.kind in kinds_of(EventRecorded) else None
+    return isinstance(record, EventRecorded) and record.name == FILES_KEPT and record.facts.get("session") == name
+
+
+def _stream(state: ServerState, tenant: str, session_id: str | None = None) -> StreamingResponse:
+    headers = {"x-accel-buffering": "no"}  # a proxy before us is not to hold events back
+    return StreamingResponse(state.hub.listen(tenant, session_id), media_type="text/event-stream", headers=headers)
+
+
+def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
+    extent = state.sessions.store.extent(state.name(tenant, session_id))
+    if extent is None:
+        _raise_unknown()
+    return _size(session_id, extent)
+
+
+def _size(session_id: str, extent: Extent) -> SessionSize:
+    return SessionSize(id=session_id, rounds=extent.rounds or 0, entries=extent.number, last_activity=extent.created_at)
+
+
+def _compactor(session: Session, role: str) -> ContextCompactor:
+    if role not in session.compactors:
+        raise HTTPException(404, f"this role has no compactor here; there are {', '.join(session.compactors)}")
+    return session.compactors[role]
+
+
+def _compacted(found: CompactedMessage | None) -> Compacted:
+    if found is None:
+        return Compacted(compaction=None)
+    return Compacted(
+        compaction=CompactionOut(
+            generation=found.generation,
+            last_covered_round=found.last_round,
+            summary=found.summary,
+            created_at=found.created_at,
+            model=found.model,
+        )
+    )
+
+
+def _raise_unknown() -> NoReturn:
+    raise HTTPException(404, "there is no session of that name; GET /api/sessions lists them")

@@ -1,0 +1,265 @@
+"""REST under /api: what a host in any language does with sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
+
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from compactor import CompactorConfig, InMemoryStore, StoreUnreachable
+from compactor.server import ServerSettings, create_app
+from compactor.server.events import MAX_WAITING, EventHub
+from memory import ProviderFailed
+from memory.stores.tenants import name_in
+
+ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
+
+
+@pytest.fixture
+def store() -> InMemoryStore:
+    return InMemoryStore()
+
+
+@pytest.fixture
+def client(store: InMemoryStore) -> Iterator[TestClient]:
+    tokens = {"alice": SecretStr(ALICE), "bob": SecretStr(BOB)}
+    config = CompactorConfig(threshold=1_000, retain_recent=1)
+    app = create_app(ServerSettings(store="memory://", tokens=tokens, rate=None, config=config), store=store)
+    with TestClient(app, "http://127.0.0.1", headers={"authorization": f"Bearer {ALICE}"}) as client:
+        yield client
+
+
+def talk(client: TestClient, session: str, rounds: int) -> None:
+    messages = []
+    for number in range(1, rounds + 1):
+        messages.append({"role": "user", "content": f"Question {number}: what is in archive A-{number}? " * 5})
+        messages.append({"role": "assistant", "content": f"Archive A-{number} holds {number} invoices. " * 20})
+    answer = client.post(f"/api/sessions/{session}/messages", json={"messages": messages})
+    assert answer.status_code == 201, answer.text
+
+
+def test_a_session_from_its_creation_to_its_end(client: TestClient) -> None:
+    created = client.post("/api/sessions", json={"id": "s", "messages": [{"role": "system", "content": "Be brief."}]})
+    assert (created.status_code, created.json()["id"]) == (201, "s")
+    assert client.post("/api/sessions", json={"id": "s"}).status_code == 409
+    assert len(client.post("/api/sessions", json={}).json()["id"]) == 32
+    talk(client, "s", 3)
+    assert client.get("/api/sessions/s").json()["rounds"] == 3
+    page = client.get("/api/sessions/s/rounds", params={"start": 2, "limit": 1}).json()
+    assert page["total"] == 3
+    assert [one["number"] for one in page["rounds"]] == [2]
+    assert page["rounds"][0]["messages"][0]["content"].startswith("Question 2")
+    assert client.get("/api/sessions/s/references/r3.p0").json()["text"].startswith("Question 3")
+    assert client.delete("/api/sessions/s").status_code == 204
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/rounds"), ("POST", "/compose")):
+        answer = client.request(method, f"/api/sessions/s{path}", json={} if method == "POST" else None)
+        assert (answer.status_code, answer.json()["status"]) == (404, 404)
+
+
+def test_a_prompt_fits_its_budget_and_names_its_sources(client: TestClient) -> None:
+    talk(client, "s", 30)
+    prompt = client.post("/api/sessions/s/compose", json={"budget": 1_000, "system": "Be brief."}).json()
+    assert prompt["tokens"] <= 1_000 < prompt["tokens_before"]
+    assert len(prompt["messages"]) == len(prompt["sources"])
+    assert prompt["sources"][-1] == {"ref": "r30.p1", "kind": "original"}
+    small = client.post("/api/sessions/s/compose", json={"budget": 10})
+    assert (small.status_code, small.json()["code"]) == (422, "BudgetExceeded")
+    assert "raise the budget" in small.json()["detail"]
+
+
+def test_a_summary_comes_and_goes(client: TestClient) -> None:
+    """Compact, history and revert are those of the library."""
+    talk(client, "s", 10)
+    compaction = client.post("/api/sessions/s/compact", json={}).json()["compaction"]
+    assert compaction["last_covered_round"] == 9
+    (record,) = client.get("/api/sessions/s/history").json()["records"][-1:]
+    assert (record["happened"], record["current"], record["summary"]) == ("published", True, compaction["summary"])
+    assert client.get("/api/sessions/s").json()["roles"]["assistant"]["covered_rounds"] == 9
+    assert client.post("/api/sessions/s/revert", json={"generation": 7}).json()["code"] == "StaleCompaction"
+    assert client.post("/api/sessions/s/revert", json={}).json() == {"compaction": None}
+    assert client.post("/api/sessions/s/compact", json={"role": "nobody"}).status_code == 404
+
+
+def test_pins_and_redactions(client: TestClient) -> None:
+    talk(client, "s", 2)
+    assert client.post("/api/sessions/s/pins", json={"reference": "r1.p0"}).status_code == 204
+    assert client.get("/api/sessions/s/pins").json() == {"references": ["r1.p0"]}
+    assert client.delete("/api/sessions/s/pins/r1.p0").status_code == 204
+    assert client.get("/api/sessions/s/pins").json() == {"references": []}
+    assert client.post("/api/sessions/s/redact", json={"reference": "r1.p1"}).status_code == 204
+    assert "invoices" not in client.get("/api/sessions/s/references/r1.p1").text
+    missing = client.post("/api/sessions/s/pins", json={"reference": "r9.p9"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "UnknownReference")
+
+
+def test_what_was_left_out_is_found_again(client: TestClient) -> None:
+    talk(client, "s", 5)
+    (hit, *_) = client.get("/api/sessions/s/search", params={"query": "A-4"}).json()["hits"]
+    assert hit["reference"].startswith("r4.p")
+    names = [one["function"]["name"] for one in client.get("/api/tools").json()["tools"]]
+    call = {"name": names[0], "arguments": {"ref": "r2.p0"}}
+    assert "Question 2" in client.post("/api/sessions/s/recall", json=call).json()["text"]
+
+
+def test_a_host_that_keeps_its_own_history(client: TestClient) -> None:
+    """``PUT`` writes only what is new, and goes back where the history changed."""
+    first, second = {"role": "user", "content": "One"}, {"role": "assistant", "content": "Two"}
+    put = client.put("/api/sessions/s/messages", json={"messages": [first, second]}).json()
+    assert (put["appended"], put["references"]) == (2, ["r1.p0", "r1.p1"])
+    changed = [first, {"role": "assistant", "content": "Three"}]
+    assert client.put("/api/sessions/s/messages", json={"messages": changed}).json()["undone"] == 1
+    refused = client.put("/api/sessions/s/messages", json={"messages": [second], "on_divergence": "raise"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "HistoryDiverged")
+    assert client.post("/api/sessions/s/rewind", json={"reference": "r0"}).json()["references"]
+    assert client.post("/api/sessions/s/usage", json={"input_tokens": 12}).status_code == 204
+
+
+def test_a_session_moves_by_export_and_import(client: TestClient, store: InMemoryStore) -> None:
+    talk(client, "s", 3)
+    exported = client.get("/api/sessions/s/export")
+    assert json.loads(exported.text.splitlines()[0])["session"] == "s"
+    imported = client.post("/api/sessions/t/import", content=exported.content)
+    assert (imported.status_code, imported.json()["id"]) == (201, "t")
+    assert client.get("/api/sessions/t/rounds").json() == client.get("/api/sessions/s/rounds").json()
+    assert client.post("/api/sessions/t/import", content=exported.content).status_code == 409
+    for body in (b"", b"\xff", b"{}", b"[1]\n", exported.content[:-200]):
+        assert client.post("/api/sessions/u/import", content=body).status_code == 422
+    assert client.get("/api/sessions/none/export").status_code == 404
+    assert sorted(store.sessions()) == [name_in("alice", "s"), name_in("alice", "t")]
+
+
+def test_an_import_may_not_name_files_to_delete(client: TestClient, store: InMemoryStore, tmp_path: Any) -> None:
+    """A purge deletes the files that a session's log names: a made-up log would delete those of others."""
+    talk(client, "s", 1)
+    facts = {"session": name_in("alice", "t"), "folder": str(tmp_path)}
+    with client.app.state.compactor.sessions.open(name_in("alice", "s")) as session:  # type: ignore[attr-defined]
+        session.memory.journal("").note("files.kept", facts)
+    exported = client.get("/api/sessions/s/export").content
+    assert client.post("/api/sessions/t/import", content=exported).status_code == 422
+    assert client.post("/api/sessions/u/import", content=exported).status_code == 201
+
+
+def test_sessions_are_listed_by_page(client: TestClient) -> None:
+    for number in range(5):
+        client.post("/api/sessions", json={"id": f"s{number}"})
+    seen, after = [], None
+    while True:
+        page = client.get("/api/sessions", params={"limit": 2} | ({"after": after} if after else {})).json()
+        seen += [one["id"] for one in page["sessions"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert seen == [f"s{number}" for number in range(5)]
+    others = client.get("/api/sessions", headers={"authorization": f"Bearer {BOB}"}).json()
+    assert others == {"sessions": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        '{"messages": [{"role": "user", "content": "x", "n": NaN}]}',
+        '{"messages": "secret words"}',
+        '{"messages": [], "secret words": 1}',
+        "{",
+        "",
+        '{"messages": [{"role": "secret words", "content": 5}]}',
+    ],
+)
+def test_a_wrong_body_is_refused_without_its_words(client: TestClient, body: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = client.post("/api/sessions/s/messages", content=body, headers=headers)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "Traceback" not in answer.text
+
+
+def test_a_store_that_fails_is_told_as_such(
+    client: TestClient, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client learns what to do, and when; readiness says so, too, while the process is alive."""
+
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise StoreUnreachable(f"session {name_in('alice', 's')!r}: no answer; try again")
+
+    monkeypatch.setattr(store, "append", fail)
+    answer = client.post("/api/sessions/s/messages", json={"messages": [{"role": "user", "content": "x"}]})
+    assert (answer.status_code, answer.json()["detail"]) == (503, "session 's': no answer; try again")
+    assert answer.headers["retry-after"] == "1"
+    monkeypatch.setattr(store, "read", fail)
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_names_cannot_reach_beyond_the_tenant(client: TestClient) -> None:
+    talk(client, "s", 1)
+    for name in ("alice%1Fs", "%1Fs", "..%2Fs", "a%00b", "%0As", "x" * 201):
+        answer = client.get(f"/api/sessions/{name}", headers={"authorization": f"Bearer {BOB}"})
+        assert answer.status_code in (404, 422)
+
+
+def run_with_hub(use: Any, **options: Any) -> None:
+    async def run() -> None:
+        hub = EventHub(**options)
+        hub.start()
+        await asyncio.wait_for(use(hub), 10)
+
+    asyncio.run(run())
+
+
+def event(session: str, error: str = "x") -> ProviderFailed:
+    return ProviderFailed(session=session, role="assistant", error=error)
+
+
+def test_events_reach_the_clients_of_their_tenant_alone() -> None:
+    async def use(hub: EventHub) -> None:
+        own, one, other = hub.listen("alice"), hub.listen("alice", "s"), hub.listen("bob")
+        for stream in (own, one, other):
+            assert (await anext(stream)).startswith(b":")
+        thread = threading.Thread(target=lambda: [hub.publish(event(name_in("alice", name))) for name in ("t", "s")])
+        thread.start()
+        assert b'"session": "t"' in await anext(own)
+        text = (await anext(one)).decode()
+        assert text.startswith("event: memory.provider_failed\ndata: {")
+        assert json.loads(text.partition("data: ")[2])["session"] == "s"
+        hub.publish(event("plain"))
+        hub.publish(event(name_in("bob", "b")))
+        assert b'"session": "b"' in await anext(other)
+        thread.join()
+        hub.close()
+        assert [one async for one in other] == []
+
+    run_with_hub(use)
+
+
+def test_a_slow_reader_loses_events_and_is_told() -> None:
+    async def use(hub: EventHub) -> None:
+        stream = hub.listen("")
+        await anext(stream)
+        for number in range(MAX_WAITING + 10):
+            hub.publish(event("s", f"n{number}"))
+        await asyncio.sleep(0)
+        assert await anext(stream) == b'event: lost\ndata: {"lost": 10}\n\n'
+        assert b'"n10"' in await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert not hub._clients
+
+    run_with_hub(use)
+
+
+def test_a_silent_stream_shows_that_it_is_alive() -> None:
+    async def use(hub: EventHub) -> None:
+        stream = hub.listen("")
+        await anext(stream)
+        assert await anext(stream) == b": alive\n\n"
+
+    run_with_hub(use, heartbeat=0.001)
