@@ -58,14 +58,26 @@ def make_config(prompt: str, **fields: Any) -> CompactorConfig:
 
 
 @app.command("sessions", short_help="List the sessions of a store.")
-def list_sessions(store: Store = None, as_json: AsJson = False) -> None:
-    """List the sessions of a store with their rounds, their entries and the time of the last write.
+def list_sessions(
+    store: Store = None,
+    tenant: Annotated[str | None, option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
+    order: Annotated[
+        Literal["name", "activity"], typer.Option(help="Sort by name, or the most recently used first.")
+    ] = "name",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of sessions.")] = 1_000,
+    after: Annotated[str | None, option("PLACE", 'Continue after a page: its "next".', "--after")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the sessions of a store with their rounds, their entries and the time of the last write, to the minute.
 
-    JSON: {"sessions": [{"session", "rounds", "entries", "last_activity"}]}.
+    JSON: {"sessions": [{"session", "rounds", "entries", "last_activity", "tenant"}], "next"}. "next" is null after the
+    last page.
     """
     with open_named(store) as opened:
-        sizes = sessions.measure_all(opened)
-    _print(as_json, {"sessions": sizes}, sessions.session_table(sizes))
+        page = sessions.list_page(opened, tenant, after, limit, order)
+    _print(as_json, page, sessions.session_table(page["sessions"]))
+    if page["next"] is not None and not as_json:
+        screen().print(f"there may be more; continue with --after '{one_line(page['next'])}'", markup=False)
 
 
 @app.command("show", short_help="Show the present state of a stored session.")

@@ -14,7 +14,8 @@ from rich.table import Table
 from memory import Memory, stores
 from memory.messages import SPEAK_FOR_NO_AGENT, from_post
 from memory.references import range_reference
-from memory.stores import Extent, Store
+from memory.stores import Extent, SessionRow, Store
+from memory.stores.base import Order
 from memory.visibility import sees
 
 from ..events import visible
@@ -68,10 +69,18 @@ def _unknown_session(store: Store, session: str) -> CannotRun:
     return CannotRun(f"there is no session '{one_line(session, 80)}' in this store, which has {known}")
 
 
-def measure_all(store: Store) -> list[dict[str, Any]]:
-    """Return the sizes of all sessions, sorted by name. None is opened, so damaged ones are measured too."""
-    extents = store.extents()
-    return [_measure(store, session, extents[session]) for session in sorted(extents)]
+def list_page(store: Store, tenant: str | None, after: str | None, limit: int, order: Order) -> dict[str, Any]:
+    """Return the JSON document of ``sessions``. No session is opened, so damaged ones are listed too."""
+    rows = store.list_sessions(tenant, after=after, limit=limit, order=order)
+    following = None
+    if len(rows) == limit:
+        following = rows[-1].name if order == "name" else rows[-1].cursor
+    return {"sessions": [_describe_row(store, row) for row in rows], "next": following}
+
+
+def _describe_row(store: Store, row: SessionRow) -> dict[str, Any]:
+    size = Extent(row.entries, row.last_activity, row.rounds)
+    return _measure(store, row.name, size) | {"tenant": row.tenant}
 
 
 def measure_session(store: Store, session: str) -> dict[str, Any]:
@@ -96,7 +105,8 @@ def describe_size(size: Mapping[str, Any]) -> str:
 
 def session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
     rows = [
-        (one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])) for one in sizes
+        (one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])[:-3])
+        for one in sizes
     ]
     return make_table(("session", "rounds", "entries", "last activity (UTC)"), rows) if rows else "no sessions"
 

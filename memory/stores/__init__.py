@@ -6,7 +6,7 @@ import re
 
 from ..arguments import require
 from ..errors import StoreError
-from .base import Checkpoint, Extent, FoundText, FoundTexts, Store, StoredText
+from .base import Checkpoint, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
 from .inmemory import InMemoryStore
 from .retention import delete_files, expire, list_expired
 
@@ -16,6 +16,7 @@ __all__ = [
     "FoundText",
     "FoundTexts",
     "InMemoryStore",
+    "SessionRow",
     "Store",
     "StoredText",
     "delete_files",

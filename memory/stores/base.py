@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
-from ..arguments import require
+from ..arguments import ConfigError, require, whole_number
 from ..entries import Entry, RoundOpened, kinds_of
 from ..patterns import compile_later
 from ..rounds import Round
+from .tenants import split_name
 
 
 class Extent(NamedTuple):
@@ -23,6 +26,30 @@ class Extent(NamedTuple):
     created_at: datetime
     #: Number of the newest round, read from its entry; 0 if there is none or the entry does not give it.
     rounds: int
+
+
+class SessionRow(NamedTuple):
+    """One session in a list."""
+
+    #: The name in the store; it begins with the tenant's.
+    name: str
+    #: Empty: none.
+    tenant: str
+    #: When its newest entry was made, in UTC and without seconds.
+    last_activity: datetime
+    #: The length of the log.
+    entries: int
+    #: Number of the newest round; see ``Extent.rounds``.
+    rounds: int
+
+    @property
+    def cursor(self) -> str:
+        """The place of this row in a list ordered by activity, for ``list_sessions(after=)``."""
+        return f"{minute_of(self.last_activity)} {self.name}"
+
+
+#: How ``list_sessions`` sorts: by name, as its key in a store; or the most recently used first, then by name.
+Order = Literal["name", "activity"]
 
 
 class Checkpoint(NamedTuple):
@@ -163,6 +190,36 @@ class Store(ABC):
         """Return the length of every session by name."""
         return {session: extent for session in self.sessions() if (extent := self.extent(session)) is not None}
 
+    def list_sessions(
+        self, tenant: str | None = None, *, after: str | None = None, limit: int = 100, order: Order = "name"
+    ) -> Sequence[SessionRow]:
+        """Return at most *limit* sessions, of one *tenant* ("": those without) or of all (None).
+
+        Pages: *after* is the last row's ``name``, or its ``cursor`` if ordered by activity. A session that is used
+        meanwhile moves to the front there, and is not on later pages. Raises ``ConfigError`` for a wrong argument.
+        """
+        minute, key = page_start(after, limit, order)
+
+        def rows(extents: Iterable[tuple[str, Extent | None]]) -> Iterator[SessionRow]:
+            for name, one in extents:
+                if one is not None:
+                    used = parse_minute(minute_of(one.created_at))
+                    yield SessionRow(name, split_name(name)[0], used, one.number, one.rounds)
+
+        names = sorted((name for name in self.sessions() if tenant in (None, split_name(name)[0])), key=key_of)
+        if order == "name":
+            behind = (name for name in names if key is None or key_of(name) > key)
+            return [*islice(rows((name, self.extent(name)) for name in behind), limit)]
+        extents = self.extents()
+        found = sorted(
+            rows((name, extents.get(name)) for name in names), key=lambda one: one.last_activity, reverse=True
+        )
+        if key is not None:
+            found = [
+                one for one in found if (at := one.cursor[:16]) < minute or (at == minute and key_of(one.name) > key)
+            ]
+        return found[:limit]
+
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""
         return (entry for entry in self.read(session) if first <= entry.round <= last)
@@ -246,6 +303,7 @@ def adapt_store(store: object) -> Store:
     return AdaptedStore(store)
 
 
+_MINUTE = compile_later(r"\d{4}-\d\d-\d\dT\d\d:\d\d", re.ASCII)
 # The first lookup imports the codec; a child forked during that import would wait for its lock forever.
 codecs.lookup("unicode_escape")
 
@@ -274,3 +332,32 @@ def key_of(name: str) -> str:
 def storable(text: str) -> str:
     """Return *text* with each character that a database may not be able to store replaced by U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def format_stamp(at: datetime) -> str:
+    """Return *at* as the databases have it: in UTC, unless it has no zone."""
+    return (at.astimezone(UTC) if at.tzinfo else at).isoformat()
+
+
+def minute_of(at: datetime) -> str:
+    return format_stamp(at)[:16]
+
+
+def parse_minute(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def page_start(after: str | None, limit: int, order: Order) -> tuple[str, str | None]:
+    """Return minute and key of the row before a page of ``list_sessions``; the key is None for the first page.
+
+    Raises ``ConfigError`` for a wrong argument.
+    """
+    whole_number("limit", limit, 1)
+    if order not in ("name", "activity"):
+        raise ConfigError(("order", "must be name or activity"))
+    if after is None or order == "name":
+        return "", None if after is None else key_of(after)
+    minute, separator, name = after.partition(" ")
+    if not (separator and _MINUTE.fullmatch(minute)):
+        raise ConfigError(("after", "must be the cursor of a row, in a list ordered by activity"))
+    return minute, key_of(name)

@@ -25,7 +25,7 @@ from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
-from .base import INTERRUPTED, Store
+from .base import INTERRUPTED, Extent, Store
 from .retention import delete_files
 
 #: Neighbouring entries that are held as one object: the bytes of ``marshal``, which is the fastest by far.
@@ -172,6 +172,19 @@ class InMemoryStore(Store):
     def sessions(self) -> Sequence[str]:
         with self._lock:
             return sorted(name for name, log in self._sessions.items() if log)
+
+    def extent(self, session: str) -> Extent | None:
+        if not self.is_resident:
+            return super().extent(session)
+        log = self._sessions.get(session, [])
+        number, last, rounds = len(log), None, 0
+        for start in range((number - 1) // BLOCK * BLOCK, -1, -BLOCK):  # the newest block first
+            lines = [*_unpack(log[start : min(start + BLOCK, number)], start)]
+            last = last or lines[-1]
+            rounds = next((line[3] for line in reversed(lines) if line[1] == _OPENED), 0)
+            if rounds:
+                break
+        return None if last is None else Extent(number, unpack_stamp(last[2]), rounds)
 
     def redact(self, session: str, number: int, body: str = "") -> None:
         with self._lock:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection, inspect, text
 
 from ..errors import NewerVersion, StoreDamaged, StoreError
+from .base import unescape
 from .connections import SELECT_VERSION, Dialect
+from .tenants import split_name
 from .text_index import create_texts
 
 #: The number of this library's advisory lock on a PostgreSQL server.
@@ -58,8 +60,31 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     create_texts(connection)
 
 
+def _add_activity(connection: Connection, dialect: Dialect) -> None:
+    """1 to 2: sessions know their tenant, and the minute of their newest entry (UTC)."""
+    if not dialect.in_file:  # as Python and SQLite sort
+        connection.execute(text('ALTER TABLE compactor_sessions ALTER COLUMN key TYPE TEXT COLLATE "C"'))
+    for statement in (
+        "ALTER TABLE compactor_sessions ADD COLUMN tenant TEXT NOT NULL DEFAULT ''",
+        # The default is for sessions that a process of the older version, still running, makes.
+        "ALTER TABLE compactor_sessions ADD COLUMN last_activity TEXT NOT NULL DEFAULT '1970-01-01T00:00'",
+        """UPDATE compactor_sessions SET last_activity = coalesce((SELECT substr(e.created_at, 1, 16)
+            FROM compactor_entries e WHERE e.session = compactor_sessions.id ORDER BY e.number DESC LIMIT 1),
+            last_activity)""",
+        "CREATE INDEX compactor_sessions_activity ON compactor_sessions (last_activity DESC, key)",
+        "CREATE INDEX compactor_sessions_tenant ON compactor_sessions (tenant, key)",
+        "CREATE INDEX compactor_sessions_tenant_activity ON compactor_sessions (tenant, last_activity DESC, key)",
+    ):
+        connection.execute(text(statement))
+    # Names are stored escaped, and so is the separator.
+    separated = text("SELECT id, name FROM compactor_sessions WHERE name LIKE '%x1f%'")
+    for number, name in connection.execute(separated).all():
+        tenant = text("UPDATE compactor_sessions SET tenant = :tenant WHERE id = :id")
+        connection.execute(tenant, {"tenant": split_name(unescape(name))[0], "id": number})
+
+
 #: Migration n makes version n from version n - 1; version 0 is an empty database. Released migrations never change.
-MIGRATIONS: Sequence[Migration] = (_create_tables,)
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity)
 
 
 def version_of(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:

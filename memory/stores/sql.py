@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -12,10 +12,26 @@ from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, colu
 
 from ..entries import Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
-from .base import Checkpoint, Extent, FoundTexts, Store, StoredText, escape, key_of, unescape
+from .base import (
+    Checkpoint,
+    Extent,
+    FoundTexts,
+    Order,
+    SessionRow,
+    Store,
+    StoredText,
+    escape,
+    format_stamp,
+    key_of,
+    minute_of,
+    page_start,
+    parse_minute,
+    unescape,
+)
 from .connections import SELECT_VERSION, Connections, Dialect
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
+from .tenants import split_name
 from .text_index import erase_texts, find_session, find_texts, keep_texts, merge_texts, texts_reach
 
 Result = TypeVar("Result")
@@ -25,7 +41,16 @@ PAGE, PAGE_CHARACTERS = 1_000, 2_000_000
 #: Maximum entries that are appended without a transaction around them. SQLite's time for it grows with their square.
 MAX_APPENDED = 20
 
-_ADD_SESSION = text("INSERT INTO compactor_sessions (key, name) VALUES (:key, :name) ON CONFLICT DO NOTHING")
+#: Maximum sessions whose last written minute of activity is known.
+MAX_ACTIVE = 10_000
+
+_ADD_SESSION = text(
+    """INSERT INTO compactor_sessions (key, name, tenant, last_activity) VALUES (:key, :name, :tenant, :minute)
+    ON CONFLICT DO NOTHING"""
+)
+_ADD_ACTIVITY = text(
+    "UPDATE compactor_sessions SET last_activity = :minute WHERE key = :key AND last_activity < :minute"
+)
 # One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
 # with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
 _APPEND = """INSERT INTO compactor_entries (session, {columns})
@@ -51,6 +76,15 @@ _ROUND_NUMBER = text(
     f"SELECT e.round {_OF_SESSION} AND e.number = (SELECT e.number {_OF_SESSION} AND e.round_key = :round_key LIMIT 1)"
 )
 _SESSIONS = text("SELECT name FROM compactor_sessions")
+# The page first: only its sessions are looked up in the log.
+_LIST = """SELECT p.name, p.tenant, p.last_activity,
+    coalesce((SELECT max(e.number) FROM compactor_entries e WHERE e.session = p.id), 0),
+    coalesce((SELECT o.round FROM compactor_entries o WHERE o.session = p.id AND o.kind = 'round opened'
+        ORDER BY o.number DESC LIMIT 1), 0)
+    FROM (SELECT id, key, name, tenant, last_activity FROM compactor_sessions WHERE {where}
+        ORDER BY {order} LIMIT :limit) p ORDER BY {order}"""
+_ORDERS = {"name": "key", "activity": "last_activity DESC, key"}
+_PLACES = {"name": "key > :key", "activity": "last_activity <= :minute AND (last_activity < :minute OR key > :key)"}
 _EXTENTS = """SELECT s.name, e.number, e.created_at,
     coalesce((SELECT o.round FROM compactor_entries o WHERE o.session = s.id AND o.kind = 'round opened'
         ORDER BY o.number DESC LIMIT 1), 0) AS rounds
@@ -92,6 +126,8 @@ class SqlStore(Store):
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._connections = Connections(dialect)
+        #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
+        self._active: dict[str, str] = {}
         self._take_lease, self._lease_left = (text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT))
 
     def __repr__(self) -> str:
@@ -134,16 +170,22 @@ class SqlStore(Store):
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = key_of(session)
+        minute = minute_of(entries[-1].created_at) if entries else ""
+        active = self._active.get(key, "") >= minute
 
         def add(connection: Connection) -> None:
+            activity = {"key": key, "minute": minute}
             if after == 0:
-                connection.execute(_ADD_SESSION, {"key": key, "name": escape(session)})
+                new = {"name": escape(session), "tenant": split_name(session)[0]}
+                connection.execute(_ADD_SESSION, activity | new)
             page, start = entries[:MAX_APPENDED], 0
             where = {"key": key, "before": after, "follows": escape(entries[0].follows)}
             for place, entry in enumerate(page):
                 where |= zip(_NAMES[place], _row(after + place + 1, entry).values(), strict=True)
             if not self._dialect.insert(connection, _append_of(len(page)), where):
                 raise Conflict("the log does not end there")
+            if after and not active:
+                connection.execute(_ADD_ACTIVITY, activity)
             number = find_session(connection, key) if len(page) < len(entries) else None
             # The rest page by page: there may be very many entries. The first page reserved their place.
             while (start := start + len(page)) < len(entries):
@@ -161,8 +203,12 @@ class SqlStore(Store):
         if entries:
             try:
                 # A repetition after a broken connection conflicts if the first attempt was stored; see below.
-                alone = after > 0 and len(entries) <= MAX_APPENDED
+                alone = after > 0 and len(entries) <= MAX_APPENDED and active
                 (self._connections.write if alone else self._connections.change)(add)
+                if not active:
+                    if len(self._active) >= MAX_ACTIVE:
+                        self._active.clear()
+                    self._active[key] = minute
                 return after + len(entries)
             except Conflict:
                 pass
@@ -193,6 +239,23 @@ class SqlStore(Store):
 
     def sessions(self) -> Sequence[str]:
         return self._read(lambda connection: sorted(map(unescape, connection.execute(_SESSIONS).scalars())))
+
+    def list_sessions(
+        self, tenant: str | None = None, *, after: str | None = None, limit: int = 100, order: Order = "name"
+    ) -> Sequence[SessionRow]:
+        minute, key = page_start(after, limit, order)
+        where = ["tenant = :tenant"] * (tenant is not None) + [_PLACES[order]] * (key is not None)
+        statement = text(_LIST.format(where=" AND ".join(where) or "TRUE", order=_ORDERS[order]))
+        values = {"tenant": tenant, "minute": minute, "key": key, "limit": limit}
+        given = {name: values[name] for name in statement.compile().params}
+
+        def read(connection: Connection) -> list[SessionRow]:
+            return [
+                SessionRow(unescape(name), owner, parse_minute(used), int(entries), int(rounds))
+                for name, owner, used, entries, rounds in connection.execute(statement, given)
+            ]
+
+        return self._read(read)
 
     def extent(self, session: str) -> Extent | None:
         return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)
@@ -358,7 +421,7 @@ def _append_of(size: int) -> TextClause:
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:
-    at, round_key = entry.created_at, None
+    round_key = None
     if entry.kind == "round opened":
         try:
             record = entry.record
@@ -372,7 +435,7 @@ def _row(number: int, entry: Entry) -> dict[str, Any]:
         "round": entry.round,
         "round_key": round_key,
         "version": entry.version,
-        "created_at": (at.astimezone(UTC) if at.tzinfo else at).isoformat(),
+        "created_at": format_stamp(entry.created_at),
         "body": entry.body,
     }
 

@@ -19,7 +19,7 @@ from compactor import compose
 from compactor.cli import session_commands
 from compactor.cli import sessions as sessions_module
 from compactor.cli.events import read_events
-from compactor.cli.sessions import measure_all, measure_session, open_named
+from compactor.cli.sessions import list_page, measure_session, open_named
 from compactor.cli.terminal import CannotRun
 from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
@@ -28,6 +28,7 @@ from memory.rounds import Post
 from memory.stores.base import adapt_store
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
+from memory.stores.tenants import name_in
 from memory.transfer.jsonl import export_session
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
@@ -62,11 +63,28 @@ def test_sessions_are_listed_with_their_lengths(url: str) -> None:
     found = run("sessions", "--store", url, "--json").document["sessions"]
     assert [(one["session"], one["rounds"]) for one in found] == [("long", 3), ("short", 1)]
     assert found[1]["entries"] == last.number
-    assert datetime.fromisoformat(found[1]["last_activity"]) == last.created_at
+    minute = last.created_at.replace(second=0, microsecond=0)
+    assert datetime.fromisoformat(found[1]["last_activity"]) == minute
     rows = [line.split() for line in run("sessions", "--store", url).out.splitlines() if "short" in line]
-    assert rows == [
-        ["│", "short", "│", "1", "│", f"{last.number}", "│", *f"{last.created_at:%Y-%m-%d %H:%M:%S}".split(), "│"]
-    ]
+    assert rows == [["│", "short", "│", "1", "│", f"{last.number}", "│", *f"{minute:%Y-%m-%d %H:%M}".split(), "│"]]
+
+
+def test_sessions_are_listed_by_page_and_tenant(url: str) -> None:
+    """ "next" continues, in either order; a name in it can do nothing on a terminal."""
+    for name in ("a", "b\x1b[31m", "c", name_in("acme", "a")):
+        with session(url, name, rounds=1):
+            pass
+    for order in ("name", "activity"):
+        listed, after = [], ()
+        while after is not None:
+            page = run("sessions", "--store", url, "--order", order, "--limit", 3, *after, "--json").document
+            listed += [one["session"] for one in page["sessions"]]
+            after = page["next"] and ("--after", page["next"])
+        assert sorted(listed) == ["a", "acme\x1fa", "b\x1b[31m", "c"]
+    (found,) = run("sessions", "--store", url, "--tenant", "acme", "--json").document["sessions"]
+    assert (found["session"], found["tenant"]) == ("acme\x1fa", "acme")
+    assert "--after 'b\\x1b[31m'" in run("sessions", "--store", url, "--tenant", "", "--limit", 2).out
+    assert "must be the cursor" in refusal(run("sessions", "--store", url, "--order", "activity", "--after", "x"))
 
 
 def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
@@ -78,8 +96,9 @@ def test_a_database_is_asked_once_for_all_its_sessions(url: str) -> None:
     with open_named(url) as store:
         assert isinstance(store, SqlStore)
         listen(store._connections._engine, "before_cursor_execute", lambda *facts: asked.append(facts[2]))
-        found = measure_all(store)
-        assert (len(asked), [measure_session(store, one["session"]) for one in found]) == (1, found)
+        found = list_page(store, None, None, 100, "name")["sessions"]
+        assert len(asked) == 1
+        assert [measure_session(store, one["session"])["entries"] for one in found] == [one["entries"] for one in found]
         assert {one["session"]: one["rounds"] for one in found} == {f"s{number}": number for number in range(1, 13)}
         asked.clear()
         lengths = {one["session"]: one["entries"] for one in found}
@@ -121,7 +140,7 @@ def test_a_store_without_sessions_says_so(url: str) -> None:
     with open_named(url, create=True):
         pass
     assert run("sessions", "--store", url).out == "no sessions\n"
-    assert run("sessions", "--store", url, "--json").document == {"sessions": []}
+    assert run("sessions", "--store", url, "--json").document == {"sessions": [], "next": None}
 
 
 class Plain:
@@ -162,7 +181,7 @@ def test_a_session_that_is_purged_meanwhile_is_left_out() -> None:
     store = InMemoryStore()
     store.append("s", notes(1), 0)
     store.sessions = lambda: ["gone", "s"]  # type: ignore[method-assign]
-    assert [one["session"] for one in measure_all(store)] == ["s"]
+    assert [one["session"] for one in list_page(store, None, None, 9, "name")["sessions"]] == ["s"]
 
 
 # -- show -------------------------------------------------------------------------------------------------------------
@@ -442,7 +461,7 @@ def test_purge_asks_and_names_what_it_erases(url: str, shop: Memory) -> None:
     done = run("purge", "shop", "--store", url, typed=True, said="y\n")
     assert (done.code, done.out.split(":")[0]) == (0, "session shop is erased")
     assert f"'shop': 6 rounds in {entries} entries, the last of 2" in done.err
-    assert run("sessions", "--store", url, "--json").document == {"sessions": []}
+    assert run("sessions", "--store", url, "--json").document == {"sessions": [], "next": None}
 
 
 @pytest.mark.parametrize("said", ["n\n", "\n", "", "yesterday\n"])

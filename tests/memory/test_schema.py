@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
 
@@ -24,12 +25,15 @@ from sql_stores import (
     opened,
     same_as_resumed,
     sqlite_url,
+    told,
     turn,
     version_of,
 )
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
+from memory.stores.base import escape, key_of
+from memory.stores.tenants import name_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +59,7 @@ def test_an_older_store_is_brought_up_to_date_once(url: str) -> None:
     for _ in range(2):
         with opened(url, migrations=migrations) as store:
             assert bodies(store) == ["red"]
-            assert on(store, "SELECT version FROM compactor_schema") == [(3,)]
+            assert on(store, "SELECT version FROM compactor_schema") == [(len(migrations),)]
     assert done == [0]
 
 
@@ -89,7 +93,7 @@ def test_a_step_that_fails_leaves_everything_as_it_was(url: str) -> None:
         store.open((*MIGRATIONS, add_colours, fail))
     with opened(url) as store:
         assert bodies(store) == ["old"]
-        assert on(store, "SELECT version FROM compactor_schema") == [(1,)]
+        assert on(store, "SELECT version FROM compactor_schema") == [(len(MIGRATIONS),)]
         with pytest.raises(StoreDamaged, match="compactor_colours"):
             on(store, "SELECT name FROM compactor_colours")
 
@@ -106,10 +110,57 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) -> None:
     """Its tables may mean something else."""
     with opened(url, migrations=(*MIGRATIONS, add_colours)) as store:
         store.append("s", [entry()], after=0)
-        with pytest.raises(NewerVersion, match=r"version 2, and this one knows them up to 1.*upgrade"):
+        newest = len(MIGRATIONS)
+        known = rf"version {newest + 1}, and this one knows them up to {newest}.*upgrade"
+        with pytest.raises(NewerVersion, match=known):
             open_store(url)
-        assert on(store, "SELECT version FROM compactor_schema") == [(2,)]
+        assert on(store, "SELECT version FROM compactor_schema") == [(newest + 1,)]
         assert bodies(store) == ["{}"]
+
+
+#: What version 1 wrote for a new session.
+ADD_SESSION_1 = "INSERT INTO compactor_sessions (key, name) VALUES (:key, :name)"
+ADD_ENTRY_1 = """INSERT INTO compactor_entries (session, number, id, kind, round, version, created_at, body)
+    SELECT id, :number, :id, 'round closed', 1, 1, :at, '{}' FROM compactor_sessions WHERE key = :key"""
+
+
+def test_sessions_of_version_1_get_their_tenant_and_their_activity(url: str) -> None:
+    """From their names and their newest entries; version 1 refuses the tables from then on."""
+    names = ["plain", name_in("acme", "s"), "\x1fnone", "a \\x1f b"]
+    with opened(url, migrations=MIGRATIONS[:1]) as store:
+        for hour, name in enumerate(names):
+            on(store, ADD_SESSION_1, key=key_of(name), name=escape(name))
+            for number in range(1, 12):
+                at = f"2026-01-31T{hour:02}:{number:02}:59.123456+00:00"
+                on(store, ADD_ENTRY_1, key=key_of(name), number=number, id=f"e{number}", at=at)
+        on(store, "UPDATE compactor_sessions SET checkpoint = :body", body="x" * 100_000)
+    with opened(url) as store:
+        found = {row.name: (row.tenant, f"{row.last_activity:%H:%M}") for row in store.list_sessions(order="activity")}
+        assert [*found] == ["a \\x1f b", "\x1fnone", name_in("acme", "s"), "plain"]
+        assert found == {
+            "plain": ("", "00:11"),
+            name_in("acme", "s"): ("acme", "01:11"),
+            "\x1fnone": ("", "02:11"),
+            "a \\x1f b": ("", "03:11"),
+        }
+        store.append("plain", [entry()], after=11)
+        assert store.list_sessions(order="activity")[0].name == "plain"
+    with closing(SqlStore(dialect_of(url))) as older, pytest.raises(NewerVersion, match="version 2"):
+        older.open(MIGRATIONS[:1])
+
+
+def test_activity_is_written_once_a_minute(url: str) -> None:
+    """All other appends are the one statement that they were."""
+    with opened(url) as store:
+        at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+        store.append("s", [entry(created_at=at)], after=0)
+        asked: list[str] = []
+        with told(lambda *facts: asked.append(facts[2])):
+            for number in range(1, 60):
+                store.append("s", [entry(created_at=at + timedelta(seconds=number))], after=number)
+            assert not any(one.startswith("UPDATE") for one in asked)
+            store.append("s", [entry(created_at=at + timedelta(seconds=60))], after=60)
+            assert sum(one.startswith("UPDATE") for one in asked) == 1
 
 
 @pytest.mark.parametrize("versions", [(), (1, 1), (0,)], ids=["none", "two", "0"])

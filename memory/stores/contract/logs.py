@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+from ...arguments import ConfigError
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
 from ...errors import Conflict, NewerVersion
 from ...memory import Memory
-from ..base import CAPABILITIES, Store, adapt_store
-from ._samples import NAMES, STAMP, Unwritable, a_post, an_entry, facets, numbers, raises, together
+from ..base import CAPABILITIES, Order, SessionRow, Store, adapt_store, key_of
+from ..tenants import name_in, split_name
+from ._samples import NAMES, STAMP, Unwritable, a_post, a_round, an_entry, facets, numbers, raises, together
 
 
 class StoreContract:
@@ -234,6 +237,61 @@ class StoreContract:
         with raises(Conflict):
             self.store.append("failed", [an_entry()], after=4)
         assert self.store.sessions() == []
+
+    def test_sessions_are_listed_by_page(self) -> None:
+        """By the key of their name, or the most recently used first; of one tenant, of none, or all; each once."""
+        names = [*NAMES, *(name_in(tenant, name) for tenant in ("b", "B.1") for name in ("s", "é", "y" * 300))]
+        stamps = {name: STAMP + place % 5 * timedelta(minutes=1) for place, name in enumerate(names)}
+        for name in names:
+            newest = Entry("round closed", body="{}", created_at=stamps[name], round=2)
+            self.store.append(name, [an_entry(), a_round("a", 1), a_round("b", 2), newest], after=0)
+        store = self.another()
+        for tenant in (None, "", "b", "B.1", "c"):
+            mine = [name for name in names if tenant in (None, split_name(name)[0])]
+            by_name = sorted(mine, key=key_of)
+            assert [row.name for row in store.list_sessions(tenant)] == by_name
+            found = [*self._pages(store, tenant, "name")]
+            assert [row.name for row in found] == by_name
+            minutes = {name: stamps[name].replace(second=0, microsecond=0) for name in mine}
+            assert all(row == (row.name, split_name(row.name)[0], minutes[row.name], 4, 2) for row in found)
+            by_activity = sorted(by_name, key=minutes.__getitem__, reverse=True)
+            assert [row.name for row in self._pages(store, tenant, "activity")] == by_activity
+
+    def _pages(self, store: Store, tenant: str | None, order: Order) -> Iterator[SessionRow]:
+        after = None
+        while rows := store.list_sessions(tenant, after=after, limit=4, order=order):
+            assert len(rows) <= 4
+            yield from rows
+            after = rows[-1].name if order == "name" else rows[-1].cursor
+
+    def test_a_session_moves_to_the_front_when_it_is_written_to(self) -> None:
+        """Its activity is that of its newest entry, exact to a minute; a purged one leaves the list."""
+
+        def at(minutes: float) -> Entry:
+            return Entry("round closed", body="{}", created_at=STAMP + timedelta(minutes=minutes))
+
+        def listed() -> list[tuple[str, int]]:
+            return [(row.name, row.entries) for row in self.another().list_sessions(order="activity")]
+
+        self.store.append("s", [at(0)], after=0)
+        self.store.append("t", [at(2)], after=0)
+        assert listed() == [("t", 1), ("s", 1)]
+        self.store.append("s", [at(1)], after=1)
+        assert listed() == [("t", 1), ("s", 2)]
+        self.another().append("s", [at(5)] * 30, after=2)
+        assert listed() == [("s", 32), ("t", 1)]
+        self.store.append("t", [at(9), at(10)], after=1)
+        assert listed() == [("t", 3), ("s", 32)]
+        self.store.purge("t")
+        self.store.append("t", [at(3)], after=0)
+        assert listed() == [("s", 32), ("t", 1)]
+
+    def test_a_wrong_page_is_refused(self) -> None:
+        """Rather than answered with the wrong sessions."""
+        wrongs: tuple[Any, ...] = ({"limit": 0}, {"order": "size"}, {"order": "activity", "after": "s"})
+        for wrong in wrongs:
+            with raises(ConfigError):
+                self.store.list_sessions(**wrong)
 
     # -- redact and purge ----------------------------------------------------------------------------------------------
 
