@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ MAX_APPENDED = 20
 
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
+_MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
 
 _ADD_SESSION = text(
     """INSERT INTO compactor_sessions (key, name, tenant, last_activity) VALUES (:key, :name, :tenant, :minute)
@@ -127,7 +128,7 @@ class SqlStore(Store):
         self._dialect = dialect
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
-        self._active: dict[str, str] = {}
+        self._active: dict[str, datetime] = {}
         self._take_lease, self._lease_left = (text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT))
 
     def __repr__(self) -> str:
@@ -170,11 +171,12 @@ class SqlStore(Store):
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = key_of(session)
-        minute = minute_of(entries[-1].created_at) if entries else ""
-        active = self._active.get(key, "") >= minute
+        at = entries[-1].created_at if entries else _NEVER
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        active = at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
-            activity = {"key": key, "minute": minute}
+            activity = {"key": key, "minute": minute_of(at)} if not active or after == 0 else {}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
@@ -208,7 +210,7 @@ class SqlStore(Store):
                 if not active:
                     if len(self._active) >= MAX_ACTIVE:
                         self._active.clear()
-                    self._active[key] = minute
+                    self._active[key] = at.replace(second=0, microsecond=0)
                 return after + len(entries)
             except Conflict:
                 pass
