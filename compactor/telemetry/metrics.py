@@ -1,0 +1,159 @@
+"""The metrics: one table that all writers read, and what each event adds to them. No label names a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from memory.events import Event
+from memory.rounds import utc_now
+
+from ..background import ContextCompactor
+from ..events import Discarded, Failed, Prepared, Published, Reduced, Rejected, Reverted, Started
+from ..sessions import Sessions
+
+#: What can be watched.
+Target = Sessions | ContextCompactor
+#: The events that metrics and spans are made of. Looks are not among them: they are told on the thread that appends.
+EVENTS: tuple[type[Event], ...] = (Started, Prepared, Rejected, Published, Reduced, Failed, Discarded, Reverted)
+
+_TOKENS = (250.0, 500.0, 1e3, 2e3, 4e3, 8e3, 16e3, 32e3, 64e3, 128e3, 256e3, 512e3, 1e6)
+_SECONDS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Metric(NamedTuple):
+    """One metric, as OpenTelemetry describes it."""
+
+    name: str
+    kind: Literal["counter", "histogram", "gauge"]
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+    #: Of a histogram: the upper bounds.
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """Its name in Prometheus, as OpenTelemetry's exporter makes it, but for the ``_total`` of a counter."""
+        unit = {"s": "_seconds", "USD": "_USD"}.get(self.unit, "")
+        return self.name.replace(".", "_") + unit
+
+
+COMPACTIONS = Metric(
+    "compactor.compactions",
+    "counter",
+    "{compaction}",
+    "What became of compactions: published, offline (published without a model), reduced (some posts read shorter),"
+    " rejected (an answer failed a check), failed, discarded, reverted.",
+    ("outcome", "role"),
+)
+FAILURES = Metric("compactor.failures", "counter", "{failure}", "Failed compactions by kind.", ("kind", "role"))
+BEFORE = Metric(
+    "compactor.tokens.before", "histogram", "{token}", "Tokens that a published compaction replaces.", (), _TOKENS
+)
+AFTER = Metric("compactor.tokens.after", "histogram", "{token}", "Tokens of a published compaction.", (), _TOKENS)
+SAVED = Metric(
+    "compactor.tokens.saved", "counter", "{token}", "Tokens by which compactions and reductions made prompts shorter."
+)
+SPEND = Metric("compactor.spend", "counter", "USD", "List price of the answers, refused ones included.", ("model",))
+DURATION = Metric("compactor.duration", "histogram", "s", "Time to make a compaction that was published.", (), _SECONDS)
+WAIT = Metric(
+    "compactor.wait", "histogram", "s", "Time from a compaction becoming due to the first request.", (), _SECONDS
+)
+AGE = Metric(
+    "compactor.uncovered.age",
+    "gauge",
+    "s",
+    "Age of the oldest round that no compaction covers, in the sessions where one is due; 0: none is due.",
+)
+CIRCUITS = Metric("compactor.circuits.open", "gauge", "{circuit}", "Compactors whose attempts are rare after failures.")
+#: All of them.
+METRICS = (COMPACTIONS, FAILURES, BEFORE, AFTER, SAVED, SPEND, DURATION, WAIT, AGE, CIRCUITS)
+
+#: A metric, the value to add, and the values of its labels.
+Measurement = tuple[Metric, float, Mapping[str, str]]
+_OUTCOMES = {Reduced: "reduced", Rejected: "rejected", Failed: "failed", Discarded: "discarded", Reverted: "reverted"}
+
+
+class Answer(NamedTuple):
+    """One answer of a model, accepted or refused."""
+
+    event: Prepared | Rejected
+    started: datetime
+    usage: Mapping[str, int]
+    #: In dollars; None: unknown.
+    price: float | None
+
+
+class Answers:
+    """Finds the paid answers in the events of any number of compactors."""
+
+    def __init__(self) -> None:
+        #: By session and role: refused answers to a request that may be asked again.
+        self._refused: dict[tuple[str, str], list[Answer]] = {}
+
+    def read(self, event: Event) -> Answer | None:
+        """Return the answer that *event* is about; None: there is none, or it cost nothing, as one made offline."""
+        if isinstance(event, Started):
+            self._refused.pop((event.session, event.role), None)
+        if not isinstance(event, Prepared | Rejected) or (event.usage is None and event.price == 0):
+            return None
+        if isinstance(event, Prepared) and event.reused:
+            return None
+        key = event.session, event.role
+        if isinstance(event, Prepared):
+            # Its usage, price and time are those of all attempts.
+            refused = self._refused.pop(key, [])
+            return Answer(
+                event,
+                max([event.started, *(one.event.at for one in refused)]),
+                _subtract(event.usage or {}, [one.usage for one in refused]),
+                None if event.price is None else max(event.price - sum(one.price or 0.0 for one in refused), 0.0),
+            )
+        answer = Answer(event, event.started, event.usage or {}, event.price)
+        if event.attempt < event.attempts:
+            self._refused.setdefault(key, []).append(answer)
+        return answer
+
+
+def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
+    """Yield what *event* adds to the metrics; *answer* is the one that it is about."""
+    if answer is not None and answer.price is not None:
+        yield SPEND, answer.price, {"model": answer.event.model or "unknown"}
+    if isinstance(event, Started):
+        yield WAIT, event.waited, {}
+        return
+    outcome = _OUTCOMES.get(type(event))
+    if isinstance(event, Published):
+        outcome = "offline" if event.offline else "published"
+        yield BEFORE, event.tokens_before, {}
+        yield AFTER, event.tokens_after, {}
+        yield DURATION, event.seconds, {}
+    if isinstance(event, Failed):
+        yield FAILURES, 1, {"kind": event.kind.value, "role": event.role}
+    if isinstance(event, Published | Reduced):
+        yield SAVED, max(event.tokens_before - event.tokens_after, 0), {}
+    if outcome is not None:
+        yield COMPACTIONS, 1, {"outcome": outcome, "role": getattr(event, "role", "")}
+
+
+def read_age(targets: Sequence[Target]) -> float:
+    """Return the value of ``AGE``, in seconds."""
+    since = [one for target in targets if (one := target.status().behind_since) is not None]
+    return max((utc_now() - min(since)).total_seconds(), 0.0) if since else 0.0
+
+
+def count_open_circuits(targets: Sequence[Target]) -> int:
+    """Return the value of ``CIRCUITS``."""
+    return sum(
+        target.status().circuits_open if isinstance(target, Sessions) else target.circuit_open for target in targets
+    )
+
+
+#: How the value of each gauge is read.
+GAUGES = {AGE: read_age, CIRCUITS: count_open_circuits}
+
+
+def _subtract(usage: Mapping[str, int], parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: max(count - sum(part.get(name, 0) for part in parts), 0) for name, count in usage.items()}
