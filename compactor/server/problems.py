@@ -32,7 +32,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (memory.SessionPurged, 410),
     (memory.MessageError, 422),
     (ConfigError, 422),
-    (errors.BudgetExceeded, 422),
+    (errors.BudgetExceeded, 409),
     (errors.LeasedElsewhere, 503),
     (errors.LimitReached, 503),
     (errors.CompactionTimeout, 504),

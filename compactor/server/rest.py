@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -64,12 +64,7 @@ Role = Annotated[str, Field(max_length=MAX_TEXT, description="The agent whose vi
 RoleQuery = Annotated[str, Query(max_length=MAX_TEXT, description="The agent whose view it is.")]
 Reference = Annotated[str, Field(min_length=1, max_length=MAX_TEXT, examples=["r3.p2"])]
 Name = Annotated[str, Field(max_length=MAX_TEXT)]
-#: Messages in OpenAI's chat format.
-Messages = Annotated[
-    list[dict[str, Any]],
-    Field(max_length=100_000, examples=[[{"role": "user", "content": "Hello"}]]),
-    AfterValidator(_check_json),
-]
+Objects = Annotated[list[dict[str, Any]], Field(max_length=1_000), AfterValidator(_check_json)]
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Tokens = Annotated[int, Field(ge=1, le=10**9)]
 
@@ -78,6 +73,43 @@ class Body(BaseModel):
     """A request's body: unknown fields are mistakes."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class CallIn(BaseModel):
+    """A call of a tool, as a chat API has it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    function: dict[str, Any] | None = None
+
+
+class MessageIn(BaseModel):
+    """A message in OpenAI's chat format; fields that are not named here are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["user", "assistant", "tool", "function", "system", "developer"]
+    content: str | list[str | dict[str, Any]] | dict[str, Any] | None = None
+    tool_calls: list[CallIn] | None = None
+    tool_call_id: str | None = None
+
+
+def _dump(messages: Sequence[MessageIn]) -> list[dict[str, Any]]:
+    """Return *messages* as they came."""
+    return [one.model_dump(exclude_unset=True) for one in messages]
+
+
+def _check_messages(messages: list[MessageIn]) -> list[MessageIn]:
+    _check_json(_dump(messages))
+    return messages
+
+
+Messages = Annotated[
+    list[MessageIn],
+    Field(max_length=100_000, examples=[[{"role": "user", "content": "Hello"}]]),
+    AfterValidator(_check_messages),
+]
 
 
 class NewSession(Body):
@@ -103,7 +135,7 @@ class Compose(Body):
     reserve: Annotated[int, Field(ge=0, le=10**9)] = 0
     system: str | Messages | None = None
     model: Name = ""
-    tools: Annotated[list[dict[str, Any]], Field(max_length=1_000), AfterValidator(_check_json)] = []
+    tools: Objects = []
     summary_as: Literal["system", "user", "header"] = "system"
 
 
@@ -289,7 +321,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
             if memory.snapshot.number:
                 raise HTTPException(409, "there is a session of that name; use it, or choose another name")
             memory.journal("").note("session.created", {})  # so that it is in lists before anything is said
-            memory.extend(body.messages)
+            memory.extend(_dump(body.messages))
         return _measure(state, tenant, session_id)
 
     @router.get("/sessions")
@@ -337,14 +369,14 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def append_messages(tenant: Tenant, session_id: SessionId, body: Append) -> Places:
         """Append messages, all or none. A new name begins a session."""
         with state.open(tenant, session_id) as session:
-            added = session.memory.extend(body.messages, kind=body.kind)
+            added = session.memory.extend(_dump(body.messages), kind=body.kind)
             return Places(references=[one.reference for one in added])
 
     @router.put("/sessions/{session_id}/messages")
     def sync_messages(tenant: Tenant, session_id: SessionId, body: History) -> SyncResult:
         """Make the log the same as the whole history that the host holds. A new name begins a session."""
         with state.open(tenant, session_id) as session:
-            done = session.memory.sync(body.messages, on_divergence=body.on_divergence)
+            done = session.memory.sync(_dump(body.messages), on_divergence=body.on_divergence)
             counts = {name: getattr(done, name) for name in ("appended", "kept", "dropped", "undone", "skipped")}
             return SyncResult(references=done.references, **counts)
 
@@ -385,7 +417,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def compose(tenant: Tenant, session_id: SessionId, body: Compose) -> PromptOut:
         """Return the messages of the next prompt, within the budget. Never waits for a model."""
         with existing(tenant, session_id) as session:
-            options = body.model_dump(exclude={"role", "budget"})
+            options = body.model_dump(exclude={"role", "budget"}, exclude_unset=True)
             prompt = session.compose(body.role, budget=body.budget, **options)
             return PromptOut(
                 messages=cast("list[dict[str, Any]]", prompt.messages),

@@ -72,7 +72,7 @@ def test_a_prompt_fits_its_budget_and_names_its_sources(client: TestClient) -> N
     assert len(prompt["messages"]) == len(prompt["sources"])
     assert prompt["sources"][-1] == {"ref": "r30.p1", "kind": "original"}
     small = client.post("/api/sessions/s/compose", json={"budget": 10})
-    assert (small.status_code, small.json()["code"]) == (422, "BudgetExceeded")
+    assert (small.status_code, small.json()["code"]) == (409, "BudgetExceeded")
     assert "raise the budget" in small.json()["detail"]
 
 

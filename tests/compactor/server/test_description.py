@@ -1,0 +1,76 @@
+"""The OpenAPI description says what the server does: Schemathesis finds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from schemathesis.checks import positive_data_acceptance  # noqa: E402
+from schemathesis.python.asgi import get_client  # noqa: E402
+
+from compactor import CompactorConfig, InMemoryStore  # noqa: E402
+from compactor.server import ServerSettings, create_app  # noqa: E402
+
+URL = "http://127.0.0.1"
+BODY = {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good morning."}]}
+
+
+@schemathesis.serializer("application/x-ndjson")
+def write_lines(_context: Any, value: Any) -> bytes:
+    return str(value).encode()
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[Any]:
+    config = CompactorConfig(threshold=1_000)
+    app = create_app(ServerSettings(store="memory://", rate=None, config=config), store=InMemoryStore())
+    with get_client(app) as client:  # the app's lifespan, once for all tries
+        client.headers["host"] = "127.0.0.1"
+        assert client.post(f"{URL}/api/sessions/s/messages", json=BODY).status_code == 201
+        yield schemathesis.openapi.from_dict(app.openapi()), client
+
+
+def check(schema: Any, examples: int) -> None:
+    """Try each operation but the streams of events, which do not end."""
+    description, client = schema
+    assert len([*description.get_all_operations()]) > 20
+    for found in description.get_all_operations():
+        operation = found.ok()
+        if not operation.path.endswith("/events"):
+            _try(operation, client, examples)
+
+
+def _try(operation: Any, client: Any, examples: int) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[*HealthCheck],
+    )
+    @given(case=operation.as_strategy(), is_known=st.booleans())
+    def run(case: Any, is_known: bool) -> None:
+        if is_known and "session_id" in case.path_parameters:
+            case.path_parameters["session_id"] = "s"
+        # What an import takes, no schema can say.
+        excluded = [positive_data_acceptance] if operation.path.endswith("/import") else []
+        case.call_and_validate(session=client, base_url=URL, excluded_checks=excluded)
+
+    run()
+
+
+def test_schemathesis_finds_nothing_in_a_few_tries(schema: Any) -> None:
+    check(schema, 5)
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(schema: Any) -> None:
+    check(schema, 60)

@@ -1,0 +1,124 @@
+"""A tenant reaches nothing of another's: every route of the app is tried with another tenant's ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+from starlette.routing import BaseRoute, Mount, Route
+
+from compactor import CompactorConfig, InMemoryStore
+from compactor.server import ServerSettings, create_app
+from memory.stores.tenants import name_in
+
+ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
+SECRET = "The launch code is 4711."
+#: Values for what a route takes: the session of the other tenant, by each name that it might have.
+NAMES = ("theirs", name_in("alice", "theirs"), "alice/theirs", "../alice/theirs")
+#: A body that names the session in every way that some route reads.
+BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "launch code?"}],
+    "reference": "r1.p0",
+    "name": "context_reload",
+    "arguments": {"ref": "r1.p0"},
+    "role": "assistant",
+    "input_tokens": 5,
+    "model": "m",
+    "pattern": "launch",
+    "path": "/",
+    "absolute_path": "/",
+}
+_WRITES = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+def routes(found: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield method and path of each route, those of included routers and mounted apps too."""
+    for route in found:
+        if isinstance(route, Mount):
+            yield from routes(route.routes, prefix + route.path)
+        elif isinstance(route, Route):
+            yield from ((method, prefix + route.path) for method in sorted(route.methods or ()))
+        else:  # FastAPI may keep an included router as one route
+            inner = getattr(route, "original_router", None)
+            assert inner is not None, f"{route!r} is of a kind that this test cannot try"
+            yield from routes(
+                inner.routes, prefix + str(getattr(getattr(route, "include_context", None), "prefix", ""))
+            )
+
+
+@pytest.fixture
+def app(tmp_path: Any) -> FastAPI:
+    tokens = {"alice": SecretStr(ALICE), "bob": SecretStr(BOB)}
+    settings = ServerSettings(
+        store="memory://", tokens=tokens, rate=None, store_dir=tmp_path, config=CompactorConfig(threshold=1_000)
+    )
+    return create_app(settings, store=InMemoryStore())
+
+
+def test_no_route_reaches_another_tenants_session(app: FastAPI) -> None:
+    """Not one word of it is read, and not one entry is written, whatever the route and however the session is named."""
+    store = app.state.compactor._store
+    with TestClient(app, "http://127.0.0.1") as client:
+        alice, bob = ({"authorization": f"Bearer {token}", "x-compactor-token": token} for token in (ALICE, BOB))
+        said = {"messages": [{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]}
+        assert client.post("/api/sessions/theirs/messages", json=said, headers=alice).status_code == 201
+        full = name_in("alice", "theirs")
+        before = [entry.id for entry in store.read(full)]
+        tried = [
+            (method, path) for method, path in routes(app.routes) if not path.endswith("/events") and path != "/login"
+        ]
+        assert {path for _, path in tried} >= {path for path in app.openapi()["paths"] if "/events" not in path}
+        assert len(tried) > 20
+        for method, path in tried:
+            for name in NAMES:
+                url = re.sub(r"\{[^}]*\}", "r1.p0", re.sub(r"\{(session|chat)[^}]*\}", quote(name, safe=""), path))
+                named = {"session": name, "session_id": name, "chat_id": name, "id": name, "chat": name}
+                ids = {"x-session-id": name} if name.isprintable() else {}
+                for body in (BODY, BODY | named, BODY | {"metadata": {"session_id": name}}):
+                    known = _fields(app, method, path)
+                    sent = {key: value for key, value in body.items() if known is None or key in known}
+                    options: dict[str, Any] = {"json": sent} if method in _WRITES else {}
+                    answer = client.request(
+                        method, url, headers=bob | ids, params={"query": "launch", **named}, **options
+                    )
+                    assert SECRET not in answer.text, (method, url)
+                    assert "4711" not in answer.text, (method, url)
+                    assert answer.status_code != 500, (method, url)
+        assert [entry.id for entry in store.read(full)] == before
+        assert client.get("/api/sessions/theirs/references/r1.p0", headers=alice).json()["text"].endswith(SECRET)
+        assert client.delete("/api/sessions/theirs", headers=alice).status_code == 204
+
+
+def _fields(app: FastAPI, method: str, path: str) -> set[str] | None:
+    """Return the fields that a route's description lists; None: any."""
+    described = app.openapi()
+    operation = described["paths"].get(path, {}).get(method.lower(), {})
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return set(described["components"]["schemas"][name]["properties"]) if name else None
+
+
+def test_events_of_another_tenant_are_not_heard(app: FastAPI) -> None:
+    """The stream's tenant is the asker's, whatever session it names; the hub's own tests say what that means."""
+    heard: list[tuple[str, str | None]] = []
+
+    async def listen(tenant: str, session: str | None = None) -> Any:
+        heard.append((tenant, session))
+        yield b": connected\n\n"
+
+    with TestClient(app, "http://127.0.0.1", headers={"authorization": f"Bearer {BOB}"}) as client:
+        app.state.compactor.hub.listen = listen
+        paths = {path for _, path in routes(app.routes) if path.endswith("/events")}
+        for path in paths:
+            assert client.get(path.replace("{session_id}", "theirs")).status_code == 200
+    assert len(heard) == len(paths) >= 2
+    assert {tenant for tenant, _ in heard} == {"bob"}
