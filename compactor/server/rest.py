@@ -24,9 +24,8 @@ from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
 from memory.entries import Entry, EventRecorded, kinds_of
 from memory.messages import ASSISTANT, from_round
 from memory.search import words_of
-from memory.stores.base import Extent
 from memory.stores.retention import FILES_KEPT
-from memory.stores.tenants import split_name
+from memory.stores.tenants import name_in, split_name
 from memory.transfer.jsonl import export_session, read_session
 from memory.transfer.state_dict import append_new
 
@@ -327,15 +326,26 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     @router.get("/sessions")
     def list_sessions(
         tenant: Tenant,
-        after: Annotated[str | None, Query(max_length=MAX_NAME, description="`next` of the page before.")] = None,
+        after: Annotated[str | None, Query(max_length=MAX_NAME + 40, description="`next` of the page before.")] = None,
         limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+        order: Literal["name", "activity"] = "name",
     ) -> SessionPage:
-        """List sessions by name."""
-        extents = state.sessions.store.extents()
-        own = {name: one for full, one in extents.items() for of, name in (split_name(full),) if of == tenant}
-        names = sorted(name for name in own if after is None or name > after)
-        sizes = [_size(name, own[name]) for name in names[:limit]]
-        return SessionPage(sessions=sizes, next=sizes[-1].id if len(names) > limit else None)
+        """List sessions by name, or the most recently used first."""
+        if after is not None:  # by activity, the minute stands before the name
+            minute, space, name = after.partition(" ") if order == "activity" else ("", "", after)
+            after = f"{minute}{space}{name_in(tenant, name)}"
+        rows = state.sessions.store.list_sessions(tenant, after=after, limit=limit + 1, order=order)
+        sizes = [
+            SessionSize(
+                id=split_name(one.name)[1], rounds=one.rounds, entries=one.entries, last_activity=one.last_activity
+            )
+            for one in rows[:limit]
+        ]
+        if len(rows) <= limit:
+            return SessionPage(sessions=sizes, next=None)
+        last = rows[limit - 1]
+        key = last.name if order == "name" else last.cursor
+        return SessionPage(sessions=sizes, next=key.replace(last.name, split_name(last.name)[1]))
 
     @router.get("/sessions/{session_id}")
     def get_session(tenant: Tenant, session_id: SessionId) -> SessionState:
@@ -636,10 +646,6 @@ def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
     extent = state.sessions.store.extent(state.name(tenant, session_id))
     if extent is None:
         _raise_unknown()
-    return _size(session_id, extent)
-
-
-def _size(session_id: str, extent: Extent) -> SessionSize:
     return SessionSize(id=session_id, rounds=extent.rounds or 0, entries=extent.number, last_activity=extent.created_at)
 
 

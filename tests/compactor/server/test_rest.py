@@ -148,17 +148,20 @@ def test_an_import_may_not_name_files_to_delete(client: TestClient, store: InMem
     assert client.post("/api/sessions/u/import", content=exported).status_code == 201
 
 
-def test_sessions_are_listed_by_page(client: TestClient) -> None:
+@pytest.mark.parametrize("order", ["name", "activity"])
+def test_sessions_are_listed_by_page(client: TestClient, order: str) -> None:
     for number in range(5):
         client.post("/api/sessions", json={"id": f"s{number}"})
     seen, after = [], None
     while True:
-        page = client.get("/api/sessions", params={"limit": 2} | ({"after": after} if after else {})).json()
+        page = client.get(
+            "/api/sessions", params={"limit": 2, "order": order} | ({"after": after} if after else {})
+        ).json()
         seen += [one["id"] for one in page["sessions"]]
         after = page["next"]
         if after is None:
             break
-    assert seen == [f"s{number}" for number in range(5)]
+    assert sorted(seen) == [f"s{number}" for number in range(5)]
     others = client.get("/api/sessions", headers={"authorization": f"Bearer {BOB}"}).json()
     assert others == {"sessions": [], "next": None}
 
