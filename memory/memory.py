@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_u
 from .search import Hit, find_hits, sync_index, words_of
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
-from .sync import Synced, SyncState, list_messages, sync_messages
+from .sync import NEWEST, Synced, SyncState, list_messages, sync_messages
 from .usage import Usage
 from .values import ValueObject
 from .visibility import Rounds, sees
@@ -480,7 +481,7 @@ class Memory(Log):
         Objects of the last call are not compared again, apart from the newest 50; with *verify*, all are. Raises
         ``MessageError`` with the place of the first item that is no chat message, and writes nothing.
         """
-        return sync_messages(self, messages, on_divergence, verify=verify)
+        return sync_messages(self, messages, on_divergence, newest=sys.maxsize if verify else NEWEST)
 
     async def async_sync(
         self,

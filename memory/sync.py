@@ -130,9 +130,9 @@ class Alignment(ValueObject):
 
 
 def sync_messages(
-    memory: Memory, messages: Iterable[Message], on_divergence: Literal["rewind", "raise"], *, verify: bool
+    memory: Memory, messages: Iterable[Message], on_divergence: Literal["rewind", "raise"], *, newest: int
 ) -> Synced:
-    """See ``Memory.sync``."""
+    """See ``Memory.sync``. The *newest* of the messages are compared even if they are the objects of the last call."""
     if on_divergence not in ("rewind", "raise"):
         raise ValueError(f"on_divergence is 'rewind' or 'raise', not {on_divergence!r}")
     given = list_messages(messages)
@@ -140,7 +140,7 @@ def sync_messages(
     body = given[lead:]
     front = [_parse(one, place) for place, one in enumerate(given[:lead])]
     state = memory._sync_state or SyncState()
-    prints, same, first = _print_host(body, lead, state, verify=verify)
+    prints, same, first = _print_host(body, lead, state, newest)
     starts, last, rewound, undone = _shift(state.starts, first), state.prints[first * SIZE :], False, 0
     held: Sequence[Message] = body if same or not state.held else body[:1]
     while True:
@@ -279,16 +279,16 @@ def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequenc
     return changes
 
 
-def _print_host(body: Sequence[Message], lead: int, state: SyncState, *, verify: bool) -> tuple[bytes, int, int]:
+def _print_host(body: Sequence[Message], lead: int, state: SyncState, newest: int) -> tuple[bytes, int, int]:
     """Return the fingerprints of the host's messages; how many of its first are objects of the last call, which are not
-    read again, apart from the newest; and the first one's index in that call's list."""
+    read again, apart from the *newest*; and the first one's index in that call's list."""
     same = start = 0
-    if body and state.held and not verify:
+    if body and state.held:
         start = next((place for place, one in enumerate(state.held) if one is body[0]), 0)
         again = list(map(is_, body, islice(state.held, start, None)))
         same = again.index(False) if False in again else len(again)
-    fresh = max(same - NEWEST, 0)
-    while fresh and not begins(body[fresh]):
+    fresh = max(same - newest, 0)
+    while 0 < fresh < len(body) and not begins(body[fresh]):
         fresh -= 1
     fingerprint, prints = Fingerprinter(), [state.prints[start * SIZE : (start + fresh) * SIZE]]
     for place in range(fresh, len(body)):

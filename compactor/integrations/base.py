@@ -6,7 +6,8 @@ import os
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -16,35 +17,26 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import structlog
 
-from memory import Memory, MessageError, Recall, Store, Synced
+from memory import Memory, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
 from memory.io_threads import Lane, to_thread
 from memory.messages import NATIVE, SYSTEM
-from memory.sync import NEWEST, rename_calls
+from memory.sync import rename_calls, sync_messages
 
 from ..background import Options
 from ..formats.native import read_native
 from ..formats.parts import make_text, read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
+from .history import Group, Item, Message, Turn, keep_turns, list_ids, list_messages, read_turns
 from .unnamed import Unnamed
 
-Item = TypeVar("Item")
+__all__ = ["Conversations", "Converted", "Fitted", "Group", "Message", "join_names", "report_errors"]
+
 R = TypeVar("R")
-Message = Mapping[str, Any]
 #: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
 #: a call may write in place of those without counting, as an agent does that begins anew each time.
 MAX_RETURNS, MAX_NEW = 5, 3
-#: Groups of a history, the oldest ones, that are kept for the next call and not read again.
-MAX_KNOWN = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Group(Generic[Item]):
-    """Objects of a framework, and the chat messages that say the same. Neither is split without the other."""
-
-    items: Sequence[Item]
-    messages: Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +89,7 @@ class Conversations(ABC, Generic[Item]):
         self._unnamed = Unnamed(self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
         self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
-        self._known: WeakKeyDictionary[Memory, list[Group[Item]]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Memory, list[Turn[Item]]] = WeakKeyDictionary()
 
     @abstractmethod
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
@@ -129,7 +121,7 @@ class Conversations(ABC, Generic[Item]):
         """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
         *options* are those of ``compose``. Without a *session_id*, the session is that of this very history."""
         if not session_id:
-            with self._unnamed.find(_list_messages(self.read(items))) as found:
+            with self._unnamed.find(list_messages(self.read(items))) as found:
                 return self.fit(found, items, system=system, model=model, **options)
         if isinstance(model, str):
             options["model"] = model
@@ -161,16 +153,21 @@ class Conversations(ABC, Generic[Item]):
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
-                with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
-                    session.memory.extend(messages)
+                self._write_answer(session_id, messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
-        await self._run_in_turn(session_id, partial(self.keep, session_id, answer))
+        with report_errors("answer.not_kept", session_id=session_id):
+            if session_id and (messages := self._read_answer(answer)):
+                await self._run_in_turn(session_id, partial(self._write_answer, session_id, messages))
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
-        messages = _list_messages(self.read(answer))
+        messages = list_messages(self.read(answer))
         return messages if all(one["role"] == "assistant" and "tool_calls" not in one for one in messages) else []
+
+    def _write_answer(self, session_id: str, messages: Sequence[Message]) -> None:
+        with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
+            session.memory.extend(messages)
 
     def describe_tools(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the name, the description and the parameters' schema of each tool of ``Recall``."""
@@ -191,12 +188,15 @@ class Conversations(ABC, Generic[Item]):
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         summary_as: SummaryAs = "system" if self.provider else "header"
+        items = [*items]
         with session.turn:  # or another caller's history would come in between
-            groups = self._read(session.memory, items)
-            messages = _list_messages(groups)
+            turns = read_turns(self._known.get(session.memory, ()), items, self.read)
+            self._known[session.memory] = keep_turns(turns)
+            messages = [message for turn in turns for message in turn.messages]
             if all(one["role"] in SYSTEM for one in messages):  # forgotten; to sync, an empty list says nothing
                 session.memory.rewind("r0")
-            synced = session.memory.sync(messages)
+            # No host can edit these messages in place: those of the last call need not be compared.
+            synced = sync_messages(session.memory, messages, "rewind", newest=0)
             prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
             sources = prompt.sources
             self._watch(session, synced)
@@ -204,23 +204,9 @@ class Conversations(ABC, Generic[Item]):
         # For each message, which of the host's it stands for; None: none.
         places = [synced.find(source.ref) if source.ref else None for source in sources]
         whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
+        own = _find_own(turns, items, whole)
         shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
-        return Fitted(system, system.removeprefix(given).strip(), self._show(groups, shown[at:], whole[at:]))
-
-    def _read(self, memory: Memory, items: Sequence[Item]) -> list[Group[Item]]:
-        """Return *items* in groups. Of those that equal the last call's, only the newest are read again, as ``sync``
-        does: there, edits in place are found."""
-        known = self._known.get(memory, [])
-        held = [item for group in known for item in group.items]
-        newest: list[Group[Item]] = []
-        if held and _are_equal(held, items[: len(held)]):
-            with suppress(MessageError):  # reading all says the place
-                newest = _join_silent(self.read(items[len(held) :]))
-        if len(_list_messages(newest)) < NEWEST:
-            known, newest = [], _join_silent(self.read(items))
-        groups = [*known, *newest]
-        self._known[memory] = groups[: _find_cut(groups, len(known))]
-        return groups
+        return Fitted(system, system.removeprefix(given).strip(), self._show(items, own, shown[at:], whole[at:]))
 
     def _watch(self, session: Session, synced: Synced) -> None:
         """Warn once where long histories take turns: as those of two agents do that write to one session."""
@@ -237,26 +223,33 @@ class Conversations(ABC, Generic[Item]):
         return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))
 
     def _show(
-        self, groups: Sequence[Group[Item]], messages: Sequence[Message], whole: Sequence[int | None]
+        self,
+        _items: Sequence[Item],
+        own: Mapping[int, Group[Item]],
+        messages: Sequence[Message],
+        whole: Sequence[int | None],
     ) -> list[Item]:
-        """Return *messages* as the framework has them: whole groups as its own objects, all else as new ones. *whole*
-        says which of the groups' messages each one is; None: none."""
-        owners = _find_owners(groups)
+        """Return *messages* as the framework has them: whole groups as its *own* objects, all else as new ones. *whole*
+        says which of the host's messages each one is; None: none. *own* has the groups by their first message."""
         shown: list[Item] = []
         made: list[Message] = []
         at = 0
         while at < len(whole):
             first = whole[at]
-            group = owners.get(first)
+            group = own.get(first) if first is not None else None
             count = len(group.messages) if group is not None else 1
             if group is None or first is None or whole[at : at + count] != [*range(first, first + count)]:
                 made.append(messages[at])
                 at += 1
                 continue
-            shown += [*self.write(made), *group.items]
+            shown += [*self._make(made), *group.items]
             made = []
             at += count
-        return [*shown, *self.write(made)]
+        return [*shown, *self._make(made)]
+
+    def _make(self, messages: Sequence[Message]) -> Iterable[Item]:
+        # Copies: a framework may change what it is given, and the next call goes on from the messages.
+        return self.write(deepcopy(messages)) if messages else ()
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Stop all compactors, and return whether no worker is left: ``Sessions.close``. Those of given *sessions* go
@@ -285,14 +278,17 @@ class Converted(Conversations[Item]):
         return repr(item)
 
     def _show(
-        self, groups: Sequence[Group[Item]], messages: Sequence[Message], whole: Sequence[int | None]
+        self,
+        items: Sequence[Item],
+        own: Mapping[int, Group[Item]],
+        messages: Sequence[Message],
+        _whole: Sequence[int | None],
     ) -> list[Item]:
-        owners = _find_owners(groups)
-        own = defaultdict[str, deque[Item]](deque)
-        for item in (item for place in whole if place in owners for item in owners[place].items):
-            own[self.print_item(item)].append(item)
-        made = self.write_for([item for group in groups for item in group.items], messages)
-        return [same.popleft() if (same := own[self.print_item(one)]) else one for one in made]
+        found = defaultdict[str, deque[Item]](deque)
+        for item in (item for group in own.values() for item in group.items):
+            found[self.print_item(item)].append(item)
+        made = self.write_for(items, messages)
+        return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
 
 
 def join_names(*names: object) -> str:
@@ -318,49 +314,20 @@ def report_errors(event: str, **facts: str) -> Iterator[None]:
         structlog.get_logger("compactor").warning(event, **facts, error=type(error).__name__)
 
 
-def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
-    """Return *groups*, each with messages: objects that say nothing go with those before them, or behind."""
-    joined: list[Group[Item]] = []
-    for group in groups:
-        if joined and not (group.messages and joined[-1].messages):
-            before = joined.pop()
-            joined.append(Group([*before.items, *group.items], [*before.messages, *group.messages]))
-        else:
-            joined.append(group)
-    return joined
-
-
-def _find_owners(groups: Sequence[Group[Item]]) -> dict[int | None, Group[Item]]:
-    """Return *groups* by the index of the first message that each has."""
-    begins = accumulate([len(group.messages) for group in groups], initial=0)
-    return dict(zip(begins, groups, strict=False))
-
-
-def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    try:
-        return [*one] == [*other]
-    except Exception:  # noqa: BLE001  (objects of hosts may raise anything)
-        return False
-
-
-def _find_cut(groups: Sequence[Group[Any]], start: int) -> int:
-    """Return the last index in *groups*, which may be parted at *start*, at which they may be parted with ``NEWEST``
-    messages behind: each part is then read as if it were all. Returns *start* if there is none."""
-    cut, behind = start, len(_list_messages(groups[start:]))
-    calls: set[str] = set()
-    before: Message = {}
-    for place, group in enumerate(groups[start:MAX_KNOWN], start):
-        is_answer = before.get("role") == "assistant" and not before.get("tool_calls")
-        if is_answer and not calls and behind >= NEWEST and all(one["role"] == "user" for one in group.messages):
-            cut = place
-        for before in group.messages:
-            calls = {*_list_ids(before)} or calls - {before.get("tool_call_id") or ""}
-        behind -= len(group.messages)
-    return cut
-
-
-def _list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
-    return [message for group in groups for message in group.messages]
+def _find_own(
+    turns: Iterable[Turn[Item]], items: Sequence[Item], places: Iterable[int | None]
+) -> dict[int, Group[Item]]:
+    """Return the groups that begin at *places* of the messages, with the host's *items* of this call."""
+    groups = [group for turn in turns for group in turn.groups]
+    first_messages = accumulate([len(group.messages) for group in groups], initial=0)
+    first_items = accumulate([len(group.items) for group in groups], initial=0)
+    begins = dict(zip(first_messages, zip(first_items, groups, strict=False), strict=False))
+    own = {}
+    for place in places:
+        if place is not None and place in begins:
+            at, group = begins[place]
+            own[place] = Group(items[at : at + len(group.items)], group.messages)
+    return own
 
 
 def _take_newest(
@@ -374,12 +341,8 @@ def _take_newest(
         one = message
         if place is not None:
             own = given[place]
-            ids |= zip(_list_ids(message), _list_ids(own), strict=False)
+            ids |= zip(list_ids(message), list_ids(own), strict=False)
             native = {NATIVE: own[NATIVE]} if NATIVE in own else {}
             one = own if same is not None else {key: message[key] for key in message if key != NATIVE} | native
         newest.append(rename_calls(one, ids) if ids and same is None else one)
     return newest
-
-
-def _list_ids(message: Message) -> list[str]:
-    return [call["id"] for call in message.get("tool_calls") or ()]

@@ -1,0 +1,152 @@
+"""A framework's history as chat messages: of what the last call read, only what changed is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
+
+from memory import MessageError
+from memory.sync import NEWEST
+
+Item = TypeVar("Item")
+Message = Mapping[str, Any]
+#: Items of a history, the oldest ones, that are kept for the next call and not read again.
+MAX_KNOWN = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[Item]):
+    """Objects of a framework, and the chat messages that say the same. Neither is split without the other."""
+
+    items: Sequence[Item]
+    messages: Sequence[Message]
+
+
+@dataclass(slots=True)
+class Turn(Generic[Item]):
+    """What was read of a history from words of the user's on, up to the next behind an answer of the model's."""
+
+    groups: Sequence[Group[Item]]
+    items: Sequence[Item]
+    messages: Sequence[Message]
+    #: Of the items, if the turn is among the newest: shows what is edited in place.
+    copies: Sequence[Item] | None = None
+
+
+def read_turns(
+    known: Sequence[Turn[Item]], items: Sequence[Item], read: Callable[[Sequence[Item]], Iterable[Group[Item]]]
+) -> list[Turn[Item]]:
+    """Return *items* in turns, and take those that are as they were from *known*, which a call before returned.
+
+    Edits in place are found in the turns that hold the newest ``NEWEST`` messages. The last turn is always read.
+    """
+    turns = _find_unchanged(known, items)
+    at = sum(len(turn.items) for turn in turns)
+    try:
+        groups = _join_silent(read(items[at:]))
+    except MessageError:
+        if not turns:
+            raise
+        groups = []  # reading all says the place
+    if turns and not (groups and _is_users(groups[0])):
+        return read_turns((), items, read)
+    return [*turns, *_split(groups)]
+
+
+def keep_turns(turns: Sequence[Turn[Item]]) -> list[Turn[Item]]:
+    """Return those of *turns* that the next call is not to read again: not the last one, which may go on."""
+    ends = accumulate(len(turn.items) for turn in turns[:-1])
+    kept = [turn for turn, end in zip(turns, ends, strict=False) if end <= MAX_KNOWN]
+    old = _count_old(kept)
+    for turn in reversed(kept[:old]):
+        if turn.copies is None:
+            break
+        turn.copies = None
+    for place, turn in enumerate(kept[old:], old):
+        turn.copies = turn.copies or _copy(turn.items)
+        if turn.copies is None:
+            return kept[:place]
+    return kept
+
+
+def _find_unchanged(known: Sequence[Turn[Item]], items: Sequence[Item]) -> list[Turn[Item]]:
+    """Return the first turns of *known* that *items* begin with."""
+    same: list[Turn[Item]] = []
+    at = 0
+    for turn in known:
+        end = at + len(turn.items)
+        if not _are_equal(turn.items, items[at:end]):
+            break
+        same.append(turn)
+        at = end
+    for place, turn in enumerate(same[(old := _count_old(same)) :], old):
+        if turn.copies is None or not _are_equal(turn.copies, turn.items):
+            return same[:place]
+    return same
+
+
+def _count_old(turns: Sequence[Turn[Any]]) -> int:
+    """Return how many of *turns*, the first ones, have ``NEWEST`` messages behind them."""
+    behind, old = 0, len(turns)
+    while old and behind < NEWEST:
+        old -= 1
+        behind += len(turns[old].messages)
+    return old
+
+
+def _copy(items: Sequence[Item]) -> Sequence[Item] | None:
+    """Return copies that equal *items* until these are edited; None if they have none."""
+    try:
+        copies = deepcopy(items)
+    except Exception:  # noqa: BLE001  (objects of hosts may raise anything)
+        return None
+    return copies if _are_equal(copies, items) else None
+
+
+def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    try:
+        return one == other
+    except Exception:  # noqa: BLE001  (objects of hosts may raise anything)
+        return False
+
+
+def _split(groups: Iterable[Group[Item]]) -> list[Turn[Item]]:
+    """Return *groups* in turns: each is read as if it were all, so no call is open in front of one."""
+    parts: list[list[Group[Item]]] = []
+    calls: set[str] = set()
+    last: Message = {}
+    for group in groups:
+        is_answered = last.get("role") == "assistant" and not last.get("tool_calls") and not calls
+        if not parts or (is_answered and _is_users(group)):
+            parts.append([])
+        parts[-1].append(group)
+        for last in group.messages:
+            calls = {*list_ids(last)} or calls - {last.get("tool_call_id") or ""}
+    return [Turn(part, [one for group in part for one in group.items], list_messages(part)) for part in parts]
+
+
+def _is_users(group: Group[Any]) -> bool:
+    return all(one["role"] == "user" for one in group.messages)
+
+
+def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
+    """Return *groups*, each with messages: objects that say nothing go with those before them, or behind."""
+    joined: list[Group[Item]] = []
+    for group in groups:
+        if joined and not (group.messages and joined[-1].messages):
+            before = joined.pop()
+            joined.append(Group([*before.items, *group.items], [*before.messages, *group.messages]))
+        else:
+            joined.append(group)
+    return joined
+
+
+def list_messages(groups: Iterable[Group[Any]]) -> list[Message]:
+    return [message for group in groups for message in group.messages]
+
+
+def list_ids(message: Message) -> list[str]:
+    return [call["id"] for call in message.get("tool_calls") or ()]
