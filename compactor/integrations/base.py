@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -153,21 +153,16 @@ class Conversations(ABC, Generic[Item]):
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
-                self._write_answer(session_id, messages)
+                with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
+                    session.memory.extend(messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without holding up the event loop."""
-        with report_errors("answer.not_kept", session_id=session_id):
-            if session_id and (messages := self._read_answer(answer)):
-                await self._run_in_turn(session_id, partial(self._write_answer, session_id, messages))
+        await self._run_in_turn(session_id, partial(self.keep, session_id, answer))
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = list_messages(self.read(answer))
         return messages if all(one["role"] == "assistant" and "tool_calls" not in one for one in messages) else []
-
-    def _write_answer(self, session_id: str, messages: Sequence[Message]) -> None:
-        with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
-            session.memory.extend(messages)
 
     def describe_tools(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the name, the description and the parameters' schema of each tool of ``Recall``."""
@@ -318,15 +313,17 @@ def _find_own(
     turns: Iterable[Turn[Item]], items: Sequence[Item], places: Iterable[int | None]
 ) -> dict[int, Group[Item]]:
     """Return the groups that begin at *places* of the messages, with the host's *items* of this call."""
-    groups = [group for turn in turns for group in turn.groups]
-    first_messages = accumulate([len(group.messages) for group in groups], initial=0)
-    first_items = accumulate([len(group.items) for group in groups], initial=0)
-    begins = dict(zip(first_messages, zip(first_items, groups, strict=False), strict=False))
-    own = {}
-    for place in places:
-        if place is not None and place in begins:
-            at, group = begins[place]
-            own[place] = Group(items[at : at + len(group.items)], group.messages)
+    wanted = {place for place in places if place is not None}
+    first, own = min(wanted, default=0), {}
+    message = item = 0
+    for turn in turns:
+        if message + len(turn.messages) <= first:  # most of a long history
+            message, item = message + len(turn.messages), item + len(turn.items)
+            continue
+        for group in turn.groups:
+            if message in wanted:
+                own[message] = Group(items[item : item + len(group.items)], group.messages)
+            message, item = message + len(group.messages), item + len(group.items)
     return own
 
 

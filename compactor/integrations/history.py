@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Generic, TypeVar
 
 from memory import MessageError
@@ -78,14 +78,12 @@ def _find_unchanged(known: Sequence[Turn[Item]], items: Sequence[Item]) -> list[
     at = 0
     for turn in known:
         end = at + len(turn.items)
-        if not _are_equal(turn.items, items[at:end]):
+        if not _are_equal(turn.items if turn.copies is None else turn.copies, items[at:end]):
             break
         same.append(turn)
         at = end
-    for place, turn in enumerate(same[(old := _count_old(same)) :], old):
-        if turn.copies is None or not _are_equal(turn.copies, turn.items):
-            return same[:place]
-    return same
+    old = _count_old(same)
+    return [*same[:old], *takewhile(lambda turn: turn.copies is not None, same[old:])]
 
 
 def _count_old(turns: Sequence[Turn[Any]]) -> int:

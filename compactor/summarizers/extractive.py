@@ -29,30 +29,28 @@ choose about the same lines as a single one.
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Executor
 from contextlib import nullcontext
 
 from memory.arguments import whole_number
-from memory.hooks import renew_after_fork
 
 from ..tokens import TokenCounter, count_tokens
 from .base import Summary, SummaryRequest
 
-
-class _Turn:
-    """Lets one extract of the process work at a time. Several would take as long in all: the interpreter runs one
-    thread, and each more that wants it adds a switch interval (5 ms) to the waits of an event loop."""
-
-    def __init__(self) -> None:
-        self._after_fork()
-        renew_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self.lock = threading.Lock()  # guards nothing
+#: Lets one extract of the process work at a time. Several would take as long in all: the interpreter runs one thread,
+#: and each more that wants it adds a switch interval (5 ms) to the waits of an event loop. Guards nothing.
+_turn = threading.Lock()
 
 
-_turn = _Turn()
+def _after_fork() -> None:
+    global _turn  # noqa: PLW0603  (a thread of the parent may hold it)
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class ExtractiveSummarizer:
@@ -84,7 +82,7 @@ class ExtractiveSummarizer:
 
             target = self._target if request.target_tokens is None else request.target_tokens
             # A host's counter may block, or wait for another extract.
-            with _turn.lock if self._count is count_tokens else nullcontext():
+            with _turn if self._count is count_tokens else nullcontext():
                 return choose(request, max(1, target), self._count)
         # What is read and no more: the messages repeat the rounds.
         read = SummaryRequest(

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -932,17 +931,32 @@ def test_a_pool_that_was_shut_down_fails_the_compaction() -> None:
 
 def test_one_extract_works_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each more that wants the interpreter would hold up an event loop, and none would end sooner."""
-    both, met = threading.Barrier(2), list[int]()
+    lock, other_came, begun = threading.Lock(), threading.Event(), list[Callable[[], object]]()
+    log: list[str] = []
+
+    class Turn:
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                other_came.set()
+                lock.acquire()
+
+        def __exit__(self, *_exc: object) -> None:
+            lock.release()
 
     def choose(*_args: object) -> Summary:
-        with suppress(threading.BrokenBarrierError):
-            met.append(both.wait(0.05))
+        log.append("begins")
+        if not begun:
+            begun.append(in_thread(lambda: ExtractiveSummarizer()(SummaryRequest())))
+            assert other_came.wait(10)
+        other_came.set()
+        log.append("ends")
         return Summary("")
 
+    monkeypatch.setattr("compactor.summarizers.extractive._turn", Turn())
     monkeypatch.setattr("compactor.summarizers.choice.choose", choose)
-    waiting = [in_thread(lambda: ExtractiveSummarizer()(SummaryRequest())) for _ in range(2)]
-    assert [wait() for wait in waiting] == [Summary("")] * 2
-    assert met == []
+    ExtractiveSummarizer()(SummaryRequest())
+    begun[0]()
+    assert log == ["begins", "ends"] * 2
 
 
 def test_a_hosts_count_may_wait_for_another_extract() -> None:
