@@ -21,6 +21,7 @@ import compactor
 import memory
 import prompts
 from compactor import CompactorConfig, Settings
+from compactor.telemetry import METRICS
 
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *DOCS]
@@ -213,6 +214,9 @@ FOREIGN = {
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
     "architecture": {"fork"},
+    "operate": {  # tests/test_grafana.py checks them
+        f"{one.prometheus_name}{'_total' if one.kind == 'counter' else ''}" for one in METRICS
+    },
     "evaluate": {"dry", "fail", "spend", "user_id"},
     "formats": {
         *("is_error", "response", "citations", "custom_tool_call", "_output", "computer_call", "local_shell_call"),

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from memory import Store, StoreError
 
 from .access import Access, make_login
+from .metrics import make_metrics
 from .problems import add_handlers, problem
 from .rest import make_rest
 from .settings import ServerSettings
@@ -76,6 +77,7 @@ def create_app(settings: ServerSettings | None = None, *, store: Store | None = 
         return Health()
 
     app.include_router(make_login(state))
+    app.include_router(make_metrics(state))
     app.include_router(make_rest(state))
     return app
 

@@ -6,11 +6,14 @@ import unicodedata
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
+from prometheus_client import CollectorRegistry
+
 from memory import ContextError, Store
 from memory.io_threads import to_thread
 from memory.stores.tenants import name_in
 
 from ..sessions import Session, Sessions
+from ..telemetry.prometheus import make_registry
 from .events import EventHub
 from .settings import ServerSettings, data_folder
 
@@ -42,6 +45,8 @@ class ServerState:
     def __init__(self, settings: ServerSettings, store: Store | None = None, **options: Any) -> None:
         self.settings = settings
         self.hub = EventHub()
+        #: What is measured since ``start``.
+        self.registry = CollectorRegistry()
         self._store, self._options = store, options
         self._sessions: Sessions | None = None
 
@@ -71,6 +76,7 @@ class ServerState:
         """Open the store, on a thread. May raise ``StoreError``."""
         self.hub.start()
         sessions = await to_thread(self._make_sessions)
+        self.registry = make_registry(sessions)
         self._sessions = await sessions.__aenter__()
 
     def _make_sessions(self) -> Sessions:

@@ -1,0 +1,31 @@
+"""``/metrics`` for Prometheus: those of all sessions of this process together; no label names a session or a tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from .access import Tenant
+from .problems import problem
+
+if TYPE_CHECKING:
+    from .state import ServerState
+
+#: Where there are several tenants, the one whose token reads the metrics.
+READER = "metrics"
+
+
+def make_metrics(state: ServerState) -> APIRouter:
+    """Return the route. Of several tenants only ``READER`` may ask: the metrics tell what all of them do and spend."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, 403: {}})
+    def read_metrics(tenant: Tenant) -> Response:
+        """Return the metrics in Prometheus's text format."""
+        if len(state.settings.tokens) > 1 and tenant != READER:
+            return problem(403, f"there are several tenants: name one {READER!r}, and ask with its token", "Forbidden")
+        return Response(generate_latest(state.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
