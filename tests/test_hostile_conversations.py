@@ -397,16 +397,16 @@ def test_what_only_reads_takes_a_megabyte(reader: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", LONGER)
-def test_what_works_with_a_text_takes_a_quarter_of_a_megabyte(reader: str) -> None:
+def test_what_works_with_a_text_takes_an_eighth_of_a_megabyte(reader: str) -> None:
     """Units and transcripts, statements, actions, notes and quotes."""
-    assert not find_growth(LONGER[reader], (1_000, 16_000, 256_000))
+    assert not find_growth(LONGER[reader], (500, 8_000, 128_000))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", WHOLE)
 def test_whole_summaries_take_in_proportion(reader: str) -> None:
     """Of a chosen summary and of ``offload_context``, all steps together."""
-    assert not find_growth(WHOLE[reader], (500, 8_000, 128_000))
+    assert not find_growth(WHOLE[reader], (250, 4_000, 64_000))
 
 
 @pytest.mark.slow
