@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .cost.limits import Limits, LimitsStatus
     from .cycle import Strategy
     from .events import Skip, log_events
+    from .health import Health, RoleHealth
     from .plan import Plan
     from .runner import State
     from .sessions import Session, Sessions, SessionsStatus
@@ -108,6 +109,7 @@ else:
         "cost.limits": "Limits LimitsStatus",
         "cycle": "Strategy",
         "events": "Skip log_events",
+        "health": "Health RoleHealth",
         "plan": "Plan",
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
@@ -123,7 +125,7 @@ else:
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
 __all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
 __all__ += ["Reduction", "Rewound", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced"]
-__all__ += ["ToolCall", "Usage", "expire", "open_store"]
+__all__ += ["Health", "RoleHealth", "ToolCall", "Usage", "expire", "open_store"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
 __all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -17,8 +17,9 @@ from memory.overlays import CompactedMessage, JournalState, Reduction
 from memory.rounds import Clock, copy_with, freeze_mapping, utc_now
 from memory.visibility import Rounds
 
-from .events import Discarded, Exhausted, Failed, PersistFailed, Published, StrategyFailed
+from .events import Discarded, Exhausted, Failed, PersistFailed, Prepared, Published, Rejected, StrategyFailed
 from .host_rounds import COVERED, HostRounds
+from .summarizers.base import add_usage
 from .timers import interpreter_is_exiting
 
 #: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
@@ -31,8 +32,8 @@ LEASE_MARGIN = 30.0
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 #: Facts that the log does not record: the entry or the session has them, or nobody reads them there.
 _UNRECORDED = {"session", "role", "seconds"}
-#: Events for ``record_failure``: failures, and the success that ends a row of them.
-EVENTS_TO_RECORD = (Published, *_FAILURES)
+#: Events for ``record_failure``: failures, what they cost, and the success that ends a row of them.
+EVENTS_TO_RECORD = (Published, Prepared, Rejected, *_FAILURES)
 #: What an object must have to serve as a journal as it is.
 _METHODS = [name for name in vars(Journal) if not name.startswith("_")]
 
@@ -168,6 +169,8 @@ class JournalWriter:
         self._unwritten: tuple[CompactionPrepared, ...] = ()
         #: How often each failure was seen since the last publication.
         self._times: dict[tuple[str, ...], int] = {}
+        #: Usage and model of the rejected answers since the last accepted one or failure.
+        self._rejected: tuple[Mapping[str, int] | None, str | None] = None, None
         self.use(journal, role)
         self._after_fork()
         renew_after_fork(self)
@@ -245,15 +248,28 @@ class JournalWriter:
         """Keep *event* in the log if it tells of a failure. An event hook.
 
         Of events that say the same since the last publication, it keeps the 1st, 2nd, 4th, 8th...: an endpoint that
-        fails for weeks leaves a few lines. If the store fails, nothing is lost: the event was told.
+        fails for weeks leaves a few lines. One that opens the circuit differs from those before. A failure whose
+        answers were paid for and rejected is always kept, with their ``usage`` and ``model``. If the store fails,
+        nothing is lost: the event was told.
         """
-        if isinstance(event, Published) and not event.offline:  # folding in offline is no success
+        if isinstance(event, Rejected):
+            with self._lock:
+                self._rejected = add_usage(self._rejected[0], event.usage), event.model
+        elif isinstance(event, Prepared):  # its usage includes that of the attempts before
+            self._rejected = None, None
+        elif isinstance(event, Published) and not event.offline:  # folding in offline is no success
             self._times.clear()
         elif isinstance(event, _FAILURES):
             facts = event.facts()
-            same = (event.name, *(str(facts.get(fact, "")) for fact in ("reason", "error", "strategy")))
+            same = (event.name, *(str(facts.get(fact, "")) for fact in ("reason", "error", "strategy", "circuit_open")))
             times = self._times[same] = self._times.get(same, 0) + 1
-            if times & (times - 1) == 0 and not interpreter_is_exiting():
+            usage = None
+            if isinstance(event, Failed | StrategyFailed):
+                with self._lock:
+                    (usage, model), self._rejected = self._rejected, (None, None)
+                facts |= {"usage": dict(usage)} if usage else {}
+                facts |= {"model": model} if usage and model else {}
+            if (usage or times & (times - 1) == 0) and not interpreter_is_exiting():
                 with self._guard("event"):
                     self._journal.note(
                         event.name, {key: value for key, value in facts.items() if key not in _UNRECORDED}

@@ -31,6 +31,7 @@ from .config import CompactorConfig, check_config
 from .coroutines import HostLoop
 from .cost.limits import Limits, LimitsStatus
 from .events import EventHooks
+from .health import Health, RoleHealth, sort_worst_first
 from .summarizers.base import Summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
@@ -319,6 +320,16 @@ class Sessions:
             behind_since=min([since for one in compactors if (since := one.behind_since) is not None], default=None),
         )
 
+    def health(self) -> Health:
+        """Return which roles of the open sessions fail or are behind, worst first. Asks no store.
+
+        A role is behind if a compaction is due and none runs: it waits for its limits, a lease, or after a failure.
+        """
+        with self._lock:
+            sessions = [entry.session for entry in self._entries.values() if entry.session is not None]
+        found = (_examine(session, role, one) for session in sessions for role, one in session.compactors.items())
+        return Health(sessions=len(sessions), worst=sort_worst_first(one for one in found if one is not None))
+
     def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *callback* with each event of all compactors, also of sessions that are opened later; return a function
         that stops that. As ``ContextCompactor.on_event``."""
@@ -586,6 +597,25 @@ class _Evicting(Executor):
                 self._evict()
 
         return self._executor.submit(run)
+
+
+def _examine(session: Session, role: str, compactor: ContextCompactor) -> RoleHealth | None:
+    """Return what is wrong with *role*; None if nothing is."""
+    since = None if compactor.is_running else compactor.behind_since
+    status = compactor.status()
+    if not status.failures and since is None:
+        return None
+    current = compactor.get_compaction()
+    return RoleHealth(
+        session=session.id,
+        role=role,
+        behind=since is not None,
+        uncovered=max(0, session.memory.snapshot.total - (current.last_round if current is not None else 0)),
+        failures=status.failures,
+        circuit_open=status.circuit_open,
+        error=status.last_error,
+        since=since,
+    )
 
 
 def _compactors(entry: _Entry) -> Iterable[ContextCompactor]:

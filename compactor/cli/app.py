@@ -249,7 +249,7 @@ def main() -> None:
     """Run the command line and exit.
 
     The exit code is 0; 2 with one line on standard error if the command cannot run; 130 with one line if interrupted;
-    1 if the output cannot be written.
+    1 if the output cannot be written, and if ``health`` finds something wrong.
     """
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

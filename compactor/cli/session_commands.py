@@ -6,20 +6,24 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired
+from memory.rounds import utc_now
 
 from ..config import CompactorConfig, ConfigError
 from ..difference import compare
 from ..events import visible
 from ..presets import expire_files
 from . import exchange, sessions
+from .costs import cost_table, measure_costs
 from .events import event_table, read_events
+from .health import examine_store, health_document, health_table
 from .sessions import describe_size, open_named, require_session
 from .terminal import CannotRun, confirm, one_line, quantity, screen
 
@@ -78,6 +82,71 @@ def list_sessions(
     _print(as_json, page, sessions.session_table(page["sessions"]))
     if page["next"] is not None and not as_json:
         screen().print(f"there may be more; continue with --after '{one_line(page['next'])}'", markup=False)
+
+
+@app.command(short_help="Tell which sessions fail or are behind.")
+def health(
+    store: Store = None,
+    active: Annotated[str, typer.Option(metavar="AGE", help="Look at sessions written to within it.")] = "1d",
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            show_default=False,
+            help="Behind: more than N rounds are not covered.  [default: twice a role's longest step, at least 10]",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which roles of a store's sessions fail, have an open circuit, or are behind, worst first. For probes.
+
+    The exit code is 0 if there is none, and 1 if there is. Reads the logs of the sessions that were written to lately;
+    a noted failure is a write. A role fails until its next answer is accepted; of a row of failures the log notes the
+    1st, 2nd, 4th, 8th, so there may be more. A role that was never compacted is behind only with --rounds.
+
+    JSON: {"healthy", "sessions", "behind", "failing", "circuits_open", "worst": [{"session", "role", "behind",
+    "uncovered", "failures", "circuit_open", "error", "since"}]}. "sessions" is how many were looked at.
+    """
+    since = utc_now() - _parse_age(active, "--active")
+    with open_named(store) as opened:
+        found = examine_store(opened, since, rounds)
+    _print(as_json, health_document(found), health_table(found))
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+@app.command(short_help="Tell what compaction has spent and saved.")
+def costs(
+    store: Store = None,
+    by: Annotated[Literal["day", "role", "model"], typer.Option(help="What a line is for; days are UTC.")] = "day",
+    since: Annotated[str | None, option("DATE", "Only from this day on, as 2026-01-31 (UTC).", "--since")] = None,
+    model: Annotated[
+        str, option("NAME", "Model whose prompts were shortened, for its price.  [default: the one that summarised]")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Tell what compaction has spent and saved, by the logs of a store's sessions.
+
+    Spent: accepted and rejected answers, at list prices of today. Saved: for each prompt whose usage the log records,
+    the tokens by which the compactions in force shortened it. Without such records, each publication counts as one
+    prompt. Negative: the summary was longer. The price is that of input, and of cached input for the share of the
+    prompt that was cached. Answers of models without a known price are counted as unpriced.
+
+    JSON: {"by", "rows": [{"day" | "role" | "model", "answers", "input_tokens", "cached_tokens", "output_tokens",
+    "unpriced_answers", "spent", "prompts", "saved_tokens", "unpriced_saved_tokens", "saved"}], "total", "sessions",
+    "unread"}. "spent" and "saved" are dollars; "unread" counts damaged sessions.
+    """
+    start = _parse_day(since) if since is not None else None
+    with open_named(store) as opened:
+        document = measure_costs(opened, by, start, model)
+    _print(as_json, document, cost_table(document))
+
+
+def _parse_day(text: str) -> datetime:
+    with suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+    raise CannotRun(f"--since takes a day, as in 2026-01-31, not '{one_line(text, 40)}'")
 
 
 @app.command("show", short_help="Show the present state of a stored session.")
@@ -327,10 +396,10 @@ def _name_summary(session: str, role: str) -> str:
     return f"of '{one_line(role, 80)}' in session '{one_line(session, 80)}'"
 
 
-def _parse_age(text: str) -> timedelta:
+def _parse_age(text: str, option_name: str = "--older-than") -> timedelta:
     match = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
     if match is None:
-        raise CannotRun("--older-than is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
+        raise CannotRun(f"{option_name} is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 

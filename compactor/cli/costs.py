@@ -1,0 +1,179 @@
+"""What compaction has spent and saved, by the logs of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from rich.table import Table
+
+from memory.entries import (
+    CompactionPrepared,
+    CompactionPublished,
+    Entry,
+    EventRecorded,
+    ReductionPublished,
+    UsageRecorded,
+    kinds_of,
+)
+from memory.errors import NewerVersion, StoreDamaged
+from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
+from memory.stores import Store
+
+from .health import list_active
+from .terminal import make_table, one_line
+
+By = Literal["day", "role", "model"]
+_KINDS = HISTORY_KINDS | kinds_of(EventRecorded, ReductionPublished, UsageRecorded)
+
+
+class Spending(NamedTuple):
+    """One answer that was paid for, or one prompt that was shorter."""
+
+    at: datetime
+    role: str
+    model: str
+    #: What was paid; None: this is a saving.
+    usage: Mapping[str, int] | None
+    #: Input tokens saved, and how many of them the provider would have found in its cache, by the prompt's share.
+    saved: int = 0
+    saved_cached: int = 0
+
+
+def measure_costs(store: Store, by: By, since: datetime | None, model: str) -> dict[str, Any]:
+    """Return the JSON document of ``costs``. Sessions that cannot be read are counted as ``unread``."""
+    groups: dict[str, dict[str, Any]] = {}
+    total, seen, sessions, unread = _new_group(), set[tuple[object, ...]](), 0, 0
+    for row in list_active(store, since):
+        try:
+            found = [*_read_spendings(store, row.name, model)]
+        except (StoreDamaged, NewerVersion):
+            unread += 1
+            continue
+        sessions += 1
+        for key, one in found:
+            if (since is None or one.at >= since) and key not in seen:
+                seen.add(key)
+                label = {"day": f"{one.at.astimezone(UTC):%Y-%m-%d}", "role": one.role, "model": one.model}[by]
+                for group in (groups.setdefault(label, _new_group()), total):
+                    _add(group, one)
+    rows = [{by: label, **groups[label]} for label in sorted(groups)]
+    return {"by": by, "rows": rows, "total": total, "sessions": sessions, "unread": unread}
+
+
+def _new_group() -> dict[str, Any]:
+    counts = ("answers", "input_tokens", "cached_tokens", "output_tokens", "unpriced_answers", "prompts")
+    return dict.fromkeys(counts, 0) | {"spent": 0.0, "saved_tokens": 0, "unpriced_saved_tokens": 0, "saved": 0.0}
+
+
+def _add(group: dict[str, Any], one: Spending) -> None:
+    from ..models import price_of  # here: it takes 0.2 s to import, which other commands need not wait for
+
+    if one.usage is None:
+        sign = -1 if one.saved < 0 else 1
+        price = price_of(one.model, {"input_tokens": sign * one.saved, "cached_tokens": sign * one.saved_cached})
+        group["prompts"] += 1
+        group["saved_tokens"] += one.saved
+        group["unpriced_saved_tokens"] += one.saved if price is None else 0
+        group["saved"] = round(group["saved"] + sign * (price or 0.0), 9)
+        return
+    price = price_of(one.model, one.usage)
+    group["answers"] += 1
+    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+        group[name] += one.usage.get(name, 0)
+    group["unpriced_answers"] += price is None
+    group["spent"] = round(group["spent"] + (price or 0.0), 9)
+
+
+def _read_spendings(store: Store, session: str, model: str) -> Iterator[tuple[tuple[object, ...], Spending]]:
+    """Yield what the session's log tells, each with a key: forks and imports copy entries."""
+    entries = [*store.read_kinds(session, _KINDS)]
+    roles = {role for entry in entries if (role := getattr(entry.record, "role", None)) is not None}
+    for role in sorted(roles):
+        own = [entry for entry in entries if getattr(entry.record, "role", role) == role]
+        history = history_of(own, role, partial(store.round_number, session))
+        for entry, one in (*_find_spent(own), *_find_saved(own, history, model)):
+            key = entry.created_at, entry.kind, role, getattr(entry.record, "digest", ""), one.usage is None
+            yield key, one
+
+
+def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
+    """Yield each answer that was paid for. A publication of a prepared answer is not paid for again."""
+    steps = 0  # prepared answers for single posts, which a reduction may be made of
+    for entry in entries:
+        record, usage, model = entry.record, None, None
+        match record:
+            case CompactionPrepared():
+                usage, model = record.usage, record.model
+                steps += record.kind not in ("rounds", "changes")
+            case CompactionPublished(digest="", compaction=made):
+                usage, model = made.usage, made.model
+            case ReductionPublished(reduction=made) if made.usage:
+                if steps:
+                    steps -= 1
+                else:
+                    usage, model = made.usage, made.model
+            case EventRecorded(facts=facts):
+                usage = {
+                    name: count
+                    for name, count in (_mapping(facts.get("usage"))).items()
+                    if isinstance(name, str) and type(count) is int and count >= 0
+                }
+                model = facts.get("model")
+        if usage:
+            yield entry, Spending(entry.created_at, record.role, model if isinstance(model, str) else "", usage)  # type: ignore[union-attr]
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _find_saved(
+    entries: list[Entry], history: tuple[CompactionRecord, ...], model: str
+) -> Iterator[tuple[Entry, Spending]]:
+    """Yield the saving of each prompt that the log counts; without any, of one prompt for each publication."""
+    counts_prompts = any(isinstance(entry.record, UsageRecorded) for entry in entries)
+    changes: dict[int, list[CompactionRecord]] = {}
+    for one in history:
+        if one.happened != "prepared":
+            changes.setdefault(one.number, []).append(one)
+    in_force: list[tuple[int, str]] = []  # tokens that each publication takes off a prompt, and its model
+    for entry in entries:
+        for one in changes.get(entry.number, ()):
+            if one.happened == "published":
+                before, after = one.tokens_before, one.tokens_after
+                in_force.append((before - after if before is not None and after is not None else 0, one.model or ""))
+            elif in_force:
+                in_force.pop()
+        record = entry.record
+        is_prompt = isinstance(record, UsageRecorded if counts_prompts else CompactionPublished)
+        saved = sum(tokens for tokens, _ in in_force)
+        if not is_prompt or not saved:
+            continue
+        cached = 0
+        if isinstance(record, UsageRecorded) and record.cached_tokens and record.input_tokens:
+            cached = saved * min(record.cached_tokens, record.input_tokens) // record.input_tokens
+        role = getattr(record, "role", "")
+        yield entry, Spending(entry.created_at, role, model or in_force[-1][1], None, saved, cached)
+
+
+def cost_table(document: Mapping[str, Any]) -> Table | str:
+    by, rows = document["by"], document["rows"]
+    if not rows:
+        return "nothing was spent or saved"
+    columns = (by, "answers", "input", "output", "spent", "prompts", "tokens saved", "saved")
+    shown = [(one_line(row[by]) or "(unknown)", *_cells(row)) for row in rows]
+    total, style = document["total"], {}
+    if total["unpriced_answers"] or total["unpriced_saved_tokens"]:
+        style = {"caption": "* without models whose price is unknown"}
+    return make_table(columns, [*shown, ("total", *_cells(total))], **style)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    spent, saved = (
+        f"${row[name]:,.4f}{'*' if row[f'unpriced_{what}'] else ''}"
+        for name, what in (("spent", "answers"), ("saved", "saved_tokens"))
+    )
+    return row["answers"], row["input_tokens"], row["output_tokens"], spent, row["prompts"], row["saved_tokens"], saved

@@ -1,0 +1,62 @@
+"""The health of a store's sessions, as ``compactor health`` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from memory.stores import SessionRow, Store
+
+from ..health import Health, RoleHealth, examine_session, sort_worst_first
+from .terminal import make_table, one_line, quantity
+
+_PAGE = 500
+
+
+def examine_store(store: Store, since: datetime, max_uncovered: int | None) -> Health:
+    """Return the health of the sessions that were written to after *since*."""
+    rows = [*list_active(store, since)]
+    found = (one for row in rows for one in examine_session(store, row, max_uncovered))
+    return Health(sessions=len(rows), worst=sort_worst_first(found))
+
+
+def list_active(store: Store, since: datetime | None) -> Iterator[SessionRow]:
+    """Yield the sessions that were written to after *since*, or all."""
+    after: str | None = None
+    while rows := store.list_sessions(after=after, limit=_PAGE, order="activity"):
+        for row in rows:
+            if since is not None and row.last_activity < since.replace(second=0, microsecond=0):
+                return
+            yield row
+        after = rows[-1].cursor
+
+
+def health_document(found: Health) -> dict[str, Any]:
+    worst = [{field.name: getattr(one, field.name) for field in fields(RoleHealth)} for one in found.worst]
+    for one in worst:
+        one["since"] = one["since"] and one["since"].isoformat()
+    counts = {name: getattr(found, name) for name in ("sessions", "behind", "failing", "circuits_open")}
+    return {"healthy": found.healthy, **counts, "worst": worst}
+
+
+def health_table(found: Health) -> Table | str:
+    if found.healthy:
+        return f"healthy: {quantity(found.sessions, 'session')} looked at"
+    rows = [
+        (
+            one_line(one.session),
+            one_line(one.role),
+            ", ".join(word for word, holds in (("circuit open", one.circuit_open), ("behind", one.behind)) if holds),
+            one.failures,
+            one_line(one.error or "", 60),
+            one.uncovered,
+        )
+        for one in found.worst
+    ]
+    title = f"{found.failing:,} failing, {found.circuits_open:,} with an open circuit, {found.behind:,} behind"
+    columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
+    return make_table(columns, rows, title=f"{title}, of {quantity(found.sessions, 'session')}")

@@ -1,0 +1,137 @@
+"""Health: which roles fail or are behind, by their log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from memory import Store
+from memory.entries import CompactionPrepared, CompactionPublished, Entry, EventRecorded, ReductionPublished, kinds_of
+from memory.errors import NewerVersion, StoreDamaged
+from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
+from memory.stores import SessionRow
+from memory.values import ValueObject
+
+from .errors import FailureKind
+from .events import Failed, StrategyFailed
+
+#: Kinds of failures that are not the model's: a reduction without a model ends a streak of these.
+_OTHERS = frozenset({FailureKind.STORE, FailureKind.CHANGED, FailureKind.OTHER})
+_KINDS = HISTORY_KINDS | kinds_of(EventRecorded, ReductionPublished)
+#: Publications of which the longest step is the measure of being behind, and the minimum rounds that are.
+_STEPS, _MIN_BEHIND = 8, 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RoleHealth(ValueObject):
+    """What is wrong with one role of a session."""
+
+    session: str
+    role: str
+    #: Whether a compaction is due and none is under way.
+    behind: bool = False
+    #: Rounds that no compaction covers.
+    uncovered: int = 0
+    #: Failures in a row; 0: it does not fail.
+    failures: int = 0
+    circuit_open: bool = False
+    #: The class of the last failure, or the check that its answer failed.
+    error: str | None = None
+    #: When these failures, or the first round that no compaction covers, began, if known.
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Health(ValueObject):
+    """How many sessions were looked at, and what is wrong, worst first."""
+
+    sessions: int
+    worst: tuple[RoleHealth, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        return not self.worst
+
+    @property
+    def behind(self) -> int:
+        """Sessions that are behind."""
+        return len({one.session for one in self.worst if one.behind})
+
+    @property
+    def failing(self) -> int:
+        """Sessions in which a role fails."""
+        return len({one.session for one in self.worst if one.failures})
+
+    @property
+    def circuits_open(self) -> int:
+        """Sessions in which a circuit is open."""
+        return len({one.session for one in self.worst if one.circuit_open})
+
+
+def sort_worst_first(found: Iterator[RoleHealth]) -> tuple[RoleHealth, ...]:
+    """Return *found* with open circuits first, then by failures and uncovered rounds."""
+    return tuple(
+        sorted(found, key=lambda one: (not one.circuit_open, -one.failures, -one.uncovered, one.session, one.role))
+    )
+
+
+def examine_session(store: Store, row: SessionRow, max_uncovered: int | None = None) -> Iterator[RoleHealth]:
+    """Yield what is wrong with each role of the session, by its log. One that cannot be read fails with that error.
+
+    A role is behind if more than *max_uncovered* rounds are uncovered. By default that is twice the most rounds that
+    one of its last eight publications added, but at least 10; a role without a publication is not judged then.
+    """
+    try:
+        entries = [*store.read_kinds(row.name, _KINDS)]
+        records = [entry.record for entry in entries]
+        for role in sorted({role for record in records if (role := getattr(record, "role", None)) is not None}):
+            history = history_of(entries, role, partial(store.round_number, row.name))
+            found = _examine_role(row, role, entries, history, max_uncovered)
+            if found.failures or found.behind:
+                yield found
+    except (StoreDamaged, NewerVersion) as error:
+        yield RoleHealth(session=row.name, role="", failures=1, error=type(error).__name__)
+
+
+def _examine_role(
+    row: SessionRow,
+    role: str,
+    entries: Sequence[Entry],
+    history: Sequence[CompactionRecord],
+    max_uncovered: int | None,
+) -> RoleHealth:
+    current = next((one.compaction for one in history if one.current), None)
+    uncovered = max(0, row.rounds - (current.last_round if current is not None else 0))
+    if max_uncovered is None:
+        steps = [len(one.round_ids) for one in history if one.happened == "published"][-_STEPS:]
+        max_uncovered = max(_MIN_BEHIND, 2 * max(steps)) if steps else None
+    streak, failures = list[EventRecorded](), 0
+    since: datetime | None = None
+    for entry in entries:
+        match entry.record:
+            case EventRecorded(role=of, name=Failed.name | StrategyFailed.name, facts=facts) as record if of == role:
+                since = since if streak else entry.created_at
+                streak.append(record)
+                counted = facts.get("failures")
+                failures = max(failures + 1, counted if isinstance(counted, int) else 0)
+            case CompactionPrepared(role=of) if of == role:
+                streak, failures = [], 0
+            case CompactionPublished(role=of, compaction=made) if of == role and not made.is_offline:
+                streak, failures = [], 0
+            case ReductionPublished(role=of, reduction=made) if of == role and (
+                made.model or (streak and streak[-1].facts.get("kind") in _OTHERS)
+            ):
+                streak, failures = [], 0
+    error = streak[-1].facts.get("error") if streak else None
+    return RoleHealth(
+        session=row.name,
+        role=role,
+        behind=max_uncovered is not None and uncovered > max_uncovered,
+        uncovered=uncovered,
+        failures=failures,
+        circuit_open=any(one.facts.get("circuit_open") is True for one in streak),
+        error=error if isinstance(error, str) else None,
+        since=since if streak else None,
+    )
