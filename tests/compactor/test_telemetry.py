@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from executors import ManualExecutor
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
@@ -19,7 +21,19 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
-from compactor import CompactorConfig, ContextCompactor, Memory, Session, Sessions, Summary, SummaryRequest, telemetry
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    Limits,
+    Memory,
+    Session,
+    Sessions,
+    Summary,
+    SummaryRequest,
+    telemetry,
+)
+from compactor.events import Started
 from compactor.telemetry.prometheus import make_registry
 from compactor.testing import FakeClock
 
@@ -38,6 +52,7 @@ class Model:
     def __init__(self, clock: FakeClock, *answers: str | Exception) -> None:
         self.clock, self.answers = clock, list(answers)
         self.spans: list[trace.Span] = []
+        self.answered = 0
 
     def __call__(self, _request: SummaryRequest) -> Summary:
         self.spans.append(trace.get_current_span())
@@ -45,7 +60,15 @@ class Model:
         answer = self.answers.pop(0) if self.answers else SUMMARY
         if isinstance(answer, Exception):
             raise answer
+        self.answered += 1
         return Summary(answer, USAGE, "gpt-5-mini")
+
+
+def talk(session: Session, rounds: int = 4) -> None:
+    for _ in range(rounds):
+        number = len(session.memory.conversation.rounds) + 1
+        session.append({"role": "user", "content": f"Question {number}: what does item-{number} cost?"})
+        session.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 3})
 
 
 class Server:
@@ -63,14 +86,12 @@ class Server:
 
     def talk(self, rounds: int = 4) -> None:
         with self.sessions.open(SESSION) as session:
-            self.say(session, rounds)
+            talk(session, rounds)
             self.executor.run_all()
 
-    def say(self, session: Session, rounds: int = 4) -> None:
-        for _ in range(rounds):
-            number = len(session.memory.conversation.rounds) + 1
-            session.append({"role": "user", "content": f"Question {number}: what does item-{number} cost?"})
-            session.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 3})
+    def close(self) -> None:
+        self.sessions.close()
+        self.meters.shutdown()
 
     def finished(self) -> list[ReadableSpan]:
         return [span for span in self.spans.get_finished_spans() if span.name == "compact_conversation"]
@@ -86,8 +107,7 @@ def start() -> Iterator[Any]:
 
     yield make
     for server in made:
-        server.sessions.close()
-        server.meters.shutdown()
+        server.close()
 
 
 def samples(registry: CollectorRegistry) -> dict[str, float]:
@@ -127,8 +147,9 @@ def test_each_paid_answer_is_a_span_that_says_what_it_cost(start: Any) -> None:
     }
     own = dict(accepted.attributes)
     assert {own.pop("compactor.tokens.before") > own.pop("compactor.tokens.after") > 0} == {True}
+    assert own["compactor.price"] == pytest.approx(PRICE)
     same = {name: value for name, value in refused.attributes.items() if name.startswith("gen_ai.")}
-    assert own.items() >= (same | {"compactor.price": pytest.approx(PRICE), "compactor.outcome": "accepted"}).items()
+    assert own.items() >= (same | {"compactor.outcome": "accepted"}).items()
     for number, span in enumerate((refused, accepted)):
         first = began + timedelta(seconds=2 * number)
         times = first.timestamp() * 1e9, (first + timedelta(seconds=2)).timestamp() * 1e9
@@ -143,9 +164,9 @@ def test_a_span_is_linked_to_the_one_in_which_the_agent_spoke(start: Any) -> Non
     tracer = trace.get_tracer("agent", tracer_provider=server.tracers)
     with server.sessions.open(SESSION) as session:
         with tracer.start_as_current_span("invoke_agent") as agent:
-            server.say(session)
+            talk(session)
         server.executor.run_all()
-        server.say(session, 3)
+        talk(session, 3)
         server.executor.run_all()
     linked, alone = server.finished()
     assert [link.context.span_id for link in linked.links] == [agent.get_span_context().span_id]
@@ -248,3 +269,47 @@ def test_a_missing_extra_is_named(missing: str, code: str, extra: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from compactor import telemetry; {code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert f'pip install "context-compactor[{extra}]"' in done.stderr
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["good", "refused", "fails"]), max_size=3), max_size=4))
+def test_every_answer_is_a_span_and_is_paid_once(turns: list[list[str]]) -> None:
+    """Whatever the model answers, and however often it is asked again: no span lacks, and none counts for another."""
+    known: dict[str, str | Exception] = {"good": SUMMARY, "refused": "Hello! How can I help?", "fails": OSError()}
+    server = Server()
+    try:
+        for turn in turns:
+            server.model.answers = [known[one] for one in turn]
+            server.talk()
+            server.clock.advance(3_600)
+            server.executor.run_all()
+        spans = server.finished()
+        assert len(spans) == server.model.answered
+        assert {(span.attributes or {})["gen_ai.usage.input_tokens"] for span in spans} <= {USAGE["input_tokens"]}
+        assert {span.end_time - span.start_time for span in spans if span.end_time and span.start_time} <= {2 * 10**9}
+        spent = samples(server.registry).get("compactor_spend_USD_total{'model': 'gpt-5-mini'}", 0)
+        assert spent == pytest.approx(PRICE * server.model.answered)
+    finally:
+        server.close()
+
+
+def test_the_wait_is_the_time_in_the_queue() -> None:
+    """From when the compaction was due, until the limits had room for its first request."""
+    clock, executor, names = FakeClock(), ManualExecutor(), ("first", "second")
+
+    def summarize(_request: SummaryRequest) -> Summary:
+        executor.run_all()  # the other session's cycle finds that there is no room
+        clock.advance(5)
+        return Summary(SUMMARY)
+
+    with Sessions(executor=executor, clock=clock, config=CONFIG, summarizer=summarize, limits=Limits(1)) as sessions:
+        heard = list[Event]()
+        sessions.on_event(heard.append, (Started,))
+        registry = make_registry(sessions)
+        for name in names:
+            with sessions.open(name) as session:
+                talk(session)
+        executor.run_all()
+        assert [(one.session, one.waited) for one in heard if isinstance(one, Started)] == [("first", 0), ("second", 5)]
+        told = samples(registry)
+        assert (told["compactor_wait_seconds_count{}"], told["compactor_wait_seconds_sum{}"]) == (2, 5)
