@@ -171,6 +171,11 @@ class Demo(Side):
         for agent in self.agents.values():
             agent.compactor.stop(5 if error is None else 0.2)  # whoever interrupts does not want to wait
 
+    @property
+    def plan(self) -> Plan:
+        """The agent's plan as it stands now."""
+        return self._plan
+
     def play(
         self, count: int, pause: Callable[[], None] = lambda: None, tick: Callable[[], None] = lambda: None
     ) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from memory import StoreError
+
 from ..config import ConfigError, Settings
+from ..sessions import Session, Sessions
+from .scenario import BUDGET, INCIDENT, Demo, Scenario
 from .session_commands import Store, option
 from .terminal import CannotRun, screen
 
@@ -17,6 +24,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 #: Seconds that open requests, and then compactions, get at the end.
 GRACE_SECONDS = 5
+#: Seconds between two steps of the demo.
+PACE = 0.25
 
 
 @app.command("serve", short_help="Serve sessions over HTTP.")
@@ -31,6 +40,7 @@ def serve(
         None
     ),
     allow_host: Annotated[list[str] | None, option("NAME", "Another name by which browsers may reach it.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Play a made-up session, in memory, and keep nothing.")] = False,
 ) -> None:
     """Serve sessions over HTTP: a REST interface, a proxy before a model's endpoint, and a page that shows them.
 
@@ -38,9 +48,14 @@ def serve(
     or from the file that COMPACTOR_TOKENS_FILE names. Without a token, only programs on this machine can reach it.
     Needs: pip install "context-compactor[server]".
     """
+    if demo:
+        if config is not None:
+            raise CannotRun("--demo has its own settings; leave --config out")
+        run_demo(host, port)
+        return
     given = {"store": store, "host": host, "port": port, "upstreams": dict(map(_parse_upstream, upstream or ()))}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
-    run(settings)
+    run(_import_server().create_app(settings), settings)
 
 
 def _parse_upstream(text: str) -> tuple[str, str]:
@@ -62,12 +77,79 @@ def make_settings(config: str | None, **values: Any) -> ServerSettings:
         raise CannotRun(str(error)) from error
 
 
-def run(settings: ServerSettings, **options: Any) -> None:
-    """Serve until the process is told to end. *options* are those of ``create_app``."""
-    server = _import_server()
-    import uvicorn
+class ServedDemo:
+    """Plays a scripted conversation to a session of a server: appends what its agent says, and composes its prompts.
 
-    app = server.create_app(settings, **options)
+    ``start`` plays on a thread of its own; leaving ``with`` ends it.
+    """
+
+    #: The session's name.
+    session = "demo"
+
+    def __init__(self, scenario: Scenario, *, pace: float = PACE, rounds: int = 66) -> None:
+        self.scenario, self._pace, self._rounds = scenario, pace, rounds
+        (self.role,) = scenario.agents
+        #: Where the script is played first; each message then goes to the session.
+        self._script = Demo(scenario, latency=0)
+        self.options = scenario.options(self.role, lambda: self._script.plan, self._script.prices)
+        self._stopping = threading.Event()
+        self._posts: list[int] = []  # of each round, how many posts the session has
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stopping.set()
+
+    def start(self, sessions: Sessions) -> None:
+        threading.Thread(target=self.play, args=(sessions,), name="compactor-demo", daemon=True).start()
+
+    def play(self, sessions: Sessions) -> None:
+        """Play all rounds, unless the server stops before."""
+        with (
+            suppress(_Stopped, StoreError, RuntimeError),
+            self._script as script,
+            sessions.open(self.session) as session,
+        ):
+            script.play(self._rounds, pause=lambda: self._follow(session))
+            self._follow(session)
+
+    def _follow(self, session: Session) -> None:
+        memory, log = session.memory, self._script.memory
+        for number, round_ in enumerate(log.conversation.rounds):
+            if number == len(self._posts):
+                memory.create_round(round_.user_query, id=round_.id)
+                self._posts.append(0)
+            for post in round_.post_list[self._posts[number] :]:
+                memory.add_post(round_.id, post)
+                self._posts[number] += 1
+        for reference in set(log.pins()).difference(memory.pins()):
+            memory.pin(reference)
+        session.compose(self.role, system=self.scenario.agents[self.role], plan=True)
+        if self._stopping.wait(self._pace):
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """The server ends, and the demo with it."""
+
+
+def run_demo(host: str, port: int) -> None:
+    """Serve, and play the scripted incident to a session in memory meanwhile. Nobody needs a token."""
+    server = _import_server()
+    playing = ServedDemo(INCIDENT)
+    try:
+        settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(playing.role,))
+    except ConfigError as error:
+        raise CannotRun(str(error)) from error
+    app = server.create_app(settings, **playing.options)
+    with playing:
+        run(app, settings, lambda: playing.start(app.state.compactor.sessions))
+
+
+def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None) -> None:
+    """Serve *app* until the process is told to end; call *started* when it can be reached."""
+    import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -75,6 +157,7 @@ def run(settings: ServerSettings, **options: Any) -> None:
             if self.started:
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
+                started()
                 screen().print(f"compactor serves at http://{name}:{port}/", soft_wrap=True)
 
         async def shutdown(self, sockets: Any = None) -> None:
