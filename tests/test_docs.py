@@ -229,6 +229,7 @@ FOREIGN = {
         *("save_state", "load_state", "dump_component", "ChatCompletionContext"),
         *("OpenAICompaction", "AnthropicCompaction", "chat_store"),
     },
+    "server": {"GET", "POST", "PUT", "DELETE", "Bearer", "Retry", "After"},
     "serving": {"ThreadPoolExecutor", "gc", "freeze", "unfreeze"},
     "versioning": {"DeprecationWarning"},
     "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},

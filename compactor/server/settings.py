@@ -51,7 +51,7 @@ class ServerSettings(BaseModel):
     """Each tenant's token; the tenant without a name has the sessions of the command line. None: no token is asked."""
     upstreams: Mapping[str, Annotated[str, Field(pattern=r"^https?://[^\s/]+[^\s]*$")]] = Field(default_factory=dict)
     """Addresses of the model providers by their kind: ``openai``, ``anthropic``."""
-    max_body: int = Field(default=32_000_000, ge=1_000)
+    max_body: int = Field(default=16_000_000, ge=1_000)
     """Maximum bytes of a request's body."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Maximum seconds between two parts of a request's body."""

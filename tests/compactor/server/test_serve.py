@@ -1,0 +1,142 @@
+"""``compactor serve``: what it refuses, its demo, its end, and the commands of docs/server.md."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refusal, run
+from fenced import blocks
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
+
+import uvicorn
+
+from compactor import CompactorConfig, InMemoryStore, Sessions
+from compactor.cli import serve
+from compactor.cli.scenario import BUDGET, INCIDENT
+from compactor.server import ServerSettings, create_app
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--host", "0.0.0.0"], "COMPACTOR_TOKENS"),  # noqa: S104
+        (["--demo", "--host", "0.0.0.0"], "needs tokens"),  # noqa: S104
+        (["--upstream", "http://127.0.0.1"], "openai=URL"),
+        (["--upstream", "openai=ftp://x"], "upstreams.openai"),
+        (["--config", "none.json"], "none.json"),
+        (["--demo", "--config", "none.json"], "--config"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(words: list[str], named: str) -> None:
+    assert named in refusal(run("serve", *words))
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert 'pip install "context-compactor[server]"' in refusal(run("serve"))
+
+
+def test_settings_come_from_options_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"compaction.threshold": 7}')
+    monkeypatch.setenv("COMPACTOR_TOKENS", "alice:token-0123456789")
+    made: list[Any] = []
+    monkeypatch.setattr(serve, "run", lambda app, settings: made.append((app, settings)))
+    url = "https://api.example/v1"
+    serve.serve(store="memory://", config=str(tmp_path / "config.json"), upstream=[f"openai={url}"], allow_host=["a.b"])
+    ((app, settings),) = made
+    assert (settings.config.threshold, settings.upstreams, settings.hosts) == (7, {"openai": url}, ("a.b",))
+    assert list(settings.tokens) == ["alice"]
+    assert app.state.compactor.settings is settings
+
+
+def test_the_demo_compacts_itself() -> None:
+    """The session has what was said in the script, post by post, and its summary covers the first rounds."""
+    playing = serve.ServedDemo(INCIDENT, pace=0, rounds=5)
+    with Sessions(budget=BUDGET, roles=(playing.role,), **playing.options) as sessions, playing:
+        playing.play(sessions)
+        with sessions.open(playing.session) as session:
+            session.compactor.wait_idle(10)
+            assert session.memory.messages(playing.role) == playing._script.memory.messages(playing.role)
+            assert session.memory.pins() == playing._script.memory.pins()
+            assert session.compactor.status().end_index > 0
+
+
+def test_the_demo_ends_with_the_server() -> None:
+    playing = serve.ServedDemo(INCIDENT, pace=60)
+    with Sessions(budget=BUDGET, roles=(playing.role,), **playing.options) as sessions:
+        with playing:
+            thread = threading.Thread(target=playing.play, args=(sessions,))
+            thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_the_command_serves_and_ends() -> None:
+    """It can be reached at the address that it prints, and a signal ends it though a client listens to events."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPACTOR_")}
+    command = [sys.executable, "-m", "compactor", "serve", "--demo", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with urllib.request.urlopen(f"{url}api/events", timeout=20) as events:  # noqa: S310
+                assert events.readline().startswith(b":")
+                assert any(b"compaction.published" in line for line in events)
+                process.send_signal(signal.SIGTERM)
+                _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert errors == ""
+    assert process.returncode in (0, -signal.SIGTERM)
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[], str]]:
+    """A server on a free port of loopback; the call gives its address."""
+    app = create_app(ServerSettings(config=CompactorConfig(threshold=1_000, retain_recent=0)), store=InMemoryStore())
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    serving = Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+
+    def address() -> str:
+        assert started.wait(20)
+        return f"127.0.0.1:{serving.servers[0].sockets[0].getsockname()[1]}"
+
+    yield address
+    serving.should_exit = True
+    thread.join()
+
+
+def test_the_commands_of_the_page_work(server: Callable[[], str], tmp_path: Path) -> None:
+    """Each command, in the order of the page, in one shell."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    texts = [block.text for block in blocks("docs/server.md", "shell")]
+    script = "".join(text for text in texts if "curl" in text).replace("127.0.0.1:8765", server())
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "Never cancel anything" in done.stdout
+    assert (tmp_path / "order-17.jsonl").read_text().startswith('{"format"')
