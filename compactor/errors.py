@@ -158,12 +158,10 @@ def classify_failure(error: BaseException) -> tuple[FailureKind, int | None]:
     chain = [one for one in (error, error.__cause__) if one is not None]
     status = next(filter(None, map(read_status, chain)), None)
     names = [type(one).__name__ for one in chain]
-    if status in (408, 504) or any(isinstance(one, TimeoutError) for one in chain) or "Timeout" in "".join(names):
+    if status is not None:
+        kind = _BY_STATUS.get(status, FailureKind.SERVER if status >= 500 else FailureKind.REQUEST)
+    elif any(isinstance(one, TimeoutError) for one in chain) or "Timeout" in "".join(names):
         kind = FailureKind.TIMEOUT
-    elif status is not None:
-        by_status = {401: FailureKind.AUTHENTICATION, 402: FailureKind.AUTHENTICATION, 403: FailureKind.AUTHENTICATION}
-        by_status[429] = FailureKind.RATE_LIMIT
-        kind = by_status.get(status, FailureKind.SERVER if status >= 500 else FailureKind.REQUEST)
     elif any(isinstance(one, ConnectionError) for one in chain) or any(word in "".join(names) for word in _NETWORK):
         kind = FailureKind.NETWORK
     else:
@@ -171,5 +169,14 @@ def classify_failure(error: BaseException) -> tuple[FailureKind, int | None]:
     return kind, status
 
 
+#: Statuses whose first digit does not tell.
+_BY_STATUS = {
+    401: FailureKind.AUTHENTICATION,
+    402: FailureKind.AUTHENTICATION,
+    403: FailureKind.AUTHENTICATION,
+    408: FailureKind.TIMEOUT,
+    429: FailureKind.RATE_LIMIT,
+    504: FailureKind.TIMEOUT,
+}
 #: Parts of the names of errors of HTTP clients that are about the connection.
 _NETWORK = ("Connect", "Protocol", "ReadError")

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 import compactor.events
 import memory.events
+from compactor.errors import SpendExceeded, SummaryRejected, classify_failure
 from compactor.events import (
     Discarded,
     Evaluated,
@@ -26,6 +27,8 @@ from compactor.events import (
     Started,
     StrategyFailed,
 )
+from compactor.summarizers.base import SummarizerError
+from memory import StaleCompaction, StoreError
 from memory.events import Event
 
 #: Text fields, and why none of them holds what was said.
@@ -166,3 +169,48 @@ def test_an_event_survives_json() -> None:
     event = Published(start=1, end=2, tokens_before=9, tokens_after=3, seconds=0.1, usage={"input_tokens": 9})
 
     assert Published.model_validate_json(event.model_dump_json()) == event
+
+
+class Refused(Exception):
+    """As clients raise: with the endpoint's status."""
+
+    def __init__(self, status: object) -> None:
+        super().__init__("the user's secret")
+        self.status_code = status
+
+
+class ConnectTimeout(Exception):
+    """As an HTTP client names it."""
+
+
+def caused_by(cause: Exception) -> SummarizerError:
+    error = SummarizerError("the summarizer failed")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [
+        (TimeoutError(), FailureKind.TIMEOUT, None),
+        (ConnectTimeout(), FailureKind.TIMEOUT, None),
+        (Refused(408), FailureKind.TIMEOUT, 408),
+        (Refused(429), FailureKind.RATE_LIMIT, 429),
+        (caused_by(Refused(403)), FailureKind.AUTHENTICATION, 403),
+        (caused_by(Refused(402)), FailureKind.AUTHENTICATION, 402),
+        (caused_by(Refused(422)), FailureKind.REQUEST, 422),
+        (Refused(529), FailureKind.SERVER, 529),
+        (ConnectionRefusedError(), FailureKind.NETWORK, None),
+        (SummaryRejected("empty", "no text"), FailureKind.REJECTED, None),
+        (SpendExceeded(2.0, 1.0, "dollars"), FailureKind.SPEND_LIMIT, None),
+        (StoreError("the disk is full"), FailureKind.STORE, None),
+        (StaleCompaction("rounds_changed"), FailureKind.CHANGED, None),
+        (Refused(0), FailureKind.OTHER, None),
+        (Refused("invalid_api_key"), FailureKind.OTHER, None),
+        (LookupError(), FailureKind.OTHER, None),
+    ],
+    ids=repr,
+)
+def test_a_failure_is_told_by_its_kind(error: Exception, kind: FailureKind, status: int | None) -> None:
+    """Of an error of ours, a client's or a host's own; what is no HTTP status is not told as one."""
+    assert classify_failure(error) == (kind, status)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 from forks import needs_fork, run
@@ -67,6 +68,22 @@ def test_a_session_in_memory_is_written_at_once() -> None:
         memory.on_round_added(lambda _total: threads.append(threading.current_thread()))
         await memory.aappend(said(1))
         assert (contents(memory), threads) == (["1"], [threading.current_thread()])
+
+    asyncio.run(serve())
+
+
+def test_context_variables_go_with_the_call_to_its_thread() -> None:
+    """So what a hook logs there names the request, as on the loop."""
+    request: ContextVar[str] = ContextVar("request", default="none")
+
+    async def serve() -> None:
+        store = Remote()
+        store.go_on.set()
+        memory, seen = Memory(store=store), list[str]()
+        memory.on_round_added(lambda _total: seen.append(request.get()))
+        request.set("request 7")
+        await memory.aappend(said(1))
+        assert (seen, await to_thread(request.get)) == (["request 7"], "request 7")
 
     asyncio.run(serve())
 
