@@ -15,7 +15,7 @@ from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
 from compactor.events import Failed, Prepared, Rejected
 from compactor.journal import JournalWriter
 from compactor.testing import summarize_by_terms
-from memory import open_store
+from memory import Reduction, open_store
 from memory.entries import CompactionPrepared, Entry, EventRecorded
 
 ROLE = "assistant"
@@ -135,20 +135,36 @@ def test_rejected_answers_are_paid_for(url: str) -> None:
     assert (total["answers"], total["input_tokens"], total["unpriced_answers"]) == (3, 60, 0)
 
 
-def test_a_real_compaction_is_counted_once(url: str) -> None:
-    """It is prepared and published; the paid answer is one. After a restart it is the same."""
+@pytest.mark.parametrize("most", [24_000, 1_000], ids=["in one step", "in several steps"])
+def test_a_real_compaction_is_counted_once(url: str, most: int) -> None:
+    """Each request is, whether it was prepared, published or both. After a restart it is the same."""
+    asked: list[SummaryRequest] = []
 
     def ask(request: SummaryRequest) -> Summary:
+        asked.append(request)
         return Summary(summarize_by_terms(request), {"input_tokens": 700, "output_tokens": 30}, "gpt-4.1-mini")
 
-    with session(url, rounds=8) as memory:
-        config = CompactorConfig(threshold=2, retain_recent=1)
+    with session(url, rounds=30) as memory:
+        config = CompactorConfig(threshold=2, retain_recent=1, summarizer_input_tokens=most, target_tokens=100)
         with ContextCompactor.for_role(memory, ROLE, config, summarizer=ask) as compactor:
             assert compactor.compact_now(timeout=60) is not None
+    assert (len(asked) > 1) == (most == 1_000)
     (row,) = costs(url)["rows"]
-    assert (row["answers"], row["input_tokens"], row["output_tokens"], row["prompts"]) == (1, 700, 30, 1)
-    assert row["spent"] == pytest.approx((700 * 0.4 + 30 * 1.6) / 1e6)
+    assert (row["input_tokens"], row["output_tokens"]) == (700 * len(asked), 30 * len(asked))
+    assert row["spent"] == pytest.approx(len(asked) * (700 * 0.4 + 30 * 1.6) / 1e6)
     assert costs(url)["rows"] == [row]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_reduction_by_a_model_is_paid_for_once(url: str, steps: int) -> None:
+    """Where its answer was prepared, and where it was not."""
+    with session(url) as memory:
+        journal, round_ = memory.journal(ROLE), memory.conversation.rounds[0]
+        for _ in range(steps):
+            journal.prepare(CompactionPrepared(role=ROLE, digest="d", base=0, kind="tool_run", text="s", usage=USAGE))
+        made = Reduction.over(round_, [round_.post_list[1]], "offloaded", "s", generation=0, usage=USAGE)
+        assert journal.reduce(made, base=0) is not None
+    assert costs(url)["total"]["answers"] == 1
 
 
 def test_damaged_sessions_are_left_out_and_counted(url: str) -> None:

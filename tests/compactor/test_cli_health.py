@@ -74,7 +74,7 @@ def test_failing_sessions_are_told_worst_first(url: str) -> None:
 
 
 def test_a_success_ends_a_row_of_failures(url: str) -> None:
-    """An accepted answer does, and a reduction that a model made; not one without, nor an extract offline."""
+    """An accepted answer does, and a reduction that a model made; one without a model only if the model did not fail."""
     with session(url) as memory:
         fail(memory, 3)
         round_ = memory.conversation.rounds[0]
@@ -87,6 +87,11 @@ def test_a_success_ends_a_row_of_failures(url: str) -> None:
         fail(memory, 1, kind=FailureKind.STORE, status=None)
         round_ = memory.conversation.rounds[3]
         journal.reduce(Reduction.over(round_, [round_.post_list[1]], "offloaded", "s", generation=1), base=1)
+        assert health(url).document["failing"] == 0
+        fail(memory, 1)
+        round_ = memory.conversation.rounds[4]
+        made = Reduction.over(round_, [round_.post_list[1]], "offloaded", "s", generation=1, model="small-1")
+        journal.reduce(made, base=1)
         assert health(url).document["failing"] == 0
 
 
