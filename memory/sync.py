@@ -187,6 +187,14 @@ def sync_messages(
     return Synced(appended, len(given) - appended - skipped, dropped, undone, skipped, lead, shown)
 
 
+def read_prints(memory: Memory) -> bytes:
+    """Return the fingerprints of the log's messages as ``sync`` compares them, 16 bytes each. May raise
+    ``StoreError``."""
+    state = memory._sync_state or SyncState()
+    memory._sync_state = copy_with(state, log=read_log(memory.snapshot, state.log))
+    return memory._sync_state.log.prints
+
+
 def list_messages(messages: Iterable[Message]) -> list[Message]:
     """Return *messages* as a new list. Raises ``TypeError`` for what is none."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):

@@ -31,7 +31,9 @@ class Received:
 
     path: str
     headers: Mapping[str, str]  # names in lower case
-    body: Any
+    body: Any  # None if it is no JSON
+    raw: bytes = b""
+    method: str = "POST"
 
 
 class Exchange:
@@ -275,13 +277,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Received(self.path, headers, json.loads(body))
+        try:
+            read = json.loads(body)
+        except ValueError:
+            read = None
+        request = Received(self.path, headers, read, body, self.command)
         answer, number = self.server.model.take(request)
         exchange = Exchange(self.server.model, self, request, number)
         if self.path == self.server.model.path or not self.server.model.path:
             answer(exchange)
         else:
             exchange.send(404, "{}")
+
+    do_GET = do_DELETE = do_POST  # noqa: N815  (the names are the base class's)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the base class's)
         pass

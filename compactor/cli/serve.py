@@ -172,6 +172,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
             log_level="warning",
             access_log=False,  # its lines would have the names of sessions
             server_header=False,
+            date_header=False,  # the proxy's answers have their endpoint's
             timeout_graceful_shutdown=GRACE_SECONDS,
             lifespan="on",
         )

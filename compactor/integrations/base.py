@@ -67,6 +67,8 @@ class Conversations(ABC, Generic[Item]):
 
     #: The format of the payloads that ``write`` shows; empty: of none, so that all summaries are text.
     provider = ""
+    #: Makes of a text the one that the log and summarizers get in its place; None: they get it as it is.
+    redactor: Callable[[str], str] | None = None
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class Conversations(ABC, Generic[Item]):
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
         self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
         self._known: WeakKeyDictionary[Memory, list[Turn[Item]]] = WeakKeyDictionary()
+        self._redacted: WeakKeyDictionary[Memory, list[tuple[Message, Message]]] = WeakKeyDictionary()
 
     @abstractmethod
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
@@ -116,17 +119,25 @@ class Conversations(ABC, Generic[Item]):
         return self._sessions
 
     def fit(
-        self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
+        self,
+        session_id: str,
+        items: Sequence[Item],
+        *,
+        system: str = "",
+        model: object | None = None,
+        summarizer: object | None = None,
+        **options: Any,
     ) -> Fitted[Item]:
         """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
-        *options* are those of ``compose``. Without a *session_id*, the session is that of this very history."""
+        *summarizer* is this session's, if nothing else was chosen; *options* are those of ``compose``. Without a
+        *session_id*, the session is that of this very history."""
         if not session_id:
             with self._unnamed.find(list_messages(self.read(items))) as found:
-                return self.fit(found, items, system=system, model=model, **options)
+                return self.fit(found, items, system=system, model=model, summarizer=summarizer, **options)
         if isinstance(model, str):
             options["model"] = model
-        # Sessions that were given have their own summarizer.
-        summarizer = model if self._owns_sessions and not isinstance(model, str) else None
+        elif summarizer is None and self._owns_sessions:  # those that were given have their own
+            summarizer = model
         with self._sessions.open(session_id, model=summarizer) as session:
             return self._fit(session, items, system, options)
 
@@ -191,8 +202,9 @@ class Conversations(ABC, Generic[Item]):
             if all(one["role"] in SYSTEM for one in messages):  # forgotten; to sync, an empty list says nothing
                 session.memory.rewind("r0")
             # No host can edit these messages in place: those of the last call need not be compared.
-            synced = sync_messages(session.memory, messages, "rewind", newest=0)
-            prompt = session.compose(budget=self.budget, system=given, summary_as=summary_as, **options)
+            synced = sync_messages(session.memory, self._redact(session.memory, messages), "rewind", newest=0)
+            options = {"budget": self.budget, "summary_as": summary_as, **options}
+            prompt = session.compose(system=given, **options)
             sources = prompt.sources
             self._watch(session, synced)
         texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
@@ -202,6 +214,17 @@ class Conversations(ABC, Generic[Item]):
         own = _find_own(turns, items, whole)
         shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
         return Fitted(system, system.removeprefix(given).strip(), self._show(items, own, shown[at:], whole[at:]))
+
+    def _redact(self, memory: Memory, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return *messages* for the log. Those that were given before are the objects of then: ``sync`` knows them."""
+        if (redactor := self.redactor) is None:
+            return messages
+        known, made = self._redacted.get(memory, []), list[tuple[Message, Message]]()
+        for place, one in enumerate(messages):
+            same = place < len(known) and known[place][0] is one
+            made.append(known[place] if same else (one, redact(one, redactor)))
+        self._redacted[memory] = made
+        return [redacted for _, redacted in made]
 
     def _watch(self, session: Session, synced: Synced) -> None:
         """Warn once where long histories take turns: as those of two agents do that write to one session."""
@@ -277,13 +300,29 @@ class Converted(Conversations[Item]):
         items: Sequence[Item],
         own: Mapping[int, Group[Item]],
         messages: Sequence[Message],
-        _whole: Sequence[int | None],
+        whole: Sequence[int | None],
     ) -> list[Item]:
+        if sum(len(group.items) for group in own.values()) == len(items) and [*whole] == [*range(len(whole))]:  # most
+            return [*items]
         found = defaultdict[str, deque[Item]](deque)
         for item in (item for group in own.values() for item in group.items):
             found[self.print_item(item)].append(item)
         made = self.write_for(items, messages)
         return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
+
+
+#: Keys of which the values are no text that anybody said.
+_NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature", "data"))
+
+
+def redact(value: Any, redactor: Callable[[str], str]) -> Any:
+    """Return a copy of a message, or of a part of one, with each text as *redactor* returns it. Ids and data of files
+    stay."""
+    if isinstance(value, str):
+        return value if value.startswith("data:") else redactor(value)
+    if isinstance(value, Mapping):
+        return {key: one if key in _NOT_SAID else redact(one, redactor) for key, one in value.items()}
+    return [redact(one, redactor) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def join_names(*names: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib import metadata
 from typing import Any
@@ -16,6 +16,7 @@ from memory import Store, StoreError
 from .access import Access, make_login
 from .metrics import make_metrics
 from .problems import add_handlers, problem
+from .proxy import make_proxy
 from .rest import make_rest
 from .settings import ServerSettings
 from .state import ServerState
@@ -28,13 +29,20 @@ class Health(BaseModel):
     status: str = "ok"
 
 
-def create_app(settings: ServerSettings | None = None, *, store: Store | None = None, **options: Any) -> FastAPI:
+def create_app(
+    settings: ServerSettings | None = None,
+    *,
+    store: Store | None = None,
+    redactor: Callable[[str], str] | None = None,
+    **options: Any,
+) -> FastAPI:
     """Return the server's app. Its lifespan opens the store, and stops all compactors at the end.
 
     *store* is used in place of the one in *settings*, and stays open; *options* are further ones of ``Sessions``, such
-    as ``summarizer``. ``app.state.compactor`` is the ``ServerState``.
+    as ``summarizer``. *redactor* makes of each text in a conversation that the proxy sees the one that the log and
+    summarizers get; it must always make the same of the same. ``app.state.compactor`` is the ``ServerState``.
     """
-    state = ServerState(settings if settings is not None else ServerSettings(), store, **options)
+    state = ServerState(settings if settings is not None else ServerSettings(), store, redactor, **options)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -79,6 +87,7 @@ def create_app(settings: ServerSettings | None = None, *, store: Store | None = 
     app.include_router(make_login(state))
     app.include_router(make_metrics(state))
     app.include_router(make_rest(state))
+    app.include_router(make_proxy(state))
     return app
 
 

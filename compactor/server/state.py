@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
@@ -42,8 +43,16 @@ class ServerState:
     *store* is used in place of the one in *settings*; *options* are further ones of ``Sessions``.
     """
 
-    def __init__(self, settings: ServerSettings, store: Store | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        store: Store | None = None,
+        redactor: Callable[[str], str] | None = None,
+        **options: Any,
+    ) -> None:
         self.settings = settings
+        #: Makes of what the proxy sees what the log and summarizers get.
+        self.redactor = redactor
         self.hub = EventHub()
         #: What is measured since ``start``.
         self.registry = CollectorRegistry()

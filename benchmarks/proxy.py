@@ -1,0 +1,133 @@
+"""What the proxy adds to the first byte: a model on loopback is asked directly and through it, in turn.
+
+python benchmarks/proxy.py [--requests N] [--turns N] [--store URL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
+
+#: Servers run in processes of their own, so that none holds up the client's.
+UPSTREAM = """
+import uvicorn
+ANSWER = b'data: {"choices": [{"index": 0, "delta": {"content": "Yes."}}]}\\n\\n'
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    await send({"type": "http.response.body", "body": ANSWER, "more_body": True})
+    await send({"type": "http.response.body", "body": b"data: [DONE]\\n\\n"})
+uvicorn.run(app, port=int(__import__("sys").argv[1]), log_level="critical", lifespan="off")
+"""
+PROXY = """
+import sys, uvicorn
+from compactor import CompactorConfig, warm_up
+from compactor.server import ServerSettings, create_app
+warm_up("gpt-4o-mini")
+config = CompactorConfig(summarizer_provider="extractive")
+upstreams = {"openai": f"http://127.0.0.1:{sys.argv[2]}/v1"}
+settings = ServerSettings(store=sys.argv[3], upstreams=upstreams, budget=int(sys.argv[4]), rate=None, config=config)
+uvicorn.run(create_app(settings), port=int(sys.argv[1]), log_level="critical")
+"""
+
+
+def make_history(turns: int, begin: str) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    for turn in range(turns):
+        said.append({"role": "user", "content": f"{begin} {turn}: {WORDS * 4}"})
+        said.append({"role": "assistant", "content": f"Answer {turn} has {turn * 17} rows. {WORDS}"})
+    return [*said, {"role": "user", "content": f"{begin} {turns}: {WORDS * 4}"}]
+
+
+async def first_byte(client: httpx.AsyncClient, url: str, body: bytes) -> float:
+    """Return the milliseconds until the first byte of the answer; the rest is read, too."""
+    began, first = time.perf_counter(), 0.0
+    headers = {"authorization": "Bearer sk-none", "content-type": "application/json"}
+    async with client.stream("POST", f"{url}/v1/chat/completions", content=body, headers=headers) as answer:
+        async for _ in answer.aiter_raw():
+            first = first or time.perf_counter() - began
+    return first * 1_000
+
+
+async def compare(direct: str, proxy: str, turns: int, requests: int) -> tuple[list[float], list[float]]:
+    """Ask with histories that grow by a turn each time, from *turns* on."""
+    times: tuple[list[float], list[float]] = [], []
+    async with httpx.AsyncClient(timeout=60) as client:
+        for number in range(requests):
+            body: Any = {"model": "gpt-4o-mini", "stream": True, "messages": make_history(turns + number, f"C{turns}")}
+            raw = json.dumps(body).encode()
+            for at in (0, 1) if number % 2 else (1, 0):
+                times[at].append(await first_byte(client, (direct, proxy)[at], raw))
+    return times
+
+
+def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT)  # noqa: S603  (our own code)
+
+
+async def wait_for(url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        while True:
+            try:
+                await client.get(url)
+                return
+            except httpx.HTTPError:
+                await asyncio.sleep(0.1)
+
+
+def free_ports() -> list[str]:
+    import socket
+
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in (one, other)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=100, help="requests of each kind, for each length")
+    parser.add_argument("--turns", type=int, nargs="+", default=[1, 100, 400], help="turns of the history at first")
+    parser.add_argument("--budget", type=int, default=60_000, help="tokens of a prompt; longer ones are shortened")
+    parser.add_argument("--store", help="URL of the store; a new SQLite database if none")
+    given = parser.parse_args()
+    upstream, port = free_ports()
+    with tempfile.TemporaryDirectory() as folder:
+        store = given.store or f"sqlite:///{folder}/sessions.db"
+        servers = [start(UPSTREAM, upstream), start(PROXY, port, upstream, store, str(given.budget))]
+        try:
+            urls = [f"http://127.0.0.1:{one}" for one in (upstream, port)]
+            asyncio.run(wait_for(urls[0]))
+            asyncio.run(wait_for(f"{urls[1]}/healthz"))
+            print("turns    KB  direct p50  proxy p50  added p50  added p99   (ms to the first byte)")
+            for turns in given.turns:
+                direct, proxy = asyncio.run(compare(*urls, turns, given.requests))
+                added = sorted(b - a for a, b in zip(direct, proxy, strict=True))
+                size = len(json.dumps(make_history(turns, ""))) / 1_000
+                medians = [statistics.median(one) for one in (direct, proxy, added)]
+                last = added[int(len(added) * 0.99)]
+                print(f"{turns:5} {size:5.0f} {medians[0]:11.2f} {medians[1]:10.2f} {medians[2]:10.2f} {last:10.2f}")
+        finally:
+            for one in servers:
+                one.terminate()
+                one.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""A proxy in front of model providers: long conversations arrive there within their budget, all else as it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+
+from memory.io_threads import to_thread
+from memory.stores.tenants import split_name
+from memory.sync import read_prints
+
+from ...integrations.base import redact
+from ...models import find_model
+from ...sessions import Sessions
+from ..access import tenant_of
+from .bodies import FORMATS, Body, ChatFormat, Conversation, MessagesFormat, ResponsesFormat
+from .names import Callers, Names, read_history, read_name
+from .relay import Relay, RelayedResponse, forward_headers, make_error
+from .summarizer import RequestSummarizers
+
+if TYPE_CHECKING:
+    from ..state import ServerState
+
+__all__ = ["make_proxy"]
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+#: Seconds that a request waits for its shorter body at most; and for which none waits any more after that.
+FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
+#: Seconds until an endpoint is connected, and until its answer begins: official clients wait ten minutes.
+CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 600.0
+#: The part of a model's window that is left for the answer where the request does not say how long that may be, and
+#: the most that is left.
+RESERVE = 1 / 8
+MAX_RESERVE = 1 / 2
+
+_Adapter = ChatFormat | ResponsesFormat | MessagesFormat
+
+
+def make_proxy(state: ServerState) -> APIRouter:
+    """Return the routes under ``/v1``: requests go to the endpoints in the settings, ``upstreams``.
+
+    Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions, and are cut
+    to the budget where they exceed it or have a summary.
+    """
+    proxy = _Proxy(state)
+
+    @asynccontextmanager
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        relay = proxy.relay = Relay(connect_seconds=CONNECT_SECONDS, answer_seconds=ANSWER_SECONDS)
+        try:
+            yield
+        finally:
+            proxy.summarizers.forget()
+            await relay.close()
+
+    router = APIRouter(lifespan=lifespan, include_in_schema=False)
+
+    @router.api_route("/v1/{path:path}", methods=METHODS)
+    async def pass_on(request: Request, tenant: Annotated[str, Depends(tenant_of)]) -> Response:
+        return await proxy.answer(request, tenant)
+
+    return router
+
+
+class _Proxy:
+    relay: Relay
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self.summarizers = RequestSummarizers()
+        self._callers = Callers()
+        self._names = Names(self._read_prints, self._find_alike)
+        self._sessions: Sessions | None = None
+        self._adapters: dict[str, _Adapter] = {}
+        self._resume_at = 0.0
+
+    async def answer(self, request: Request, tenant: str) -> Response:
+        headers = request.headers
+        kind = _find_kind(request.url.path, headers)
+        base = self._state.settings.upstreams.get(kind)
+        if base is None:
+            return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
+        try:
+            body = sent = await request.body()
+        except ClientDisconnect:
+            return Response(status_code=400)  # for nobody
+        if request.method == "POST" and request.url.path in FORMATS and "content-encoding" not in headers:
+            sent = await self._fit(request.url.path, tenant, headers, _summarizer_url(kind, base), body)
+        url = _join(kind, base, request.scope)
+        size = len(sent) if body or "content-length" in headers else None
+        passed = forward_headers(headers.raw, (), size)
+        ask = partial(self.relay.send, request.method, url, passed, sent)
+        return RelayedResponse(ask, partial(make_error, kind))
+
+    async def _fit(self, path: str, tenant: str, headers: Headers, url: str, body: bytes) -> bytes:
+        """Return the body that goes on: a shorter one, or the same if there is nothing to do, or if that fails."""
+        if time.monotonic() < self._resume_at:
+            return body
+        try:
+            async with asyncio.timeout(FIT_SECONDS):
+                return await to_thread(partial(self._shorten, path, tenant, headers, url, body))
+        except Exception as error:  # noqa: BLE001  (whatever it is: the request goes on as it was)
+            if isinstance(error, TimeoutError):
+                self._resume_at = time.monotonic() + PAUSE_SECONDS
+            log = structlog.get_logger("compactor")
+            log.warning("proxy.passed_unchanged", path=path, bytes=len(body), error=type(error).__name__)
+            return body
+
+    def _shorten(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> bytes:
+        adapter = self._find_adapter(path)
+        body = Body(raw)
+        values = body.values
+        given = adapter.find(values)
+        if given is None or not given.items or not isinstance(model := values.get("model"), str):
+            return raw
+        messages = [message for group in adapter.read(given.items) for message in group.messages]
+        redactor = adapter.redactor
+        history = read_history(messages if redactor is None else redact(messages, redactor))
+        tag = self._callers.tag(_read_key(headers), _read_user(values))
+        session = self._names.find(tenant, tag, read_name(headers, values), history)
+        if not session:
+            return raw
+        name = self._state.name(tenant, session)
+        summarizer = self.summarizers.find(name)
+        summarizer.follow("anthropic" if path == "/v1/messages" else "openai", url, model, headers)
+        system, tools = given.system, given.tools
+        if redactor is not None:
+            system, tools = redactor(system) if system else "", redact(tools, redactor)
+        budget, reserve = self._find_budget(model, given)
+        options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
+        fitted = adapter.fit(name, given.items, system=system, model=model, summarizer=summarizer, **options)
+        items = fitted.items
+        if not fitted.added and len(items) == len(given.items) and all(map(_is, items, given.items)):
+            return raw
+        return body.replace(adapter.change(values, given, fitted))
+
+    def _find_adapter(self, path: str) -> _Adapter:
+        state = self._state
+        if self._sessions is not state.sessions:
+            adapters = {one: kind(state.settings.budget, sessions=state.sessions) for one, kind in FORMATS.items()}
+            for adapter in adapters.values():
+                adapter.redactor = state.redactor
+            self._sessions, self._adapters = state.sessions, adapters
+        return self._adapters[path]
+
+    def _find_budget(self, model: str, given: Conversation) -> tuple[int, int]:
+        """Return the budget of a prompt for *model*, and how much of it is left for the answer."""
+        settings = self._state.settings
+        window = find_model(model).window
+        if "budget" in settings.model_fields_set or window is None:
+            return settings.budget, 0
+        reserve = given.reserve if given.reserve is not None else int(window * RESERVE)
+        return window, min(reserve, int(window * MAX_RESERVE))
+
+    def _read_prints(self, tenant: str, session: str) -> bytes:
+        name = self._state.name(tenant, session)
+        with self._state.sessions.open(name) as opened:
+            return read_prints(opened.memory)
+
+    def _find_alike(self, tenant: str, begin: str, limit: int) -> Iterable[str]:
+        full = self._state.name(tenant, begin)
+        rows = self._state.sessions.store.list_sessions(tenant, after=full, limit=limit)
+        return [split_name(row.name)[1] for row in rows if row.name.startswith(full)]
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _find_kind(path: str, headers: Headers) -> str:
+    """Return whose endpoint a request is for: both have ``/v1/models`` and ``/v1/files``."""
+    if path.startswith("/v1/messages") or "anthropic-version" in headers:
+        return "anthropic"
+    return "openai"
+
+
+def _summarizer_url(kind: str, base: str) -> str:
+    """Return the address that a provider's own client takes: OpenAI's ends in ``/v1``, Anthropic's before it."""
+    base = base.rstrip("/")
+    if kind == "anthropic":
+        return base.removesuffix("/v1")
+    return base if "/" in base.partition("://")[2] else f"{base}/v1"
+
+
+def _join(kind: str, base: str, scope: Any) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = raw.decode("latin-1").partition("?")[0]
+    if kind != "anthropic":
+        path = path.removeprefix("/v1")
+    query = scope["query_string"].decode("latin-1")
+    return f"{_summarizer_url(kind, base)}{path}{f'?{query}' if query else ''}"
+
+
+def _read_key(headers: Headers) -> str:
+    return "\n".join(headers.get(name, "") for name in ("authorization", "x-api-key", "api-key"))
+
+
+def _read_user(values: dict[str, Any]) -> str:
+    """Return whom the caller asks for, if it says so: one key often serves many users."""
+    return next((str(one) for name in ("user", "safety_identifier") if (one := values.get(name))), "")

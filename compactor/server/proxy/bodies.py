@@ -1,0 +1,227 @@
+"""Bodies of requests: which conversation one holds, and the same body with a shorter one. All else stays as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, ClassVar
+
+from memory.messages import SYSTEM
+
+from ...formats import anthropic, chat, responses
+from ...formats.native import to_plain
+from ...formats.parts import make_text, make_tool, read_text
+from ...integrations.anthropic import Compaction as MessagesCompaction
+from ...integrations.base import Conversations, Converted, Fitted, Group, Message
+
+Item = Any
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_SPACE = " \t\n\r"
+
+
+class NotRead(ValueError):
+    """A body is no JSON object, or has a key twice."""
+
+
+class Body:
+    """A JSON object, read. ``replace`` changes the values of some keys, and not a byte of the others."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._text = raw.decode()
+        self.values: dict[str, Any] = {}
+        self._spans: dict[str, tuple[int, int]] = {}
+        at = self._skip(0, "{")
+        while self._text[at : at + 1] == '"':
+            key, at = scanstring(self._text, at + 1)
+            start = self._skip(at, ":")
+            if key in self.values:
+                raise NotRead("a key is there twice")  # which one the provider takes is not known
+            self.values[key], at = _scan(self._text, start)
+            self._spans[key] = start, at
+            at = self._skip(at, "")
+            if self._text[at : at + 1] != ",":
+                break
+            at = self._skip(at, ",")
+        if self._skip(at, "}") != len(self._text):
+            raise NotRead("more follows the object")
+
+    def _skip(self, at: int, sign: str) -> int:
+        """Return the place behind white space, *sign*, and white space."""
+        text = self._text
+        while text[at : at + 1] in _SPACE and at < len(text):
+            at += 1
+        if not sign:
+            return at
+        if not text.startswith(sign, at):
+            raise NotRead(f"there is no {sign}")
+        return self._skip(at + 1, "")
+
+    def replace(self, changes: Mapping[str, Any]) -> bytes:
+        """Return the body with the values that *changes* has; new keys stand first."""
+        text = self._text
+        known = [(self._spans[key], value) for key, value in changes.items() if key in self._spans]
+        for (start, end), value in sorted(known, reverse=True, key=lambda one: one[0]):
+            text = text[:start] + _write(value) + text[end:]
+        begin = text.index("{") + 1
+        new = "".join(f"{_write(key)}:{_write(value)}," for key, value in changes.items() if key not in self._spans)
+        return (text[:begin] + new + text[begin:]).encode()
+
+
+def _write(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character
+        text = json.dumps(value, separators=(",", ":"))
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request says."""
+
+    #: Messages of the client's behind the system messages, which stand first.
+    lead: Sequence[Item]
+    items: Sequence[Item]
+    #: The text of the system prompt, and the schemas of the tools.
+    system: str
+    tools: Sequence[Mapping[str, Any]]
+    #: Tokens that the answer may take; None: the request does not say.
+    reserve: int | None
+
+
+class _Format:
+    """How the requests of one path say a conversation. A class of ``FORMATS`` is that and an adapter."""
+
+    #: The key of the conversation, and those of the longest answer.
+    key: ClassVar[str]
+    answer_keys: ClassVar[Sequence[str]] = ("max_tokens",)
+    #: Keys that refer to what the provider keeps: such a body holds no whole conversation.
+    state_keys: ClassVar[Sequence[str]] = ()
+
+    @classmethod
+    def find(cls, body: Mapping[str, Any]) -> Conversation | None:
+        """Return the conversation in a *body*; None if it does not hold a whole one."""
+        items = body.get(cls.key)
+        if not isinstance(items, list) or any(body.get(key) is not None for key in cls.state_keys):
+            return None
+        if any(map(_is_state, items)):
+            return None
+        lead = list(takewhile(_is_system, items))
+        given = [body.get(key) for key in cls.answer_keys]
+        reserve = next((one for one in given if type(one) is int and one > 0), None)
+        tools = body.get("tools")
+        schemas = [_read_tool(one) for one in tools if isinstance(one, Mapping)] if isinstance(tools, list) else []
+        return Conversation(lead, items[len(lead) :], cls.read_system(body, lead), schemas, reserve)
+
+    @classmethod
+    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:  # noqa: ARG003
+        return "\n\n".join(read_text(one) for one in chat.to_chat(lead))
+
+    @classmethod
+    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
+        """Return the values that take the place of those in the *body*."""
+        lead = [*given.lead]
+        if fitted.added and lead and isinstance(lead[-1].get("content"), (str, list)):
+            said = lead[-1]["content"]
+            said = f"{said}\n\n{fitted.added}" if isinstance(said, str) else [*said, make_text(fitted.added)]
+            lead[-1] = {**lead[-1], "content": said}  # one, because many servers take no second one
+        elif fitted.added:
+            lead.append({"role": "system", "content": fitted.added})
+        return {cls.key: [*lead, *fitted.items]}
+
+
+class ChatFormat(_Format, Conversations[Item]):
+    """``/v1/chat/completions``"""
+
+    key = "messages"
+    answer_keys = ("max_completion_tokens", "max_tokens")
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        return [Group([item], [message]) for item, message in zip(items, chat.to_chat(items), strict=True)]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        return list(chat.from_chat(messages)["messages"])
+
+
+class ResponsesFormat(_Format, Converted[Item]):
+    """``/v1/responses``"""
+
+    provider = responses.NAME
+    key = "input"
+    answer_keys = ("max_output_tokens",)
+    state_keys = ("previous_response_id", "conversation", "prompt")
+
+    @classmethod
+    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:
+        instructions = body.get("instructions")
+        said = [read_text(one) for one in responses.to_chat(lead)]
+        return "\n\n".join([instructions, *said] if isinstance(instructions, str) and instructions else said)
+
+    @classmethod
+    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
+        role = given.lead[-1]["role"] if given.lead else "developer"
+        added = [{"role": role, "content": fitted.added}] if fitted.added else []
+        return {cls.key: [*given.lead, *added, *fitted.items]}
+
+    def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
+        return [Group([item], messages) for item, messages in zip(items, responses.read_each(items), strict=True)]
+
+    def write(self, messages: Sequence[Message]) -> Iterable[Item]:
+        return list(responses.from_chat(messages)["input"])
+
+    def print_item(self, item: Item) -> str:
+        return repr(to_plain(item))
+
+
+class MessagesFormat(_Format, MessagesCompaction):
+    """``/v1/messages``"""
+
+    key = "messages"
+
+    @classmethod
+    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:
+        system = body.get("system")
+        said = anthropic.to_chat(lead, system=system or None)
+        return "\n\n".join(map(read_text, said))
+
+    @classmethod
+    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:
+        changes: dict[str, Any] = {cls.key: [*given.lead, *fitted.items]}
+        if fitted.added:
+            system = body.get("system") or ""
+            changes["system"] = (
+                f"{system}\n\n{fitted.added}".strip() if isinstance(system, str) else fitted.extend(system)
+            )
+        return changes
+
+
+#: By path.
+FORMATS: Mapping[str, type[ChatFormat | ResponsesFormat | MessagesFormat]] = {
+    "/v1/chat/completions": ChatFormat,
+    "/v1/responses": ResponsesFormat,
+    "/v1/messages": MessagesFormat,
+}
+
+
+def _is_system(item: Item) -> bool:
+    return isinstance(item, dict) and item.get("role") in SYSTEM
+
+
+def _is_state(item: Item) -> bool:
+    """Return whether *item* stands for what the provider keeps, or has compacted."""
+    if not isinstance(item, dict):
+        return True
+    content = item.get("content")
+    first = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
+    return "compaction" in (item.get("type"), first.get("type")) or item.get("type") == "item_reference"
+
+
+def _read_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema as ``compose`` counts it, and as summarizers send it."""
+    if not isinstance(tool.get("name"), str) or "function" in tool:
+        return tool
+    return make_tool(tool["name"], tool.get("description"), tool.get("parameters", tool.get("input_schema")))

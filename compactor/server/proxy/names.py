@@ -1,0 +1,209 @@
+"""Which session a request belongs to: the one that it names, else the one whose history it goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from memory.fingerprints import SIZE, Fingerprinter
+
+Message = Mapping[str, Any]
+#: Conversations that are known without asking the store; those beyond are found there again.
+MAX_KNOWN = 10_000
+#: Sessions of the store that begin alike, and are looked at for one conversation.
+MAX_ALIKE = 20
+MAX_NAME = 128
+#: Headers that name a session, in order. A thread or an agent within a session has a history of its own.
+SESSION_HEADERS = (
+    *("x-session-id", "x-conversation-id", "x-thread-id"),
+    *("x-litellm-session-id", "helicone-session-id", "langfuse-session-id", "x-langfuse-session-id"),
+    *("x-claude-code-session-id", "x-opencode-session", "x-session-affinity"),
+    *("thread-id", "thread_id", "conversation_id", "conversation-id", "session-id", "session_id"),  # Codex
+)
+AGENT_HEADER = "x-claude-code-agent-id"
+#: Fields of a body, or of its ``metadata``, that do so.
+SESSION_FIELDS = ("session_id", "litellm_session_id", "conversation_id", "thread_id", "chat_id")
+_CLAUDE_USER = re.compile(r"_session_([0-9a-fA-F-]{8,})$")
+_PRINTABLE = re.compile("[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+
+
+def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    """Return the name that a request gives its session; empty if none. A long one is shortened to its hash."""
+    metadata = body.get("metadata")
+    told = metadata if isinstance(metadata, Mapping) else {}
+    given: list[object] = [headers.get(name) for name in SESSION_HEADERS]
+    given += [told.get(name) for name in SESSION_FIELDS] + [body.get(name) for name in SESSION_FIELDS]
+    given.append(_read_claude_session(told.get("user_id")))
+    name = next((one for one in given if isinstance(one, str) and _PRINTABLE.fullmatch(one)), "")
+    if name and (agent := headers.get(AGENT_HEADER)) and _PRINTABLE.fullmatch(agent):
+        name = f"{name}.{agent}"
+    return name if len(name) <= MAX_NAME else blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _read_claude_session(user_id: object) -> str | None:
+    """Return the session in Claude Code's ``user_id``, which is JSON or, of older versions, ends with it."""
+    if not isinstance(user_id, str):
+        return None
+    if found := _CLAUDE_USER.search(user_id):
+        return found[1]
+    try:
+        told = json.loads(user_id)
+    except ValueError:
+        return None
+    return told.get("session_id") if isinstance(told, dict) else None
+
+
+class Callers:
+    """Tells callers apart by a slow hash of their keys: keys are kept nowhere, and a store does not give them away.
+
+    The hash needs no secret, so other processes and later ones find the same sessions.
+    """
+
+    def __init__(self) -> None:
+        secret = os.urandom(32)
+        self._tags: OrderedDict[bytes, bytes] = OrderedDict()  # by keyed hashes, whose secret ends with the process
+        self._hash: Callable[[bytes], bytes] = lambda key: blake2b(key, key=secret).digest()
+
+    def tag(self, key: str, user: str) -> bytes:
+        """Return the tag of a caller with that *key*, whose own *user* it asks for. The first time takes 50 ms."""
+        given = json.dumps([key, user]).encode()
+        if (tag := self._tags.get(known := self._hash(given))) is None:
+            tag = self._tags[known] = hashlib.scrypt(given, salt=b"context-compactor", n=2**14, r=8, p=1, dklen=16)
+            if len(self._tags) > MAX_KNOWN:
+                self._tags.popitem(last=False)
+        return tag
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A conversation as fingerprints, 16 bytes a message."""
+
+    prints: bytes
+    #: Indexes of the model's messages.
+    answers: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        return len(self.prints) // SIZE
+
+    def count_shared(self, other: bytes) -> int:
+        """Return how many of the first messages are those of *other*."""
+        low, high = 0, min(len(self.prints), len(other)) // SIZE
+        while low < high:
+            half = (low + high + 1) // 2
+            is_same = self.prints[low * SIZE : half * SIZE] == other[low * SIZE : half * SIZE]
+            low, high = (half, high) if is_same else (low, half - 1)
+        return low
+
+    def follows(self, known: History) -> int:
+        """Return how many messages of *known* this goes on from; 0 if it is another conversation.
+
+        All of them, or all but what the host said last: many clients add a reminder to each request, which the next
+        does not have. Then the model's answer stands in its place.
+        """
+        shared = self.count_shared(known.prints)
+        if shared == known.size:
+            return shared
+        return shared if shared in self.answers and (not known.answers or shared > known.answers[-1]) else 0
+
+    def shares_any(self, prints: bytes) -> bool:
+        return not _split(prints).isdisjoint(_split(self.prints))
+
+
+def _split(prints: bytes) -> set[bytes]:
+    return {prints[at : at + SIZE] for at in range(0, len(prints), SIZE)}
+
+
+def read_history(messages: Iterable[Message]) -> History:
+    """Return the fingerprints of chat *messages*."""
+    read, prints, answers = Fingerprinter(), list[bytes](), list[int]()
+    for message in messages:
+        if message["role"] == "assistant":
+            answers.append(len(prints))
+        prints.append(read(message))
+    return History(b"".join(prints), answers)
+
+
+class Names:
+    """Finds the sessions of conversations.
+
+    *read_prints* returns the fingerprints of a session's log, which it opens; *find_alike* the ids of some sessions in
+    the store that begin with a text.
+    """
+
+    def __init__(
+        self, read_prints: Callable[[str, str], bytes], find_alike: Callable[[str, str, int], Iterable[str]]
+    ) -> None:
+        self._read_prints, self._find_alike = read_prints, find_alike
+        self._lock = threading.Lock()  # guards all below; nothing is called out while it is held
+        self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
+        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by how they begin
+
+    def find(self, tenant: str, tag: bytes, name: str, history: History) -> str:
+        """Return the session of a *history*; empty if it needs none yet. May raise ``StoreError``."""
+        if name:
+            return self._find_named(tenant, f"{name}~{tag.hex()[:12]}", history)
+        if not history.answers:
+            return ""
+        # Conversations begin alike up to the model's first words.
+        end = (history.answers[0] + 1) * SIZE
+        begin = f"auto-{blake2b(history.prints[:end], key=tag, digest_size=10).hexdigest()}-"
+        if (found := self._take_known(tenant, begin, history)) is not None:
+            return found
+        for session in self._find_alike(tenant, begin, MAX_ALIKE):
+            if not self._is_known(tenant, session):
+                prints = self._read_prints(tenant, session)
+                if prints and history.count_shared(prints) * SIZE == len(prints):
+                    with self._lock:
+                        self._remember(tenant, session, begin, History(prints, ()))
+        return self._take_known(tenant, begin, history, new=begin + os.urandom(4).hex()) or ""
+
+    def _find_named(self, tenant: str, session: str, history: History) -> str:
+        """Return *session*, or another one for a history that has nothing in common with it: under the name of their
+        session, agents also ask for titles, and have other agents work for them."""
+        with self._lock:
+            known = self._known.get((tenant, session))
+        prints = known.prints if known is not None else self._read_prints(tenant, session)
+        if prints and history.prints and not history.shares_any(prints):
+            return f"{session}.{history.prints[:5].hex()}"
+        with self._lock:
+            self._remember(tenant, session, "", history)
+        return session
+
+    def _is_known(self, tenant: str, session: str) -> bool:
+        with self._lock:
+            return (tenant, session) in self._known
+
+    def _take_known(self, tenant: str, begin: str, history: History, new: str | None = None) -> str | None:
+        """Return the session with the longest history that this one goes on from, else the *new* one; it has this one
+        from now on."""
+        with self._lock:
+            sessions = [(self._known[tenant, one], one) for one in self._alike.get((tenant, begin), ())]
+            follows = [
+                (count, known.size == count, one) for known, one in sessions if (count := history.follows(known))
+            ]
+            session = max(follows)[-1] if follows else new
+            if session is not None:
+                self._remember(tenant, session, begin, history)
+            return session
+
+    def _remember(self, tenant: str, session: str, begin: str, history: History) -> None:
+        if begin and (tenant, session) not in self._known:
+            self._alike[tenant, begin].append(session)
+        self._known[tenant, session] = history
+        self._known.move_to_end((tenant, session))
+        if len(self._known) > MAX_KNOWN:
+            (owner, old), _ = self._known.popitem(last=False)
+            key = owner, old[: old.rfind("-") + 1]
+            if old in self._alike.get(key, ()):
+                self._alike[key].remove(old)
+                if not self._alike[key]:
+                    del self._alike[key]

@@ -1,0 +1,117 @@
+"""Passes requests on to an endpoint and its answers back, byte for byte as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+Headers = list[tuple[bytes, bytes]]
+#: Headers about one connection, and not about the message.
+_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
+    b" upgrade".split()
+)
+#: Those of a request that this server reads itself: its own address, the page's cookie.
+_OWN = frozenset((b"host", b"expect", b"cookie", b"content-length"))
+
+
+class Relay:
+    """Asks endpoints, on kept connections."""
+
+    def __init__(self, *, connect_seconds: float, answer_seconds: float) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+        timeout = httpx.Timeout(None, connect=connect_seconds)  # in an answer, the client's own limits count
+        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, follow_redirects=False)
+        self._timeout = timeout
+        self._answer_seconds = answer_seconds
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def send(self, method: str, url: str, headers: Headers, body: bytes) -> httpx.Response:
+        """Return the head of the answer. Raises ``httpx.HTTPError`` or ``TimeoutError`` if there is none."""
+        content = body if body or method in ("POST", "PUT", "PATCH") else None
+        request = httpx.Request(
+            method, url, headers=headers, content=content, extensions={"timeout": self._timeout.as_dict()}
+        )
+        async with asyncio.timeout(self._answer_seconds):
+            return await self._client.send(request, stream=True)
+
+
+class RelayedResponse(Response):
+    """The answer to what *ask* sends. Where the endpoint's connection breaks, so does the client's; where the client
+    goes away, the call ends."""
+
+    def __init__(self, ask: Callable[[], Awaitable[httpx.Response]], fail: Callable[[int, str], Response]) -> None:
+        self._ask, self._fail = ask, fail
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = asyncio.ensure_future(self._answer(scope, receive, send))
+        leaving = asyncio.ensure_future(_wait_until_gone(receive))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._ask()
+        except (httpx.TimeoutException, TimeoutError):
+            await self._fail(504, "The endpoint has not answered in time.")(scope, receive, send)
+            return
+        except (httpx.HTTPError, httpx.InvalidURL):
+            await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
+            return
+        try:
+            headers = drop_headers(answer.headers.raw, ())
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            async for chunk in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except (httpx.HTTPError, httpx.StreamError):
+            return  # without an end: the server breaks the connection, as the endpoint did
+        finally:
+            await answer.aclose()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def drop_headers(headers: Iterable[tuple[bytes, bytes]], more: Iterable[bytes]) -> Headers:
+    """Return *headers* without those of one connection, and without *more*."""
+    kept = [(name.lower(), value) for name, value in headers]
+    named = {one.strip().lower() for name, value in kept if name == b"connection" for one in value.split(b",")}
+    dropped = _HOP | named | set(more)
+    return [(name, value) for name, value in kept if name not in dropped]
+
+
+def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes], size: int | None) -> Headers:
+    """Return the *headers* of a request that the endpoint gets, with the *size* of the body. *own* are further ones of
+    this server."""
+    kept = drop_headers(headers, _OWN | set(own))
+    return kept if size is None else [*kept, (b"content-length", str(size).encode())]
+
+
+def make_error(kind: str, status: int, message: str) -> Response:
+    """Return an error in the form of a provider: *kind* is ``openai`` or ``anthropic``."""
+    code = "upstream_timeout" if status == 504 else "upstream_unreachable"
+    said: dict[str, Any] = {"message": message, "type": "api_error"}
+    if kind == "anthropic":
+        content: dict[str, Any] = {"type": "error", "error": said}
+    else:
+        content = {"error": {**said, "param": None, "code": code}}
+    return Response(json.dumps(content), status, media_type="application/json")

@@ -1,0 +1,589 @@
+"""The proxy, by the official clients as they are and by plain HTTP: a model on loopback tells what arrived there."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from anthropic import AsyncAnthropic
+from fenced import blocks
+from model_server import Exchange, ModelServer, drop, drop_midway, reply, status
+from openai import AsyncOpenAI, OpenAI
+from proxied import KEY, answer_any, proxy, read_text
+
+from compactor import CompactorConfig
+from compactor.tokens import count_prompt, counter_for
+from memory import StoreUnreachable
+from memory.stores import InMemoryStore
+
+WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
+#: What a shortened prompt says: a summary, or a line about what is left out.
+SIGNS = ("Left out here", "Conversation History Summary")
+ONE_TURN = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
+#: One for all, because a client's certificates take long to load; without kept connections, as ports are used again.
+CLIENT = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+AUTH = {"authorization": f"Bearer {KEY}"}
+
+
+def make_history(turns: int, begin: str = "Question", *, last: bool = True) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    for turn in range(turns):
+        said.append({"role": "user", "content": f"{begin} {turn}: {WORDS * 4}"})
+        said.append({"role": "assistant", "content": f"Answer {turn} has {turn * 17} rows. {WORDS}"})
+    return said if not last else [*said, {"role": "user", "content": f"{begin} {turns}: {WORDS * 4}"}]
+
+
+def list_sessions(state: Any) -> list[str]:
+    return list(state.sessions.store.sessions())
+
+
+def texts_of(state: Any, session: str) -> str:
+    with state.open("", session) as opened:
+        rounds, _ = opened.memory.get_role_rounds("assistant")
+        said = [text for one in rounds for text in (one.user_query, *(post.message for post in one.post_list))]
+        return "\n".join(dict.fromkeys(said))
+
+
+# -- conversations -------------------------------------------------------------------------------------------------------
+
+
+async def say_chat(client: AsyncOpenAI, history: list[Any], *, stream: bool) -> str:
+    if not stream:
+        done = await client.chat.completions.create(model="gpt-4o-mini", messages=history)
+        return str(done.choices[0].message.content)
+    chunks = await client.chat.completions.create(model="gpt-4o-mini", messages=history, stream=True)
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+
+async def say_response(client: AsyncOpenAI, history: list[Any], *, stream: bool) -> str:
+    if not stream:
+        return (await client.responses.create(model="gpt-4o-mini", input=history)).output_text
+    async with client.responses.stream(model="gpt-4o-mini", input=history) as events:
+        ended = [event async for event in events if event.type == "response.completed"]
+    return str(ended[0].response.output_text)
+
+
+async def say_message(client: AsyncAnthropic, history: list[Any], *, stream: bool) -> str:
+    given: dict[str, Any] = {"model": "claude-haiku-4-5", "max_tokens": 100, "messages": history}
+    if not stream:
+        return str((await client.messages.create(**given)).content[0].text)
+    async with client.messages.stream(**given) as events:
+        return await events.get_final_text()
+
+
+def test_conversations_in_parallel_that_begin_alike_are_sessions_of_their_own() -> None:
+    """Twenty by the official clients, half streaming: no prompt over the budget, no answer changed, none mixed."""
+    budget, count, turns = 900, 20, 7
+
+    async def converse(number: int, chat: AsyncOpenAI, claude: AsyncAnthropic) -> None:
+        stream, kind = number % 2 == 0, number % 3
+        history: list[Any] = []
+        for turn in range(turns):
+            who = f"conversation {number}" if turn > 1 else "we"
+            asked = f"{turn}: {who} ask. {WORDS * 6}"
+            history.append({"role": "user", "content": asked})
+            if kind == 0:
+                said = await say_chat(chat, history, stream=stream)
+            elif kind == 1:
+                said = await say_message(claude, history, stream=stream)
+            else:
+                said = await say_response(chat, history, stream=stream)
+            assert said == f"re: {asked[:40]}"
+            history.append({"role": "assistant", "content": said})
+
+    with ModelServer("") as model, proxy(model, budget=budget) as (url, state):
+        model.always(answer_any())
+
+        async def main() -> None:
+            async with (
+                AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY) as chat,
+                AsyncAnthropic(base_url=url, api_key=KEY) as claude,
+            ):
+                await asyncio.gather(*(converse(number, chat, claude) for number in range(count)))
+
+        asyncio.run(main())
+        sessions = list_sessions(state)
+        assert len(sessions) == count
+        owners = []
+        for session in sessions:
+            text = texts_of(state, session)
+            (owner,) = [one for one in range(count) if f"conversation {one} ask" in text]
+            owners.append(owner)
+        assert sorted(owners) == [*range(count)]
+        assert len(model.requests) == count * turns
+        shortened = 0
+        for request in model.requests:
+            body = request.body
+            said = [{"role": one["role"], "content": read_text(one)} for one in body.get("messages", body.get("input"))]
+            system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+            assert count_prompt([*system, *said], counter_for("gpt-4o-mini")) <= budget
+            named = {one for one in range(count) if f"conversation {one} ask" in json.dumps(body)}
+            assert len(named) <= 1
+            shortened += any(sign in json.dumps(body) for sign in SIGNS)
+        assert shortened >= count
+
+
+def test_a_branch_is_a_session_of_its_own_and_a_repeated_request_is_not() -> None:
+    """A client that edits an earlier message goes on beside the first conversation; one that asks again does not."""
+    history = make_history(3)
+    edited = [*history[:4], {"role": "user", "content": "Something else"}]
+    with ModelServer("") as model, proxy(model) as (url, state):
+        for one in (history, history, edited, [*history, {"role": "assistant", "content": "x"}, history[0]]):
+            CLIENT.post(f"{url}/v1/chat/completions", json={"model": "gpt-4o", "messages": one}, headers=AUTH)
+        first, second = sorted(list_sessions(state), key=lambda one: len(texts_of(state, one)))
+        assert "Something else" in texts_of(state, first)
+        assert "Something else" not in texts_of(state, second)
+
+
+def test_a_reminder_that_each_request_ends_with_makes_no_branches() -> None:
+    """Agents add one to the newest request, and the next request does not have it."""
+    reminder = {"role": "user", "content": "Reminder: keep the list of tasks."}
+    with ModelServer("") as model, proxy(model) as (url, state):
+        for turns in range(1, 6):
+            messages = [*make_history(turns), reminder]
+            CLIENT.post(f"{url}/v1/chat/completions", json={"model": "gpt-4o", "messages": messages}, headers=AUTH)
+        (session,) = list_sessions(state)
+        assert texts_of(state, session).count("Reminder") == 1
+
+
+def test_keys_and_users_are_told_apart_and_stored_nowhere() -> None:
+    """The same words, under the same name or none, by another key or for another user, are another session."""
+    store, events = InMemoryStore(), list[str]()
+    history, named = make_history(2), {"x-session-id": "trip"}
+    with ModelServer("") as model, structlog.testing.capture_logs() as logs:
+        with proxy(model, store, budget=5) as (url, state):
+            for key in (KEY, f"{KEY}-2"):
+                for user in ("ann", "bob"):
+                    for more in ({}, named):
+                        body = {"model": "gpt-4o", "messages": history, "user": user}
+                        headers = {"authorization": f"Bearer {key}", **more}
+                        CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+            sessions = list_sessions(state)
+            assert len(sessions) == 8
+            assert sum(one.startswith("trip~") for one in sessions) == 4
+            for session in sessions:
+                events += [entry.body for entry in store.read(session)]
+        assert logs
+    assert KEY not in "".join([*events, *sessions, str(logs)])
+    assert {request.headers["authorization"] for request in model.requests} == {f"Bearer {KEY}", f"Bearer {KEY}-2"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "more"),
+    [
+        ({"X-Session-Id": "trip"}, {}),
+        ({"Helicone-Session-Id": "trip"}, {}),
+        ({"x-litellm-session-id": "trip"}, {}),
+        ({"X-Claude-Code-Session-Id": "trip"}, {}),
+        ({"session_id": "trip"}, {}),
+        ({}, {"metadata": {"session_id": "trip"}}),
+        ({}, {"litellm_session_id": "trip"}),
+        ({}, {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": "trip"})}}),
+    ],
+    ids=str,
+)
+def test_a_session_can_be_named(headers: dict[str, str], more: dict[str, Any]) -> None:
+    """As other gateways and agents name it: from the first message on, and also when the client edits its history."""
+    with ModelServer("") as model, proxy(model) as (url, state):
+        for messages in (ONE_TURN["messages"], make_history(2), make_history(1)):
+            body = {"model": "gpt-4o", "messages": [*ONE_TURN["messages"], *messages], **more}  # type: ignore[misc]
+            CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH | headers)
+        (session,) = list_sessions(state)
+        assert session.startswith("trip~")
+
+
+def test_what_an_agent_asks_beside_its_conversation_does_not_end_it() -> None:
+    """Agents ask for titles, and have others work for them, under the name of their session."""
+    headers = AUTH | {"x-claude-code-session-id": "trip"}
+    title = [{"role": "user", "content": "Write a title."}]
+    with ModelServer("") as model, proxy(model) as (url, state):
+        for messages in (make_history(1), title, make_history(2), title, make_history(3)):
+            CLIENT.post(f"{url}/v1/messages", json={"model": "claude-haiku-4-5", "messages": messages}, headers=headers)
+        own, beside = sorted(list_sessions(state))
+        assert "Question 3" in texts_of(state, own)
+        assert "title" not in texts_of(state, own)
+        assert texts_of(state, beside).count("Write a title.") == 1
+
+
+def test_conversations_go_on_where_they_were_after_a_restart() -> None:
+    """Named or not: the store has all that it takes to find them."""
+    store = InMemoryStore()
+    with ModelServer("") as model:
+        for turns in (2, 4, 6):
+            with proxy(model, store, budget=700) as (url, state):
+                for begin, headers in (("One", {}), ("Two", {}), ("Three", {"x-session-id": "trip"})):
+                    body = {"model": "gpt-4o", "messages": make_history(turns, begin)}
+                    CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH | headers)
+                assert len(list_sessions(state)) == 3
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------------
+
+ODD = (
+    b'\r\n{ "model" :"gpt-4o-mini","temperature": 1.10, "unknown":{"b":1,"a":[ 1e5 ,null]},\t"\\u006dax_tokens":9 ,\n'
+    b'"messages": [ {"content":"Gr\\u00fc\xc3\x9fe \\ud83d\\ude00", "role" : "user", "x":0.1000} ]  }\n'
+)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_what_needs_no_change_arrives_byte_for_byte(path: str) -> None:
+    """Odd white space, numbers, escapes, the order of keys, unknown fields, and the client's own headers."""
+    body = ODD.replace(b'"messages"', b'"input"') if path == "responses" else ODD
+    headers = AUTH | {"x-own": "a, b", "content-type": "application/json; charset=utf-8", "x-session-id": "s"}
+    headers |= {"cookie": "mine=1", "connection": "keep-alive, x-hop", "x-hop": "1", "x-compactor-token": "t"}
+    with ModelServer("") as model, proxy(model) as (url, _):
+        answer = CLIENT.post(f"{url}/v1/{path}?beta=true", content=body, headers=headers)
+        (request,) = model.requests
+        assert (answer.status_code, request.path, request.raw) == (200, f"/v1/{path}?beta=true", body)
+        assert request.headers["x-own"] == "a, b"
+        assert request.headers["content-type"] == "application/json; charset=utf-8"
+        assert request.headers["host"] in model.base_url
+        assert not request.headers.keys() & {"cookie", "x-hop", "x-compactor-token"}
+
+
+def test_of_a_body_that_changes_only_the_conversation_changes() -> None:
+    """What stands around it has the same bytes."""
+    messages = json.dumps(make_history(9)).encode()
+    before, behind = b'{ "model":"gpt-4o-mini",  "messages" : ', b' ,"top_p":0.10, "stop" :["\\u0041"],"n":1 }'
+    with ModelServer("") as model, proxy(model, budget=600) as (url, _):
+        CLIENT.post(f"{url}/v1/chat/completions", content=before + messages + behind, headers=AUTH)
+        raw = model.requests[0].raw
+    assert raw.startswith(before)
+    assert raw.endswith(behind)
+    assert len(raw) < len(messages)
+    assert raw[len(before) : -len(behind)].startswith(b'[{"role":"system"')
+
+
+def test_the_system_prompt_of_each_format_gets_the_summary_behind_its_own_words() -> None:
+    """One system message in chat, for many servers take no second one; Anthropic's blocks keep their marks."""
+    history, block = make_history(9), {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    bodies: dict[str, dict[str, Any]] = {
+        "chat/completions": {"messages": [{"role": "system", "content": "Be brief."}, *history]},
+        "messages": {"system": [block], "messages": history},
+        "responses": {"instructions": "Be brief.", "input": history},
+    }
+    got = {}
+    with ModelServer("") as model, proxy(model, budget=700) as (url, _):
+        for path, body in bodies.items():
+            CLIENT.post(f"{url}/v1/{path}", json={"model": "gpt-4o-mini", **body}, headers=AUTH)
+            got[path] = model.requests[-1].body
+    first, second = got["chat/completions"]["messages"][:2]
+    assert first["content"].startswith("Be brief.\n\n[")
+    assert second["role"] == "user"
+    assert got["messages"]["system"][0] == block
+    assert any(sign in got["messages"]["system"][1]["text"] for sign in SIGNS)
+    assert got["responses"]["instructions"] == "Be brief."
+    assert got["responses"]["input"][0]["role"] == "developer"
+    assert any(sign in got["responses"]["input"][0]["content"] for sign in SIGNS)
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("responses", {"previous_response_id": "resp_1"}),
+        ("responses", {"conversation": "conv_1"}),
+        ("responses", {"input": [{"type": "item_reference", "id": "i"}, *make_history(9)]}),
+        ("responses", {"input": [{"type": "compaction", "encrypted_content": "x"}, *make_history(9)]}),
+        ("chat/completions", {"messages": [{"role": "robot", "content": "?"}, *make_history(9)]}),
+        ("chat/completions", {"messages": "none"}),
+        ("chat/completions", {"model": None}),
+    ],
+    ids=str,
+)
+def test_what_is_not_understood_or_is_the_providers_passes_untouched(path: str, more: dict[str, Any]) -> None:
+    """However long it is."""
+    key = "input" if path == "responses" else "messages"
+    body = json.dumps({"model": "gpt-4o", key: make_history(9), **more}).encode()
+    with ModelServer("") as model, proxy(model, budget=600) as (url, _):
+        assert CLIENT.post(f"{url}/v1/{path}", content=body, headers=AUTH).status_code == 200
+        assert model.requests[0].raw == body
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b'{"messages":[],"messages":[]}', b'{"a":1} x', b"\xff\xfe{", gzip.compress(ODD)]
+)
+def test_bodies_that_cannot_be_read_pass_untouched(body: bytes) -> None:
+    """The provider says what it thinks of them."""
+    with ModelServer("") as model, proxy(model) as (url, _):
+        model.always(status(400))
+        assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH).status_code == 400
+        assert model.requests[0].raw == body
+
+
+def test_other_paths_pass_through() -> None:
+    """With their method, query and body; those that both providers have go to whom the headers name."""
+    with ModelServer("") as openai, ModelServer("") as claude:
+        urls = {"openai": openai.base_url, "anthropic": claude.base_url.removesuffix("/v1")}
+        with proxy(openai, upstreams=urls) as (url, _):
+            assert OpenAI(base_url=f"{url}/v1", api_key=KEY).models.list() is not None
+            CLIENT.get(f"{url}/v1/models?limit=2", headers={"anthropic-version": "2023-06-01"})
+            CLIENT.delete(f"{url}/v1/files/a%2Fb")
+            CLIENT.post(f"{url}/v1/messages/count_tokens", content=b"{}")
+    assert [(one.method, one.path) for one in openai.requests] == [
+        ("GET", "/v1/models"),
+        ("DELETE", "/v1/files/a%2Fb"),
+    ]
+    assert [(one.method, one.path, one.raw) for one in claude.requests] == [
+        ("GET", "/v1/models?limit=2", b""),
+        ("POST", "/v1/messages/count_tokens", b"{}"),
+    ]
+
+
+def test_tool_calls_stay_whole() -> None:
+    """Each call that a provider sees has its result, and each result its call."""
+    chat: list[dict[str, Any]] = []
+    claude: list[dict[str, Any]] = []
+    for turn in range(8):
+        ids = [f"call_{turn}_{number}" for number in range(3)]
+        function = {"name": "load", "arguments": '{"part": 1}'}
+        calls = [{"id": one, "type": "function", "function": function} for one in ids]
+        uses = [{"type": "tool_use", "id": one, "name": "load", "input": {"part": 1}} for one in ids]
+        results = [{"type": "tool_result", "tool_use_id": one, "content": WORDS * 3} for one in ids]
+        chat.append({"role": "user", "content": f"Load {turn}"})
+        chat.append({"role": "assistant", "content": None, "tool_calls": calls})
+        chat += [{"role": "tool", "tool_call_id": one, "content": WORDS * 3} for one in ids]
+        chat.append({"role": "assistant", "content": f"Loaded {turn}"})
+        claude += [{"role": "user", "content": f"Load {turn}"}, {"role": "assistant", "content": uses}]
+        claude += [{"role": "user", "content": results}, {"role": "assistant", "content": f"Loaded {turn}"}]
+    with ModelServer("") as model, proxy(model, budget=500) as (url, _):
+        for end in range(2, len(chat)):
+            if chat[end]["role"] == "assistant":  # all results are there
+                body = {"model": "gpt-4o-mini", "messages": chat[:end]}
+                CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH)
+        for end in range(3, len(claude) + 1, 2):
+            body = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": claude[:end]}
+            CLIENT.post(f"{url}/v1/messages", json=body, headers=AUTH)
+        for request in model.requests:
+            asked: list[str] = []
+            answered: list[str] = []
+            for message in request.body["messages"]:
+                blocks = message["content"] if isinstance(message["content"], list) else []
+                asked += [call["id"] for call in message.get("tool_calls", [])]
+                asked += [block["id"] for block in blocks if block["type"] == "tool_use"]
+                results = [message["tool_call_id"]] if message["role"] == "tool" else []
+                results += [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+                assert {*results} <= {*asked}
+                answered += results
+            waiting = Counter(asked) - Counter(answered)
+            assert not waiting
+
+
+def test_the_clients_of_the_page_work_as_they_stand_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the server's own address in place of the usual one."""
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    clients = blocks("docs/proxy.md", "py")
+    with ModelServer("") as model, proxy(model) as (url, state):
+        model.always(answer_any())
+        for block in clients:
+            replace(block, text=block.text.replace("http://127.0.0.1:8765", url)).run()
+        (named,) = list_sessions(state)
+    assert capsys.readouterr().out == "re: Where is my parcel?\n" * 2
+    assert named.startswith("parcel-17~")
+
+
+# -- faults --------------------------------------------------------------------------------------------------------------
+
+
+def chunks(*pieces: bytes, end: bytes = b"") -> Callable[[Exchange], None]:
+    """Answer with *pieces*, each a chunk, and then with *end* in place of the last chunk; the connection ends then."""
+
+    def answer(exchange: Exchange) -> None:
+        exchange.start(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+        for piece in pieces:
+            exchange.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        exchange.write(end)
+        exchange.drop()
+
+    return answer
+
+
+FAULTS: dict[str, Callable[[Exchange], None]] = {
+    "cut in a stream": chunks(b"data: 1\n\n", b"data: 2\n\n"),
+    "cut in a body": drop_midway(),
+    "garbage between chunks": chunks(b"data: 1\n\n", end=b"no chunk\r\n\r\n"),
+    "garbage as events": chunks(b"data: {\n\n\x00\xff\xfe", end=b"0\r\n\r\n"),
+    "lines of a megabyte": chunks(b"data: " + b"x" * 1_000_000 + b"\n\n", end=b"0\r\n\r\n"),
+    "compressed": reply(gzip.compress(b'{"a": 1}'), headers={"Content-Encoding": "gzip"}),
+    "falsely compressed": reply(b'{"a": 1}', headers={"Content-Encoding": "gzip"}),
+    "too many requests": status(429, {"Retry-After": "7", "X-RateLimit-Remaining": "0"}),
+    "overloaded": status(529),
+    "empty": reply(b"", 204),
+    "redirect": reply(b"", 307, {"Location": "http://127.0.0.1:1/"}),
+}
+
+
+def observe(url: str) -> tuple[Any, ...]:
+    """Return what a client sees: status, headers, bytes as they came, and how that ended."""
+    seen, ended = b"", ""
+    with CLIENT.stream("POST", f"{url}/chat/completions", json=ONE_TURN, headers=AUTH) as answer:
+        try:
+            for piece in answer.iter_raw():
+                seen += piece
+        except httpx.HTTPError as error:
+            ended = type(error).__name__
+        kept = {
+            "content-type",
+            "content-encoding",
+            "content-length",
+            "retry-after",
+            "x-ratelimit-remaining",
+            "location",
+        }
+        headers = {name: value for name, value in answer.headers.items() if name in kept}
+    return answer.status_code, headers, seen, ended
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_an_endpoint_does_wrong_looks_as_it_would_without_us(fault: str) -> None:
+    """Status, headers, bytes and where the connection breaks."""
+    with ModelServer("") as model, proxy(model) as (url, _):
+        model.always(FAULTS[fault])
+        assert observe(f"{url}/v1") == observe(model.base_url)
+
+
+def test_an_endpoint_that_hangs_in_a_stream_is_waited_for_as_long_as_the_client_waits() -> None:
+    """What came is there at once, then the client's own limit counts; and when it has gone, the call ends."""
+    ended = threading.Event()
+
+    def answer(exchange: Exchange) -> None:
+        exchange.start(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+        exchange.write(b"9\r\ndata: 1\n\n\r\n")
+        try:
+            while True:
+                exchange.pause(0.02)
+                exchange.write(b"1\r\n \r\n")
+        except ConnectionError:
+            ended.set()
+            raise
+
+    with ModelServer("") as model, proxy(model) as (url, _):
+        model.always(answer)
+        with CLIENT.stream("POST", f"{url}/v1/chat/completions", json=ONE_TURN, headers=AUTH) as got:
+            assert next(got.iter_raw()).startswith(b"data: 1")
+            assert not ended.is_set()
+        assert ended.wait(10)
+
+
+@pytest.mark.parametrize(("path", "kind"), [("chat/completions", "openai"), ("messages", "anthropic")])
+def test_where_no_answer_comes_the_error_has_the_providers_form(
+    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """502 where the endpoint does not answer, 504 where it takes too long."""
+    with ModelServer("") as model:
+        with proxy(model) as (url, _):
+            model.answers(drop())
+            dropped = CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH)
+        monkeypatch.setattr("compactor.server.proxy.ANSWER_SECONDS", 0.2)
+        with proxy(model) as (url, _):
+            gate = model.hang()
+            late = CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH)
+            gate.set()
+    assert (dropped.status_code, late.status_code) == (502, 504)
+    for answer in (dropped, late):
+        assert answer.json().get("type") == ("error" if kind == "anthropic" else None)
+        assert answer.json()["error"]["type"] == "api_error"
+    with ModelServer("") as model, proxy(model, upstreams={}) as (url, _):
+        assert "upstreams" in CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN).json()["error"]["message"]
+
+
+class BrokenStore(InMemoryStore):
+    """Fails at what *how* does."""
+
+    how: Callable[[], object] = staticmethod(lambda: None)
+
+    def append(self, *args: Any, **more: Any) -> Any:
+        self.how()
+        return super().append(*args, **more)
+
+
+def fail() -> None:
+    raise StoreUnreachable("the database is gone")
+
+
+def test_a_store_that_fails_or_hangs_changes_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request goes on as it was; a line of the log says so, without a word of it."""
+    store, gate = BrokenStore(), threading.Event()
+    body = json.dumps({"model": "gpt-4o", "messages": make_history(9)}).encode()
+    with (
+        ModelServer("") as model,
+        proxy(model, store, budget=600) as (url, _),
+        structlog.testing.capture_logs() as logs,
+    ):
+        for how, seconds in ((fail, 60.0), (gate.wait, 0.2)):
+            monkeypatch.setattr("compactor.server.proxy.FIT_SECONDS", seconds)
+            store.how = how  # type: ignore[method-assign]
+            headers = AUTH | {"x-session-id": "trip"}
+            assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=headers).status_code == 200
+        gate.set()
+        assert [one.raw for one in model.requests] == [body, body]
+    told = [one for one in logs if one["event"] == "proxy.passed_unchanged"]
+    assert [one["error"] for one in told] == ["StoreUnreachable", "TimeoutError"]
+    assert "rows" not in str(told)
+
+
+# -- budgets, summaries, redaction ---------------------------------------------------------------------------------------
+
+
+def test_without_a_budget_in_the_settings_the_models_window_counts() -> None:
+    """Less what the answer may take."""
+    with ModelServer("") as model, proxy(model) as (url, _):
+        for name, longest in (("gpt-4", 0), ("gpt-4o", 0), ("gpt-4", 4_000)):
+            body: dict[str, Any] = {"model": name, "messages": make_history(60, f"{name} {longest}")}
+            body |= {"max_tokens": longest} if longest else {}
+            CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH)
+        small, large, smaller = (count_prompt(one.body["messages"], counter_for("gpt-4")) for one in model.requests)
+    assert smaller <= 8_192 - 4_000 < small <= 8_192 * 7 / 8 < large
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_summaries_are_asked_of_the_requests_own_endpoint_model_and_key(path: str) -> None:
+    """Where none is configured; with the key of the newest request."""
+    config = CompactorConfig(threshold=2, retain_recent=1)
+    with ModelServer("") as model, proxy(model, budget=100_000, config=config) as (url, _):
+        model.always(answer_any())
+        headers = {"x-api-key": KEY} if path == "messages" else AUTH
+        body = {"model": "gpt-4o-mini", "max_tokens": 50, "messages": make_history(6)}
+        CLIENT.post(f"{url}/v1/{path}", json=body, headers=headers)
+        assert model.wait_for_requests(2)
+        asked = model.requests[1]
+    assert (asked.path.partition("?")[0], asked.body["model"]) == (f"/v1/{path}", "gpt-4o-mini")
+    assert KEY in (asked.headers.get("x-api-key", ""), asked.headers.get("authorization", "").removeprefix("Bearer "))
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_a_redactor_sees_what_the_log_and_summarizers_get_and_the_model_what_was_sent(path: str) -> None:
+    """Also where the request is shortened."""
+    key, seen = "input" if path == "responses" else "messages", list[str]()
+
+    def summarize(request: Any) -> str:
+        seen.append(json.dumps(request.messages))
+        return "Answers have rows."
+
+    history = [*make_history(9), {"role": "user", "content": "My number is 555-0199."}]
+    with ModelServer("") as model:
+        hide = {"redactor": lambda text: text.replace("555-0199", "[number]").replace("archive", "[place]")}
+        with proxy(model, budget=900, summarizer=summarize, **hide) as (url, state):
+            body = {"model": "gpt-4o-mini", key: history, "max_tokens": 5}
+            CLIENT.post(f"{url}/v1/{path}", json=body, headers=AUTH)
+            (session,) = list_sessions(state)
+            text = texts_of(state, session)
+            with state.open("", session) as opened:
+                assert opened.compactor.wait_idle(10)
+            sent = model.requests[0].body[key]
+    assert "My number is [number]." in text, text[-600:]
+    assert "555" not in text + "".join(seen)
+    assert "archive" not in text + "".join(seen)
+    assert len(sent) < len(history)
+    assert "My number is 555-0199." in json.dumps(sent)
