@@ -19,6 +19,7 @@ from ...integrations.base import Conversations, Converted, Fitted, Group, Messag
 
 Item = Any
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_PLAIN = frozenset(("user", "assistant", "tool", *SYSTEM))
 _SPACE = " \t\n\r"
 
 
@@ -141,7 +142,9 @@ class ChatFormat(_Format, Conversations[Item]):
     answer_keys = ("max_completion_tokens", "max_tokens")
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        return [Group([item], [message]) for item, message in zip(items, chat.to_chat(items), strict=True)]
+        # Most are chat messages as they are, and JSON, which need not be copied.
+        messages = items if all(map(_is_plain, items)) else chat.to_chat(items)
+        return [Group([item], [message]) for item, message in zip(items, messages, strict=True)]
 
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
         return list(chat.from_chat(messages)["messages"])
@@ -205,6 +208,10 @@ FORMATS: Mapping[str, type[ChatFormat | ResponsesFormat | MessagesFormat]] = {
     "/v1/responses": ResponsesFormat,
     "/v1/messages": MessagesFormat,
 }
+
+
+def _is_plain(item: Item) -> bool:
+    return item.get("role") in _PLAIN and "function_call" not in item and "parts" not in item
 
 
 def _is_system(item: Item) -> bool:
