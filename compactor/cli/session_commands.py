@@ -19,10 +19,12 @@ from memory.rounds import utc_now
 from ..config import CompactorConfig, ConfigError
 from ..difference import compare
 from ..events import visible
+from ..inspector.page import make_file
 from ..presets import expire_files
 from . import exchange, sessions
 from .costs import cost_table, measure_costs
 from .events import event_table, read_events
+from .exchange import name_errors, replace_when_complete
 from .health import examine_store, health_document, health_table
 from .sessions import describe_size, open_named, require_session
 from .terminal import CannotRun, confirm, one_line, quantity, screen
@@ -157,12 +159,17 @@ def show(
     model: Annotated[str, option("NAME", "Count tokens as this model does.")] = "",
     summary: Annotated[bool, typer.Option("--summary", help="Also print the summaries.")] = False,
     rounds: Annotated[str | None, option("FROM-TO", "Also print the messages of these rounds.")] = None,
+    html: Annotated[
+        str | None, option("FILE", "Write the session as one page instead, with all texts.", "--html")
+    ] = None,
+    budget: Annotated[int | None, option("TOKENS", "With --html: cut the prompt to this.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the present state of a stored session: its rounds, and for each role its summary and its next prompt's cost.
 
     Tokens are those of the summary, of the rounds after it, and of the whole prompt before it is cut to a budget.
-    Prints no text of the conversation without --summary or --rounds.
+    Prints no text of the conversation without --summary or --rounds. --html writes one page that needs no server and no
+    network: all rounds, what prompts show of each and why, the summaries, and tokens and cost over rounds.
 
     JSON: {"session", "rounds", "entries", "last_activity", "open_rounds", "failed_rounds", "undone_rounds",
     "system_messages", "pins", "roles": [{"role", "generation", "summary_generation", "covered_rounds",
@@ -175,6 +182,14 @@ def show(
     with open_named(store) as opened:
         size = sessions.measure_session(opened, session)
         memory = Memory(session, store=opened)
+        if html is not None:
+            with (
+                name_errors(f"{html} cannot be written", "give another path by --html"),
+                replace_when_complete(html) as file,
+            ):
+                file.write(make_file(memory, budget=budget, model=model))
+            _print(as_json, {"session": session, "file": html}, one_line(f"written to {html}; open it in a browser"))
+            return
         document = sessions.describe_session(memory, size, role, model, summary=summary)
         if span is not None:
             document["texts"] = sessions.read_texts(memory, *span)

@@ -12,21 +12,20 @@ from typing import Any
 from rich.table import Table
 
 from memory import Memory, stores
-from memory.messages import SPEAK_FOR_NO_AGENT, from_post
+from memory.messages import from_post
 from memory.references import range_reference
 from memory.stores import Extent, SessionRow, Store
 from memory.stores.base import Order
 from memory.visibility import sees
 
 from ..events import visible
+from ..inspector.views import find_roles
 from ..prompt.accounting import ledger_of
 from ..tokens import count_message, counter_for
 from ..view import View
 from .terminal import CannotRun, make_table, one_line, quantity
 
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
-#: Number of newest rounds that are searched for roles.
-_ROUNDS_SEARCHED = 200
 #: Longer tails are not counted: that would read all of them.
 MAX_COUNTED_ROUNDS = 10_000
 
@@ -120,7 +119,7 @@ def describe_session(
     memory: Memory, size: Mapping[str, Any], role: str | None, model: str, *, summary: bool
 ) -> dict[str, Any]:
     """Return the JSON document of ``show`` for *role*, or for all. It has texts only with *summary*."""
-    roles, now = _find_roles(memory) if role is None else [role], memory.snapshot
+    roles, now = find_roles(memory) if role is None else [role], memory.snapshot
     return {
         **size,
         "open_rounds": [one.number for one in memory.open_rounds],
@@ -141,16 +140,6 @@ def read_texts(memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
         {"round": number, "state": rounds[number - 1].state, "text": memory.reload(range_reference(number, number))}
         for number in range(first, last + 1)
     ]
-
-
-def _find_roles(memory: Memory) -> list[str]:
-    """Return the roles with publications, and the roles in the newest rounds."""
-    now, rounds = memory.snapshot, memory.conversation.rounds
-    roles = {*now.journals, *now.reductions, *now.usages, *now.prepared}
-    for round_ in rounds[-_ROUNDS_SEARCHED:]:
-        for post in round_.post_list:
-            roles |= {post.send_from, post.send_to}.difference(SPEAK_FOR_NO_AGENT)
-    return sorted(roles)
 
 
 def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> dict[str, Any]:

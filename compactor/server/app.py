@@ -15,6 +15,7 @@ from memory import Store, StoreError
 
 from .access import Access, make_login
 from .metrics import make_metrics
+from .page import make_page
 from .problems import add_handlers, problem
 from .proxy import make_proxy
 from .rest import make_rest
@@ -88,6 +89,7 @@ def create_app(
     app.include_router(make_metrics(state))
     app.include_router(make_rest(state))
     app.include_router(make_proxy(state))
+    app.include_router(make_page(state))
     return app
 
 

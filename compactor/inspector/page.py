@@ -1,0 +1,123 @@
+"""The inspector's page: its files, and a session as one self-contained file, in which nothing is loaded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+from pydantic import BaseModel
+
+from memory import Memory
+
+from .views import Inspection, describe_session
+
+#: The files that a browser loads, and their types.
+FILES: Mapping[str, str] = {
+    "inspector.css": "text/css",
+    "uplot.css": "text/css",
+    "uplot.js": "text/javascript",
+    "dom.js": "text/javascript",
+    "strip.js": "text/javascript",
+    "inspector.js": "text/javascript",
+}
+_MODULES = ("dom.js", "strip.js", "inspector.js")
+#: Browsers load nothing from elsewhere, and run and style nothing that stands in the page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: A file has at most so many characters of rounds, the newest first, and so many of the newest summaries.
+MAX_CHARACTERS, MAX_SUMMARIES = 20_000_000, 20
+
+_PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+$policy<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<link rel="icon" href="data:,">
+$head</head>
+<body>
+<header class="top"><a href="#/">compactor inspector</a><span id="crumbs"></span><span class="spring"></span>\
+<span id="live" class="quiet" role="status"></span><button type="button" id="theme">Theme</button></header>
+<main><p class="quiet">Loading …</p><noscript>This page needs JavaScript.</noscript></main>
+$body</body>
+</html>
+""")
+_LINKS = """\
+<link rel="stylesheet" href="static/uplot.css">
+<link rel="stylesheet" href="static/inspector.css">
+<script defer src="static/uplot.js"></script>
+<script type="module" src="static/inspector.js"></script>
+"""
+
+
+def read_file(name: str) -> str:
+    """Return one of ``FILES``. Raises ``KeyError`` for another name."""
+    FILES[name]
+    return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+
+
+def make_live_page() -> str:
+    """Return the page of a server, which loads its files and asks for what it shows."""
+    return _PAGE.substitute(policy="", title="compactor inspector", head=_LINKS, body="")
+
+
+def make_file(memory: Memory, *, budget: int | None = None, model: str = "") -> str:
+    """Return the page of one session as a file: it needs no server, and loads nothing."""
+    styles = [read_file("uplot.css"), read_file("inspector.css")]
+    # One module: without a server, none can import another.
+    module = "\n".join(re.sub(r"(?m)^import .*;$|^export ", "", read_file(name)) for name in _MODULES)
+    scripts = [("", read_file("uplot.js")), (' type="module"', module)]
+    hashes = (" ".join(map(_hash, texts)) for texts in ([text for _, text in scripts], styles))
+    policy = "default-src 'none'; img-src data:; script-src {}; style-src {}".format(*hashes)
+    data = dict(_list_parts(memory, budget, model))
+    # Nothing in the data can end its element, or be read as anything but data.
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    body = f'<script type="application/json" id="data">{text}</script>\n'
+    body += "".join(f"<script{kind}>{script}</script>\n" for kind, script in scripts)
+    return _PAGE.substitute(
+        policy=f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n',
+        title=escape(f"{memory.session_id} in compactor").encode("utf-8", "replace").decode(),
+        head="".join(f"<style>{style}</style>\n" for style in styles),
+        body=body,
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _list_parts(memory: Memory, budget: int | None, model: str) -> Iterator[tuple[str, Any]]:
+    """Yield all that the page asks for, by the name that it asks for it by."""
+    about = describe_session(memory)
+    yield "name", about.session.encode("utf-8", "replace").decode()
+    yield "saved", datetime.now(UTC).isoformat()
+    yield "session", _plain(about)
+    room = MAX_CHARACTERS
+    for role in about.roles:
+        inspection = Inspection(memory, role, budget=budget, model=model)
+        yield f"role/{role}", _plain(inspection.describe())
+        for part in ("strip", "prompt", "series", "generations", "decisions", "refused"):
+            yield f"{part}/{role}", _plain(getattr(inspection, part)())
+        for one in inspection.generations()[-MAX_SUMMARIES:]:
+            yield f"summary/{role}/{one.index}", _plain(inspection.summary(one.index))
+        for number in range(about.rounds, 0, -1):
+            round_ = inspection.round(number)
+            room -= sum(len(one.text) + len(one.reads or "") for one in round_.posts)
+            if room < 0:
+                break
+            yield f"round/{role}/{number}", _plain(round_)
+
+
+def _plain(value: BaseModel | list[Any]) -> Any:
+    return [one.model_dump(mode="json") for one in value] if isinstance(value, list) else value.model_dump(mode="json")

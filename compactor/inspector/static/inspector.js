@@ -1,0 +1,417 @@
+// The pages: the list of sessions, and one session. Where one is said in the address: #/session/role/tab.
+
+import { change, confirmed, el, file, get, number, time } from "./dom.js";
+import { makeLegend, makeStrip } from "./strip.js";
+
+const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), live = document.getElementById("live");
+const TABS = { rounds: "Rounds", prompt: "Prompt", charts: "Tokens and cost", summaries: "Summaries", decisions: "Decisions" };
+let shown = 0; // counts pages: what arrives for an earlier one is thrown away
+let refresh = () => {};
+
+const place = () => location.hash.slice(2).split("/").map(decodeURIComponent);
+const address = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
+const empty = (...text) => el("div", { class: "empty" }, ...text);
+const problem = (error) => el("p", { class: "warn", role: "alert", text: error.message });
+
+// ---- the list of sessions
+
+const ORDERS = {
+  activity: ["last activity", (a, b) => b.last_activity.localeCompare(a.last_activity)],
+  tokens: ["most tokens", (a, b) => (b.tokens ?? -1) - (a.tokens ?? -1)],
+  cost: ["highest cost", (a, b) => (b.spent ?? -1) - (a.spent ?? -1)],
+  failing: ["failing first", (a, b) => b.failures - a.failures || b.last_activity.localeCompare(a.last_activity)],
+  name: ["name", (a, b) => a.session.localeCompare(b.session)],
+};
+let order = "activity", wanted = "";
+
+async function showSessions() {
+  const page = ++shown;
+  let rows = [];
+  const body = el("tbody"), note = el("p", { class: "quiet" });
+  const draw = () => {
+    const words = wanted.toLowerCase();
+    const found = rows.filter((one) => one.session.toLowerCase().includes(words)).sort(ORDERS[order][1]);
+    body.replaceChildren(...found.slice(0, 500).map(sessionRow));
+    note.textContent = found.length > 500 ? `500 of ${number(found.length)} sessions; search for others.` : `${number(found.length)} sessions`;
+  };
+  const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
+  const table = el("div", { class: "scroll" }, el("table", { class: "sessions" },
+    el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body));
+  const search = el("input", { type: "search", placeholder: "Search sessions", "aria-label": "Search sessions", value: wanted,
+    oninput: (event) => { wanted = event.target.value; draw(); } });
+  const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; draw(); } },
+    Object.entries(ORDERS).map(([name, [text]]) => el("option", { value: name, selected: name === order }, text)));
+  crumbs.replaceChildren();
+  main.replaceChildren(el("h1", { text: "Sessions" }), el("div", { class: "row" }, search, sort), note, table);
+  refresh = async () => {
+    try {
+      rows = await get("sessions");
+    } catch (error) {
+      if (page === shown) table.replaceChildren(problem(error));
+      return;
+    }
+    if (page !== shown) return;
+    if (rows.length) draw();
+    else table.replaceChildren(empty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
+  };
+  await refresh();
+}
+
+function sessionRow(one) {
+  const cell = (name, text, options = {}) => el("td", { "data-name": name, ...options }, text);
+  return el("tr", {},
+    el("td", {}, el("a", { href: address(one.session) }, one.session)),
+    cell("rounds", number(one.rounds)), cell("next prompt", number(one.tokens)),
+    cell("paid for summaries", `${number(one.spent)} tokens`), cell("failures", number(one.failures), { class: one.failures ? "warn" : null }), cell("last activity", time(one.last_activity)));
+}
+
+// ---- one session
+
+async function showSession(session, askedRole, tab) {
+  const page = ++shown;
+  crumbs.replaceChildren(el("span", { class: "quiet", text: session }));
+  let about;
+  try {
+    about = await get("session", { session });
+  } catch (error) {
+    main.replaceChildren(problem(error));
+    return;
+  }
+  if (page !== shown) return;
+  const role = about.roles.includes(askedRole) ? askedRole : about.roles.includes("assistant") ? "assistant" : about.roles[0];
+  if (role === undefined) {
+    main.replaceChildren(el("h1", { text: session }), empty(el("p", { text: "Nothing was said in this session yet." })));
+    refresh = () => showSession(session, askedRole, tab);
+    return;
+  }
+  const inner = { session, role, about, page, tab: tab in TABS ? tab : "rounds", selected: null };
+  const roles = el("select", { "aria-label": "Role", onchange: (event) => { location.hash = address(session, event.target.value, inner.tab); } },
+    about.roles.map((one) => el("option", { value: one, selected: one === role }, one || "(sees everything)")));
+  inner.figures = el("dl", { class: "figures" });
+  inner.state = el("p", { class: "quiet" });
+  inner.told = el("p", { role: "status" });
+  inner.strip = el("section", { class: "card", "aria-label": "All rounds" });
+  inner.panel = el("section", { role: "tabpanel", tabindex: "-1" });
+  inner.tabs = el("div", { class: "tabs", role: "tablist", onkeydown: (event) => moveTab(inner, event) },
+    Object.entries(TABS).map(([name, text]) => el("button", { type: "button", role: "tab", "data-tab": name, onclick: () => openTab(inner, name) }, text)));
+  const actions = file ? null : el("div", { class: "row" },
+    el("button", { type: "button", onclick: () => compactNow(inner) }, "Compact now"),
+    el("button", { type: "button", onclick: () => revert(inner) }, "Revert"));
+  main.replaceChildren(
+    el("div", { class: "row" }, el("h1", { text: session }), el("label", { class: "row quiet" }, "role", roles), actions),
+    inner.told, inner.figures, inner.state, inner.strip, inner.tabs, inner.panel);
+  await load(inner);
+  if (page !== shown) return;
+  openTab(inner, inner.tab);
+  refresh = async () => {
+    await load(inner);
+    if (page === shown && inner.tab !== "rounds") openTab(inner, inner.tab, true);
+  };
+}
+
+async function load(inner) {
+  const { session, role } = inner;
+  let figures, strip;
+  try {
+    [figures, strip] = await Promise.all([get("role", { session, role }), get("strip", { session, role })]);
+  } catch (error) {
+    inner.strip.replaceChildren(problem(error));
+    return;
+  }
+  if (inner.page !== shown) return;
+  const figure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
+  const saved = figures.said_tokens ? Math.round(100 * (1 - figures.prompt_tokens / figures.said_tokens)) : 0;
+  inner.figures.replaceChildren(
+    figure("next prompt", number(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + number(figures.budget) : "no budget known"}`),
+    figure("as it was said", number(figures.said_tokens), "tokens"),
+    figure("saved", `${saved} %`, "of each prompt"),
+    figure("rounds", number(figures.rounds), `${number(figures.covered)} in the summary`),
+    figure("summary", number(figures.summary_tokens), `tokens, generation ${figures.generation}`),
+    figure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
+  inner.state.textContent = figures.last_error ? `Last failure: ${figures.last_error}` : figures.prepared ? `${figures.prepared} prepared, not shown yet` : "";
+  inner.states = strip;
+  inner.summary = figures.summary;
+  inner.generation = figures.generation;
+  if (!strip.states.length) {
+    inner.strip.replaceChildren(empty("No round yet."));
+    return;
+  }
+  inner.chart = makeStrip(strip, inner.about.states, (round) => openRound(inner, round));
+  inner.strip.replaceChildren(inner.chart, makeLegend(strip, inner.about.states));
+  if (inner.selected) inner.chart.choose(inner.selected - 1, false);
+}
+
+function moveTab(inner, event) {
+  const names = Object.keys(TABS), step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step) return;
+  const next = names[(names.indexOf(inner.tab) + step + names.length) % names.length];
+  openTab(inner, next);
+  inner.tabs.querySelector(`[data-tab=${next}]`).focus();
+}
+
+async function openTab(inner, name, again = false) {
+  inner.tab = name;
+  for (const button of inner.tabs.children) {
+    const chosen = button.dataset.tab === name;
+    button.setAttribute("aria-selected", String(chosen));
+    button.tabIndex = chosen ? 0 : -1;
+  }
+  inner.panel.setAttribute("aria-label", TABS[name]);
+  inner.panel.setAttribute("aria-busy", "true");
+  if (!again) {
+    history.replaceState(null, "", address(inner.session, inner.role, name));
+    inner.panel.replaceChildren(el("p", { class: "quiet", text: "Loading …" }));
+  }
+  try {
+    const made = await { rounds: roundsTab, prompt: promptTab, charts: chartsTab, summaries: summariesTab, decisions: decisionsTab }[name](inner);
+    if (inner.page === shown && inner.tab === name) {
+      inner.panel.replaceChildren(...made);
+      inner.panel.setAttribute("aria-busy", "false");
+      for (const one of made) if (one.onshown) one.onshown();
+    }
+  } catch (error) {
+    if (inner.page === shown && inner.tab === name) inner.panel.replaceChildren(problem(error));
+  }
+}
+
+async function act(inner, question, action, run, describe) {
+  if (!(await confirmed(question, action))) return;
+  inner.told.textContent = "Working …";
+  try {
+    inner.told.textContent = describe(await run());
+  } catch (error) {
+    inner.told.textContent = error.message;
+  }
+  await load(inner);
+  openTab(inner, inner.tab, true);
+}
+
+const covers = (answer) => `The summary covers rounds 1 to ${answer.compaction.last_covered_round}.`;
+
+function compactNow(inner) {
+  const { session, role } = inner;
+  return act(inner, `Compact what is due in “${role}” now? This may ask a model.`, "Compact now",
+    () => change(session, "compact", { role }), (answer) => (answer.compaction ? covers(answer) : "There was nothing to compact."));
+}
+
+function revert(inner) {
+  const { session, role, generation } = inner;
+  return act(inner, `Go back to the summary before the present one of “${role}”? Nothing is lost.`, "Revert",
+    () => change(session, "revert", { role, generation }), (answer) => (answer.compaction ? `Reverted: ${covers(answer)}` : "Reverted: all rounds are as they were said."));
+}
+
+function togglePin(inner, { ref, pinned }) {
+  if (pinned) return act(inner, `Unpin ${ref}?`, "Unpin", () => change(inner.session, `pins/${ref}`, null, "DELETE"), () => `${ref} is no longer pinned.`);
+  return act(inner, `Pin ${ref}? It stays word for word in every prompt.`, "Pin", () => change(inner.session, "pins", { reference: ref }), () => `${ref} is pinned.`);
+}
+
+// ---- rounds: the original beside what the model reads instead
+
+const reference = (inner, ref, text = ref) => {
+  const [, round, at] = /^r(\d+)(?:-r?\d+)?(?:\.p(\d+))?/.exec(ref) || [];
+  return el("button", { type: "button", class: "ref", onclick: () => openRound(inner, Number(round), at) }, text);
+};
+const said = (text, label) => el("pre", { class: "said", dir: "auto", tabindex: "0", "aria-label": label }, text || " ");
+const badge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${status.replace(" ", "-")}` }), status);
+
+async function openRound(inner, round, at) {
+  inner.selected = round;
+  inner.at = at;
+  inner.chart.choose(round - 1, false);
+  await openTab(inner, "rounds", inner.tab === "rounds");
+  const target = at === undefined ? inner.panel : document.getElementById(`p${at}`) || inner.panel;
+  target.scrollIntoView({ block: "nearest" });
+}
+
+async function roundsTab(inner) {
+  if (!inner.states || !inner.states.states.length) return [empty("No round yet.")];
+  if (!inner.selected) return [empty("Choose a round above: the original appears beside what the model reads instead.")];
+  const round = await get("round", { session: inner.session, role: inner.role, number: inner.selected });
+  return [el("div", { class: "card" }, el("h2", { text: `Round ${round.number} (${round.state === "created" ? "open" : round.state})` }),
+    round.posts.map((one) => postView(inner, one)))];
+}
+
+function postView(inner, one) {
+  const pinnable = !file && !["failed", "undone", "erased"].includes(one.status);
+  const why = el("p", { class: "why", hidden: true, text: one.why });
+  const asks = one.status === "shown" ? "Why is this in the prompt?" : "Why is this not in the prompt as it was said?";
+  return el("div", { class: "post", id: `p${one.ref.split(".p")[1]}` },
+    el("div", { class: "row" }, el("strong", { text: one.receiver ? `${one.sender} → ${one.receiver}` : one.sender }), badge(one.status),
+      one.pinned ? el("span", { class: "badge" }, "pinned") : null,
+      el("span", { class: "quiet", text: `${one.ref} · ${number(one.tokens)} tokens · ${time(one.at)}` }),
+      el("button", { type: "button", "aria-expanded": "false", onclick: (event) => { why.hidden = !why.hidden; event.currentTarget.setAttribute("aria-expanded", String(!why.hidden)); } }, asks),
+      pinnable ? el("button", { type: "button", onclick: () => togglePin(inner, one) }, one.pinned ? "Unpin" : "Pin") : null),
+    why,
+    el("div", { class: "beside" },
+      el("div", {}, el("p", { class: "label", text: "as it was said" }), said(one.text, `${one.ref} as it was said`)),
+      el("div", {}, el("p", { class: "label", text: one.status === "covered" ? "what the model reads: the summary" : "what the model reads" }),
+        one.reads !== null ? said(one.reads, `${one.ref} as the model reads it`)
+          : one.status === "covered" ? said(inner.summary, "The summary")
+            : el("p", { class: "quiet", text: one.status === "shown" || one.status === "pinned" ? "The same words." : "Nothing: " + one.why }))));
+}
+
+// ---- the exact prompt
+
+async function promptTab(inner) {
+  const at = el("input", { type: "number", min: "1", max: String(inner.about.rounds), placeholder: "now", "aria-label": "After round" });
+  const body = el("div");
+  const show = async (round) => {
+    const parameters = { session: inner.session, role: inner.role };
+    const prompt = await get("prompt", round ? { ...parameters, round } : parameters);
+    const cut = prompt.omitted.length ? `${number(prompt.omitted.length)} rounds are left out, ${prompt.omitted[0]} to ${prompt.omitted.at(-1)}. ` : "";
+    const facts = `${number(prompt.messages.length)} messages, ${number(prompt.tokens)} tokens` + (prompt.budget ? ` of ${number(prompt.budget)}` : "") +
+      `; ${number(prompt.tokens_before)} before cuts, ${number(prompt.tokens_said)} as it was said. ${cut}` + (prompt.counted ? `The provider counted ${number(prompt.counted)} in the last one.` : "");
+    const list = el("div");
+    const more = el("button", { type: "button", onclick: () => add() }, "Show more messages");
+    let next = 0;
+    const add = () => {
+      list.append(...prompt.messages.slice(next, next + 100).map((one) => messageView(inner, one)));
+      next += 100;
+      more.hidden = next >= prompt.messages.length;
+    };
+    add();
+    body.replaceChildren(el("p", { class: "quiet", text: facts }), list, more);
+  };
+  at.addEventListener("change", () => show(at.value).catch((error) => body.replaceChildren(problem(error))));
+  await show("");
+  return [file ? el("span") : el("label", { class: "row quiet" }, "as it was after round", at), body];
+}
+
+function messageView(inner, one) {
+  const origin = { original: "as it was said", shortened: "stands for the original", ours: "made by the compactor" }[one.kind];
+  return el("div", { class: `message ${one.kind}` },
+    el("div", {}, el("strong", { text: one.role }), el("span", { class: "quiet", text: `${number(one.tokens)} tokens, ${one.ref || one.kind !== "original" ? origin : "the host's"}` }),
+      one.ref ? reference(inner, one.ref) : null),
+    said(one.text, `${one.role} message ${one.ref || ""}`));
+}
+
+// ---- tokens and cost
+
+async function chartsTab(inner) {
+  const series = await get("series", { session: inner.session, role: inner.role });
+  if (!series.rounds.length) return [empty("No round yet.")];
+  const css = getComputedStyle(document.documentElement), colour = (name) => css.getPropertyValue(`--${name}`);
+  const marks = new Map(series.marks);
+  const draw = (title, label, kinds, format) => {
+    const box = el("div", { class: "chart", role: "img", "aria-label": `${title}: ${kinds.map(([name, values]) => `${name} ${format(values.at(-1))}`).join(", ")} at round ${series.rounds.at(-1)}` });
+    const card = el("div", { class: "card" }, el("h2", { text: title }), box);
+    const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+    card.onshown = () => {
+      const chart = new uPlot({
+        width: box.clientWidth, height: 240, scales: { x: { time: false } },
+        axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(format) }],
+        series: [{ label: "round" }, ...kinds.map(([name, , stroke, dash]) => ({ label: name, stroke: colour(stroke), width: 2, dash, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
+        hooks: { draw: [(self) => drawMarks(self, marks, colour("open"))] },
+      }, [series.rounds, ...kinds.map((one) => one[1])], box);
+      new ResizeObserver(() => { if (Math.abs(chart.width - box.clientWidth) > 1) chart.setSize({ width: box.clientWidth, height: 240 }); }).observe(box);
+    };
+    return card;
+  };
+  const money = (value) => (series.unit === "dollars" ? `$${value.toFixed(4)}` : number(value));
+  return [
+    draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], number),
+    draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], money),
+    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Before cuts to a budget. Cost is an estimate: one prompt a round, the shared beginning read from the provider's cache, summaries included.` })];
+}
+
+function drawMarks(chart, marks, colour) {
+  const pen = chart.ctx, { top, height } = chart.bbox;
+  pen.save();
+  pen.setLineDash([]);
+  pen.strokeStyle = colour;
+  pen.globalAlpha = marks.size > 200 ? 0.15 : 0.6;
+  pen.beginPath();
+  for (const round of marks.keys()) {
+    const left = Math.round(chart.valToPos(round, "x", true));
+    pen.moveTo(left, top);
+    pen.lineTo(left, top + height);
+  }
+  pen.stroke();
+  pen.restore();
+}
+
+// ---- summaries
+
+async function summariesTab(inner) {
+  const [generations, refused] = await Promise.all(["generations", "refused"].map((part) => get(part, { session: inner.session, role: inner.role })));
+  const detail = el("div");
+  const open = async (index) => {
+    const one = await get("summary", { session: inner.session, role: inner.role, index });
+    detail.replaceChildren(summaryView(inner, one));
+  };
+  const attempt = (index) => open(index).catch((error) => detail.replaceChildren(problem(error)));
+  const rows = generations.slice().reverse().slice(0, 200).map((one) => el("tr", { class: one.current ? "current" : null },
+    el("td", {}, el("button", { type: "button", class: "ref", onclick: () => attempt(one.index) }, `generation ${one.generation}`), one.current ? " now" : ""),
+    [one.happened, one.rounds ? `${one.rounds[0]}–${one.rounds[1]}` : "–", `${number(one.tokens_before)} → ${number(one.tokens_after)}`, one.model || "offline", time(one.at)].map((text) => el("td", { text }))));
+  const heads = ["summary", "", "rounds", "tokens", "by", "at (UTC)"];
+  const table = generations.length ? el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Generations" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text) => (text ? el("th", { scope: "col", text }) : el("td"))))), el("tbody", {}, rows)))
+    : empty("No summary yet: all rounds are as they were said.");
+  const newest = generations.findLast((one) => one.current) || generations.findLast((one) => one.happened === "published");
+  if (newest) await attempt(newest.index);
+  const faults = el("div", { class: "card" }, el("h2", { text: "Refused" }), refused.length ? logOf(refused) : el("p", { class: "quiet", text: "No summary was refused." }));
+  return [detail, table, faults];
+}
+
+function summaryView(inner, one) {
+  const marks = { "came in": ["+", "in"], dropped: ["−", "out"], stayed: [" ", ""] };
+  const lines = one.sentences.map((line) => el("li", { class: marks[line.fate][1] }, el("span", { class: "mark", text: marks[line.fate][0] }),
+    el("span", { dir: "auto" }, line.text), line.ref ? [" ", reference(inner, line.ref), line.exact ? null : el("span", { class: "quiet", text: " closest match" })] : null));
+  const checks = one.checks.length ? ` It passed ${one.checks.length} checks.` : "";
+  return el("div", { class: "card" }, el("h2", { text: `Generation ${one.generation}${one.current ? ", shown now" : ""}` }),
+    el("p", { class: "quiet", text: `Green came in since the summary before, red was dropped. A reference names the post with these very words, or the closest.${checks}` }),
+    el("ul", { class: "sentences" }, lines),
+    one.gone.length ? el("p", { class: "warn", text: `No longer named: ${one.gone.join(", ")}` }) : null);
+}
+
+// ---- decisions
+
+const logOf = (entries) => el("ul", { class: "log" }, entries.slice(-500).reverse().map((one) =>
+  el("li", {}, el("span", { class: "quiet", text: time(one.at) }), el("code", { text: one.name }), el("span", { class: one.level === "warning" || one.level === "error" ? "warn" : null, text: one.text }))));
+
+async function decisionsTab(inner) {
+  const [decisions, figures] = await Promise.all(["decisions", "role"].map((part) => get(part, { session: inner.session, role: inner.role })));
+  const about = figures.description ? el("div", { class: "card" }, el("h2", { text: "The compactor" }), el("p", { text: figures.description })) : null;
+  return [about, decisions.length ? el("div", { class: "card" }, el("h2", { text: "Why it fired, and why not" }), logOf(decisions))
+    : empty("No decision is known. They are kept by the process that runs the compactor, failures also in the session.")].filter(Boolean);
+}
+
+// ---- around
+
+const themes = ["auto", "light", "dark"];
+const theme = document.getElementById("theme"), prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let chosen = "auto";
+try { chosen = localStorage.getItem("theme") || "auto"; } catch { /* not allowed in files */ }
+function paint() {
+  document.documentElement.dataset.theme = chosen === "auto" ? (prefersDark.matches ? "dark" : "light") : chosen;
+  theme.textContent = `Theme: ${chosen}`;
+}
+theme.addEventListener("click", () => {
+  chosen = themes[(themes.indexOf(chosen) + 1) % themes.length];
+  try { localStorage.setItem("theme", chosen); } catch { /* not allowed in files */ }
+  paint();
+  route();
+});
+prefersDark.addEventListener("change", () => { paint(); route(); });
+paint();
+
+function route() {
+  const [session, role, tab] = place();
+  if (file) return showSession(file.name, session === undefined ? "" : role || "", tab || "rounds");
+  return session ? showSession(session, role || "", tab || "rounds") : showSessions();
+}
+window.addEventListener("hashchange", route);
+
+if (file) live.textContent = `Saved ${time(file.saved)} UTC`;
+else {
+  let waits = false;
+  const source = new EventSource("inspect/events");
+  const state = (text, on) => live.replaceChildren(el("span", { class: on ? "dot on" : "dot" }), text);
+  source.onopen = () => state("live", true);
+  source.onerror = () => state("not connected", false);
+  source.onmessage = () => { // many at once are one refresh
+    if (waits) return;
+    waits = true;
+    setTimeout(async () => { waits = false; await refresh(); }, 400);
+  };
+}
+route();

@@ -1,0 +1,137 @@
+// The strip: all rounds on one canvas, as wide as their tokens. Any number of rounds is drawn in one pass.
+
+import { el, number } from "./dom.js";
+
+const LETTERS = { c: "covered", s: "shown", h: "shortened", d: "left-out", o: "open", f: "failed", u: "undone" };
+const HEIGHT = 72;
+
+export function makeStrip(strip, names, onOpen) {
+  const count = strip.states.length;
+  const starts = new Float64Array(count + 1); // in tokens
+  for (let at = 0; at < count; at++) starts[at + 1] = starts[at] + Math.max(strip.said[at], 1);
+  const pinned = new Set(strip.pinned);
+  let selected = count - 1, from = 0, to = starts[count] || 1;
+
+  const canvas = el("canvas", {
+    class: "strip", tabindex: "0", role: "slider", "aria-label": "Round", "aria-valuemin": "1",
+    "aria-valuemax": String(count), "aria-describedby": "strip-help",
+  });
+  const tip = el("div", { class: "tip", role: "status" });
+  const zoom = (factor) => () => look((starts[selected] + starts[selected + 1]) / 2, (to - from) * factor);
+  const goto_ = el("input", { type: "number", min: "1", max: String(count), "aria-label": "Go to round", placeholder: "round",
+    onchange: (event) => { if (event.target.value) choose(Number(event.target.value) - 1, true); } });
+  const tools = el("div", { class: "strip-tools" },
+    goto_,
+    el("button", { type: "button", onclick: zoom(0.4), "aria-label": "Zoom in" }, "+"),
+    el("button", { type: "button", onclick: zoom(2.5), "aria-label": "Zoom out" }, "−"),
+    el("button", { type: "button", onclick: () => look(0, Infinity) }, "All"));
+  const box = el("div", { class: "strip-box" }, canvas, el("div", { class: "strip-foot" }, tip, tools),
+    el("p", { id: "strip-help", class: "quiet", text: "Arrow keys choose a round, Enter opens it, + and − zoom." }));
+
+  function look(middle, span) {
+    const all = starts[count] || 1;
+    span = Math.min(Math.max(span, 20), all);
+    from = Math.min(Math.max(middle - span / 2, 0), all - span);
+    to = from + span;
+    draw();
+  }
+
+  function roundAt(tokens) {
+    let low = 0, high = count - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (starts[middle] <= tokens) low = middle; else high = middle - 1;
+    }
+    return low;
+  }
+
+  function describe(at) {
+    const share = strip.said[at] ? `${number(strip.said[at])} tokens as said, ${number(strip.shown[at])} in the prompt` : "no words";
+    return `Round ${at + 1}: ${names[strip.states[at]]}, ${share}${pinned.has(at + 1) ? ", pinned" : ""}`;
+  }
+
+  function choose(at, opens) {
+    if (!count) return;
+    selected = Math.min(Math.max(at, 0), count - 1);
+    const middle = (starts[selected] + starts[selected + 1]) / 2;
+    if (middle < from || middle > to) look(middle, to - from); else draw();
+    tip.textContent = describe(selected);
+    canvas.setAttribute("aria-valuenow", String(selected + 1));
+    canvas.setAttribute("aria-valuetext", describe(selected));
+    if (opens) onOpen(selected + 1);
+  }
+
+  function draw() {
+    const width = canvas.clientWidth, ratio = window.devicePixelRatio || 1;
+    if (!width) return;
+    canvas.width = width * ratio;
+    canvas.height = HEIGHT * ratio;
+    const pen = canvas.getContext("2d"), css = getComputedStyle(document.documentElement);
+    pen.scale(ratio, ratio);
+    const colours = Object.fromEntries(Object.entries(LETTERS).map(([letter, name]) => [letter, css.getPropertyValue(`--${name}`)]));
+    const scale = width / (to - from), top = 10, height = HEIGHT - 20;
+    for (let at = roundAt(from); at < count && starts[at] < to; at++) {
+      const left = (starts[at] - from) * scale, wide = (starts[at + 1] - starts[at]) * scale;
+      const gap = wide > 4 ? 1 : 0, letter = strip.states[at];
+      pen.fillStyle = colours[letter];
+      if (letter === "d" || letter === "u") { // hollow: nothing of it is in the prompt
+        pen.globalAlpha = 0.35;
+        pen.fillRect(left, top, wide - gap, height);
+        pen.globalAlpha = 1;
+        pen.fillRect(left, top + height - 4, wide - gap, 4);
+      } else if (letter === "h") {
+        const shown = strip.said[at] ? Math.min(strip.shown[at] / strip.said[at], 1) : 0;
+        pen.globalAlpha = 0.3;
+        pen.fillRect(left, top, wide - gap, height);
+        pen.globalAlpha = 1;
+        pen.fillRect(left, top + height * (1 - shown), wide - gap, height * shown);
+      } else pen.fillRect(left, top, wide - gap, height);
+      if (pinned.has(at + 1)) {
+        pen.fillStyle = css.getPropertyValue("--ink");
+        pen.fillRect(left, 2, Math.max(wide - gap, 3), 5);
+      }
+    }
+    if (count) {
+      const left = (starts[selected] - from) * scale, wide = Math.max((starts[selected + 1] - starts[selected]) * scale, 2);
+      pen.strokeStyle = css.getPropertyValue("--ink");
+      pen.lineWidth = 2;
+      pen.strokeRect(Math.max(left - 1, 1), top - 2, Math.min(wide + 1, width - Math.max(left - 1, 1) - 1), height + 4);
+    }
+  }
+
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return roundAt(from + ((event.clientX - box.left) / box.width) * (to - from));
+  };
+  canvas.addEventListener("mousemove", (event) => { if (count) tip.textContent = describe(under(event)); });
+  canvas.addEventListener("mouseleave", () => { if (count) tip.textContent = describe(selected); });
+  canvas.addEventListener("click", (event) => choose(under(event), true));
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return; // else the page scrolls
+    event.preventDefault();
+    look(starts[under(event)], (to - from) * (event.deltaY > 0 ? 1.4 : 0.7));
+  }, { passive: false });
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -count, End: count };
+    if (event.key in steps) choose(selected + steps[event.key], false);
+    else if (event.key === "Enter" || event.key === " ") choose(selected, true);
+    else if (event.key === "+") zoom(0.4)();
+    else if (event.key === "-") zoom(2.5)();
+    else return;
+    event.preventDefault();
+  });
+  new ResizeObserver(draw).observe(canvas);
+  box.choose = choose;
+  box.draw = draw;
+  choose(selected, false);
+  return box;
+}
+
+export function makeLegend(strip, names) {
+  const counts = {};
+  for (const letter of strip.states) counts[letter] = (counts[letter] || 0) + 1;
+  const item = (name, text) => el("li", {}, el("span", { class: `swatch ${name}` }), text);
+  return el("ul", { class: "legend", "aria-label": "Legend" },
+    Object.keys(LETTERS).filter((letter) => counts[letter]).map((letter) => item(LETTERS[letter], `${names[letter]} ${number(counts[letter])}`)),
+    strip.pinned.length ? item("pin", `pinned ${number(strip.pinned.length)}`) : null);
+}

@@ -1,0 +1,764 @@
+"""What the inspector shows of one role's session, as plain models: nothing is published and no model is asked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel
+
+from memory import InMemoryStore, Memory
+from memory.entries import (
+    CompactionPublished,
+    CompactionReverted,
+    Entry,
+    EventRecorded,
+    ReductionPublished,
+    RoundOpened,
+    kinds_of,
+)
+from memory.errors import UnknownReference
+from memory.events import Event
+from memory.journal import CompactionRecord
+from memory.log.redaction import REDACTED
+from memory.messages import SPEAK_FOR_NO_AGENT, from_post, from_round, query_message, repeats_query, text_with_calls
+from memory.overlays import Reduction, Reductions
+from memory.references import parse_reference, place_reference, range_reference
+from memory.rounds import USER, Post, Record, Round, copy_with
+from memory.visibility import sees
+
+from ..compose import GRID, show_all
+from ..cost import Prices
+from ..difference import compare
+from ..events import CostEvaluated, Deferred, Evaluated, Skipped
+from ..prompt.accounting import Ledger, ledger_of
+from ..prompt.fit import Report, fit, list_published
+from ..prompt.layout import Layout, Source
+from ..prompt.shorten import measure_reduction
+from ..summarizers.sentences import letters_of
+from ..tokens import PROMPT_TOKENS, count_message, counter_for
+from ..view import View
+from .wording import describe_check, describe_event
+
+#: Number of newest rounds that are searched for roles.
+ROUNDS_SEARCHED = 200
+#: Longer texts are cut in what a browser gets; the reference reloads the whole.
+MAX_TEXT = 100_000
+_UNBOUNDED = 10**12
+_WORDS = re.compile(r"\w{3,}")
+#: How a line of an extract names its speaker.
+_SPEAKER = re.compile(r"^(?:\d+[.)] |[-*•] )?(?:[^\s:]{1,40}: )?")
+
+#: What prompts show of a round, one letter each.
+STATES = {
+    "c": "covered",
+    "s": "shown",
+    "h": "shortened",
+    "d": "left out",
+    "o": "open",
+    "f": "failed",
+    "u": "undone",
+}
+#: A post: ``hidden`` ones the role neither sent nor received.
+Status = Literal[
+    "covered", "shown", "shortened", "left out", "failed", "undone", "hidden", "erased", "pinned", "waiting"
+]
+
+
+class Strip(BaseModel):
+    """Every round as the role's next prompt has it, in columns."""
+
+    #: Tokens as they were said, of the posts that the role sees; and as the next prompt shows them.
+    said: list[int]
+    shown: list[int]
+    #: One letter of ``STATES`` each.
+    states: str
+    #: Numbers of the rounds with a pinned post.
+    pinned: list[int]
+
+
+class PostView(BaseModel):
+    """One post, or the user's query, beside what the model reads instead."""
+
+    ref: str
+    sender: str
+    receiver: str
+    at: str
+    tokens: int
+    text: str
+    #: What the prompt has in its place; None: the same text, the summary, or nothing, as the status says.
+    reads: str | None
+    status: Status
+    #: Why it is in the prompt, or is not: one sentence.
+    why: str
+    pinned: bool
+
+
+class RoundView(BaseModel):
+    number: int
+    state: str
+    posts: list[PostView]
+
+
+class MessageView(BaseModel):
+    """One message of the prompt."""
+
+    role: str
+    text: str
+    tokens: int
+    ref: str | None
+    kind: Literal["original", "shortened", "ours"]
+
+
+class PromptView(BaseModel):
+    """The prompt that ``compose`` would make now, without system messages that only the host knows."""
+
+    budget: int | None
+    tokens: int
+    #: Without cuts to the budget; and of all messages as they were said.
+    tokens_before: int
+    tokens_said: int
+    messages: list[MessageView]
+    omitted: list[int]
+    #: What the provider counted of the last one, if known.
+    counted: int | None
+
+
+class SentenceView(BaseModel):
+    text: str
+    fate: Literal["dropped", "came in", "stayed"]
+    #: The post that it comes from; None: unknown.
+    ref: str | None = None
+    #: Whether that post has these very words; else it is the one with most of them.
+    exact: bool = False
+
+
+class GenerationView(BaseModel):
+    """One thing that happened to the role's summaries."""
+
+    index: int
+    happened: str
+    at: str
+    generation: int
+    current: bool
+    rounds: tuple[int, int] | None
+    tokens_before: int | None
+    tokens_after: int | None
+    model: str | None
+    strategy: str
+    checks: list[str]
+    usage: dict[str, int] | None
+
+
+class SummaryView(GenerationView):
+    text: str
+    sentences: list[SentenceView]
+    #: Names and numbers of the one before that this one no longer has.
+    gone: list[str]
+
+
+class SeriesView(BaseModel):
+    """Tokens of the prompt at the end of each round, and the cost up to there, with and without compaction."""
+
+    rounds: list[int]
+    tokens_with: list[int]
+    tokens_without: list[int]
+    #: In dollars if the model's price is known, else in tokens of uncached input.
+    cost_with: list[float]
+    cost_without: list[float]
+    unit: str
+    #: Number of the newest round when a compaction was published, and its generation.
+    marks: list[tuple[int, int]]
+
+
+class DecisionView(BaseModel):
+    """One decision of the compactor, or one entry of its history."""
+
+    at: str
+    name: str
+    level: str
+    text: str
+
+
+class RoleView(BaseModel):
+    """A role's figures, and the state of its compactor."""
+
+    role: str
+    generation: int
+    rounds: int
+    covered: int
+    prompt_tokens: int
+    said_tokens: int
+    budget: int | None
+    summary: str
+    summary_tokens: int
+    model: str | None
+    prepared: int
+    #: None: no compactor runs here.
+    state: str | None
+    skip_reason: str | None
+    last_error: str | None
+    circuit_open: bool
+    description: str
+
+
+class SessionView(BaseModel):
+    session: str
+    entries: int
+    rounds: int
+    open: list[int]
+    failed: list[int]
+    undone: list[int]
+    pins: list[str]
+    roles: list[str]
+    states: dict[str, str] = STATES
+
+
+def find_roles(memory: Memory) -> list[str]:
+    """Return the roles with publications, and the roles in the newest rounds."""
+    now, rounds = memory.snapshot, memory.conversation.rounds
+    roles = {*now.journals, *now.reductions, *now.usages, *now.prepared}
+    for round_ in rounds[-ROUNDS_SEARCHED:]:
+        for post in round_.post_list:
+            roles |= {post.send_from, post.send_to}.difference(SPEAK_FOR_NO_AGENT)
+    return sorted(roles)
+
+
+def describe_session(memory: Memory) -> SessionView:
+    now = memory.snapshot
+    return SessionView(
+        session=memory.session_id,
+        entries=now.number,
+        rounds=now.total,
+        open=[one.number for one in memory.open_rounds],
+        failed=sorted(now.failed),
+        undone=[one for one in now.hidden if one not in now.failed],
+        pins=list(memory.pins()),
+        roles=find_roles(memory),
+    )
+
+
+_OPENINGS = kinds_of(RoundOpened)
+#: By memory, role and model: a ledger of rounds as they were said, and one as they read. Not those of ``compose``: to
+#: count covered rounds would move what those keep.
+_ledgers: WeakKeyDictionary[Memory, dict[tuple[str, str], tuple[Ledger, Ledger]]] = WeakKeyDictionary()
+
+
+class Inspection:
+    """One role of a session at one moment. Each view is made when it is asked for.
+
+    The budget is that of the last prompt in this process, else *budget*; None: nothing is cut. *model* counts the
+    tokens and sets the prices.
+    """
+
+    def __init__(self, memory: Memory, role: str, *, budget: int | None = None, model: str = "") -> None:
+        self.memory, self.role, self.model = memory, role, model
+        self.now = memory.snapshot
+        self.rounds = self.now.rounds(role)
+        self.compaction = self.rounds.anchor(self.now.journal(role).current)
+        count = counter_for(model)
+        self.said, ledger = _ledgers.setdefault(memory, {}).setdefault(
+            (role, model), (Ledger(role, count), Ledger(role, count))
+        )
+        composed = ledger_of(memory, role, count)
+        self.budget = next(iter(composed.asked.budgets[-1:]), budget)
+        self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
+        own = sum(count_message(message, count) for message in self.front)
+        self.header_tokens = max(own, composed.header_tokens) + composed.tool_tokens
+        self.view = View(self.rounds, self.compaction, ledger, self.header_tokens, model)
+        self.count = count
+
+    def at(self, number: int) -> Inspection:
+        """Return the same role's inspection as it was when round *number* had ended: the log up to the next round.
+        Raises ``UnknownReference`` if there is none of that number."""
+        self._require_round(number)
+        store, entries, opened = InMemoryStore(), list[Entry](), 0
+        for entry in self.memory._store.read(self.memory.session_id, 0, self.now.number):
+            opened += entry.kind in _OPENINGS
+            if opened > number:
+                break
+            entries.append(entry.with_number(0))
+        store.append(self.memory.session_id, entries, 0)
+        then = Memory(self.memory.session_id, store=store)
+        return Inspection(then, self.role, budget=self.budget, model=self.model)
+
+    def _require_round(self, number: int) -> None:
+        if not 1 <= number <= self.now.total:
+            raise UnknownReference(f"there is no round {number}; this session has {self.now.total}, from 1")
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        """Tokens of the rounds as they were said: the sums before each place, and of all."""
+        sums = self.said.prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
+        totals = [one.tokens for one in sums.totals[: self.view.closed + 1]]
+        for place in range(self.view.closed, self.rounds.total):
+            totals.append(totals[-1] + self._count_said(self.rounds[place]))
+        return totals
+
+    def _count_said(self, round_: Round) -> int:
+        return sum(count_message(message, self.count) for message in from_round(round_, self.role))
+
+    @cached_property
+    def _composed(self) -> tuple[list[dict[str, Any]], Report, Layout]:
+        limit = math.floor((self.budget or _UNBOUNDED) / self.rounds.usage.correction)
+        whole = show_all(self.view, self.front, limit)
+        step = max(1, int((self.budget or _UNBOUNDED) * GRID))
+        messages, report, layout = whole or fit(self.view, self.front, None, limit, step)
+        if self.view.reductions.by_round:
+            published = list_published(self.view, messages, report)
+            report = copy_with(report, reductions=(*published, *report.reductions))
+        return messages, report, layout
+
+    @cached_property
+    def _places(self) -> dict[str, list[int]]:
+        """The places in the prompt of the messages that stand for each reference."""
+        found = defaultdict[str, list[int]](list)
+        for at, source in enumerate(self._composed[2].sources):
+            if source.ref is not None:
+                found[source.ref].append(at)
+        return found
+
+    @cached_property
+    def _shown(self) -> Counter[int]:
+        """The tokens of the tail's rounds in the prompt, by their numbers."""
+        sums, shown = self.view.prefix_sums, Counter[int]()
+        counted = {one.number: one.totals.tokens for one in sums.accounts}
+        for run in self._composed[2].runs:
+            for part in run:
+                number = part.round_.number
+                if part.costs:
+                    shown[number] += part.tokens
+                else:  # a whole round that was not counted again
+                    shown[number] = counted[number]
+        return shown
+
+    def strip(self) -> Strip:
+        """Return every round of the log, hidden ones included."""
+        now, view, omitted = self.now, self.view, set(self._composed[1].omitted_rounds)
+        totals, shown = self._totals, self._shown
+        shortened = {parse_reference(one.ref).first for one in self._composed[1].reductions}
+        said, in_prompt, states = [0] * now.total, [0] * now.total, ["u"] * now.total
+        for number in now.hidden:
+            said[number - 1] = self._count_said(now.round_at(number))
+            states[number - 1] = "f" if number in now.failed else "u"
+        for place in range(self.rounds.total):
+            at = self.rounds.number_at(place) - 1
+            said[at], in_prompt[at] = totals[place + 1] - totals[place], shown[at + 1]
+            if place < view.end:
+                states[at] = "c"
+            elif at + 1 in omitted or (not shown[at + 1] and said[at]):
+                states[at] = "h" if shown[at + 1] else "d"
+            elif at + 1 in shortened:
+                states[at] = "h"
+            else:
+                states[at] = "o" if place >= view.closed else "s"
+        pinned = sorted({one.round for one in now.pinned})
+        return Strip(said=said, shown=in_prompt, states="".join(states), pinned=pinned)
+
+    def round(self, number: int) -> RoundView:
+        """Return one round of the log. Raises ``UnknownReference`` if there is none of that number."""
+        self._require_round(number)
+        round_ = self.now.round_at(number)
+        posts: list[Post | None] = [*round_.post_list]
+        if query_message(round_) is not None and not (posts and repeats_query(round_.post_list[0], round_)):
+            posts.insert(0, None)
+        return RoundView(number=number, state=round_.state, posts=[self._describe(round_, one) for one in posts])
+
+    def _describe(self, round_: Round, post: Post | None) -> PostView:
+        number = post.number if post is not None else 0
+        text = text_with_calls(post) if post is not None else round_.user_query
+        ref = place_reference(round_.number, number)
+        status, why, reads = self._explain(round_, post, ref)
+        return PostView(
+            ref=ref,
+            sender=post.send_from if post is not None else USER,
+            receiver=post.send_to if post is not None else "",
+            at=(post or round_).created_at.isoformat(),
+            tokens=self.count(text),
+            text=_cut(text),
+            reads=None if reads is None else _cut(reads),
+            status=status,
+            why=why,
+            pinned=(round_.id, number) in self.now.pins,
+        )
+
+    def _explain(self, round_: Round, post: Post | None, ref: str) -> tuple[Status, str, str | None]:
+        """Return what became of a post, why in one sentence, and what the prompt has in its place."""
+        number, who = (post.number if post is not None else 0), self.role or "the role"
+        pinned = (round_.id, number) in self.now.pins
+        if round_.is_hidden:
+            if round_.state == "failed":
+                return "failed", "Its round failed, so no prompt, summary or search shows it.", None
+            return "undone", "The conversation went on from an earlier place, so this round is hidden.", None
+        if (post.message if post is not None else round_.user_query) == REDACTED:
+            return "erased", "Its words were erased from the log and from everything made of them.", None
+        if post is not None and not sees(self.role, post):
+            return "hidden", f"It is between other agents: {who} neither sent nor received it.", None
+        at = self._places.get(ref) or (self._places.get(place_reference(round_.number, 0), []) if number == 1 else [])
+        messages, report, layout = self._composed
+        compaction = self.compaction
+        if at:
+            return self._explain_shown([layout.sources[one] for one in at], [messages[one] for one in at], ref, pinned)
+        if compaction is not None and round_.number <= compaction.last_round:
+            by = f" by {compaction.model}" if compaction.model else ""
+            covered = range_reference(compaction.start_index, compaction.last_round)
+            reason = f"The summary of generation {compaction.generation}{by} stands for rounds {covered}, this one too"
+            if pinned:
+                return "pinned", f"{reason}; it is pinned, so it stands word for word above the summary.", None
+            return "covered", f"{reason}; {ref} reloads it.", None
+        for one in self.view.reductions.of(round_.id):
+            if one.covers(number):
+                return self._explain_reduction(one, ref)
+        if round_.number in report.omitted_rounds:
+            budget = f"{self.budget:,} tokens" if self.budget else "its limit"
+            reason = f"The prompt would not fit its budget of {budget}, so its oldest rounds were left out"
+            return "left out", f"{reason}; {ref} reloads it.", None
+        if number == 1 and post is not None and post.send_from == USER:
+            return "shown", "It repeats the user's query, which the prompt shows once.", None
+        return "waiting", "It waits for its results, or is a part that leaves the prompt after one call.", None
+
+    def _explain_shown(
+        self, sources: Sequence[Source], messages: Sequence[Mapping[str, Any]], ref: str, pinned: bool
+    ) -> tuple[Status, str, str | None]:
+        if any(one.kind == "original" for one in sources):
+            pin = " It is pinned: no summary takes its place." if pinned else ""
+            return "shown", f"It is in the prompt as it was said.{pin}", None
+        reads = "\n".join(map(_text_of, messages))
+        cut = next((one for one in self._composed[1].reductions if one.ref == ref), None)
+        if cut is None:
+            return "shown", "It is in the prompt; the wording around it is changed so that the model knows it.", reads
+        how = {
+            "offloaded": "A preview stands for it",
+            "cleared": "One line stands for it",
+            "clipped": "Its beginning and end stand for it",
+        }.get(cut.by, "A shorter text stands for it")
+        why = "by a published strategy" if cut.published else "so that this prompt fits its budget"
+        saved = f"{cut.tokens_before:,} to {cut.tokens_after:,} tokens"
+        return "shortened", f"{how}, {why}: {saved}. {ref} reloads it.", reads
+
+    def _explain_reduction(self, one: Reduction, ref: str) -> tuple[Status, str, str | None]:
+        if one.kind == "dropped":
+            return "left out", f"A strategy dropped it from prompts; {ref} reloads it.", None
+        return "shortened", f"A strategy put a shorter text in its place; {ref} reloads it.", one.text
+
+    def prompt(self) -> PromptView:
+        """Return the exact prompt, message by message."""
+        messages, report, layout = self._composed
+        count = self.view.ledger.count_again
+        return PromptView(
+            budget=self.budget,
+            tokens=report.tokens_after,
+            tokens_before=report.tokens_before,
+            tokens_said=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
+            omitted=list(report.omitted_rounds),
+            counted=self.rounds.usage.input_tokens,
+            messages=[
+                MessageView(
+                    role=str(message.get("role", "")),
+                    text=_cut(_text_of(message)),
+                    tokens=count_message(message, count),
+                    ref=source.ref,
+                    kind=source.kind,
+                )
+                for message, source in zip(messages, layout.sources, strict=True)
+            ],
+        )
+
+    @cached_property
+    def _history(self) -> tuple[CompactionRecord, ...]:
+        return self.memory.journal(self.role).history()
+
+    def generations(self) -> list[GenerationView]:
+        """Return what became of the role's summaries, oldest first, without their texts."""
+        return [GenerationView(**_facts_of(index, one)) for index, one in enumerate(self._history)]
+
+    def summary(self, index: int) -> SummaryView:
+        """Return the summary at that place of ``generations``: each sentence, the change since the summary published
+        before it, and the post that it comes from. Raises ``UnknownReference`` if there is none."""
+        if not 0 <= index < len(self._history):
+            raise UnknownReference(f"there is no summary {index}; there are {len(self._history)}, from 0")
+        record, shown = self._history[index], [one for one in self._history if one.happened == "published"]
+        made = record.compaction
+        earlier = [one for one in shown if one.compaction and one.generation < record.generation]
+        before = max(earlier, key=lambda one: one.generation).compaction if earlier else None
+        if made is None:
+            return SummaryView(**_facts_of(index, record), text="", sentences=[], gone=[])
+        changes = compare(before, made)
+        published = [one.compaction for one in earlier if one.compaction is not None]
+        sources = self._find_sources([text for fate, text in changes.changes if fate != "dropped"], [*published, made])
+        sentences = [
+            SentenceView(text=text, fate=fate, ref=ref, exact=exact)
+            for fate, text in changes.changes
+            for ref, exact in [(None, False) if fate == "dropped" else sources.get(text, (None, False))]
+        ]
+        return SummaryView(
+            **_facts_of(index, record), text=_cut(made.summary), sentences=sentences, gone=list(changes.gone)
+        )
+
+    def _find_sources(self, wanted: Sequence[str], published: Sequence[Any]) -> dict[str, tuple[str | None, bool]]:
+        """Return the post of each sentence, and whether it has these very words.
+
+        A sentence is looked for in the rounds that were newly covered when it first stood in a summary.
+        """
+        spans: dict[tuple[int, int], list[str]] = defaultdict(list)
+        missing, end = dict.fromkeys(wanted), 0
+        for compaction in published:
+            letters = letters_of(compaction.summary)
+            found = [text for text in missing if letters_of(text) in letters]
+            spans[end + 1, compaction.last_round] += found
+            end = max(end, compaction.last_round)
+            for text in found:
+                del missing[text]
+        return {
+            text: source
+            for (first, last), texts in spans.items()
+            if texts
+            for text, source in zip(texts, self._search(texts, first, last), strict=True)
+        }
+
+    def _search(self, texts: Sequence[str], first: int, last: int) -> Iterator[tuple[str | None, bool]]:
+        posts: list[tuple[str, str, set[str]]] = []
+        for number in range(max(first, 1), min(last, self.now.total) + 1):
+            round_ = self.now.round_at(number)
+            if round_.is_hidden:
+                continue
+            said = [(0, round_.user_query)] if query_message(round_) is not None else []
+            said += [(one.number, text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
+            for post, text in said:
+                words = set(map(str.casefold, _WORDS.findall(text[:MAX_TEXT])))
+                posts.append((place_reference(number, post), letters_of(text[:MAX_TEXT]), words))
+        rarity = Counter(word for _, _, words in posts for word in words)
+        for text in texts:
+            letters = letters_of(_SPEAKER.sub("", text, count=1))
+            exact = next((ref for ref, said_, _ in posts if letters and letters in said_), None)
+            if exact is not None:
+                yield exact, True
+                continue
+            words = set(map(str.casefold, _WORDS.findall(text)))
+            scores = [(sum(1 / rarity[word] for word in words & known), -at) for at, (_, _, known) in enumerate(posts)]
+            best = max(scores, default=(0, 0))
+            yield (posts[-best[1]][0] if best[0] else None), False
+
+    def series(self, prices: Prices | None = None) -> SeriesView:
+        """Return the series over all visible rounds. Cost is an estimate: each call reads what the one before read from
+        the provider's cache, as far as prompts begin alike; *prices* are by default those of the model, if known."""
+        prices = prices or _prices_of(self.model)
+        header, totals = PROMPT_TOKENS + self.header_tokens, self._totals
+        numbers = [self.rounds.number_at(place) for place in range(self.rounds.total)]
+        line = _Timeline(self, numbers, prices)
+        changes = sorted(self._read_changes(), key=lambda one: one[0])
+        with_, changed, spent, at = list[int](), list[bool](), list[float](), 0
+        for place, number in enumerate(numbers):
+            before, line.price = at, 0.0
+            while at < len(changes) and changes[at][0] <= number:
+                line.apply(*changes[at])
+                at += 1
+            if at != before:
+                line.measure(place)
+            covered = totals[min(line.end, place + 1)]
+            with_.append(header + line.tokens + max(totals[place + 1] - covered - line.shorter, 0))
+            changed.append(at != before)
+            spent.append(line.price)
+        without = [header + one for one in totals[1:]]
+        unit = prices.per_token or 1.0
+        return SeriesView(
+            rounds=numbers,
+            tokens_with=with_,
+            tokens_without=without,
+            cost_with=_add_costs(with_, changed, spent, header, prices, unit),
+            cost_without=_add_costs(without, [False] * len(without), [0.0] * len(without), header, prices, unit),
+            unit="dollars" if prices.per_token else "input tokens",
+            marks=line.marks,
+        )
+
+    def _read_changes(self) -> Iterator[tuple[int, Record]]:
+        """Yield what was published for the role and reverted, each with the newest round at that time."""
+        kinds = kinds_of(RoundOpened, CompactionPublished, CompactionReverted, ReductionPublished)
+        newest = 0
+        for entry in self.memory._store.read_kinds(self.memory.session_id, kinds):
+            if entry.number > self.now.number:
+                return
+            if entry.kind in _OPENINGS:
+                newest += 1
+            elif (record := entry.record) is not None and getattr(record, "role", None) == self.role:
+                yield newest, record
+
+    def decisions(self) -> list[DecisionView]:
+        """Return the decisions of the compactor that serves the role here, and the recorded failures, oldest first."""
+        found = [
+            DecisionView(
+                at=entry.created_at.isoformat(),
+                name=record.name,
+                level="warning",
+                text=describe_event(record.name, record.facts),
+            )
+            for entry in self.memory._store.read_kinds(self.memory.session_id, kinds_of(EventRecorded))
+            if isinstance(record := entry.record, EventRecorded) and record.role == self.role
+        ]
+        events: Iterable[Event] = getattr(self.memory.provider(self.role), "events", ())
+        for event in events:
+            text = describe_event(event.name, event.facts())
+            at = event.at.isoformat()
+            kind = "debug" if isinstance(event, Evaluated | Skipped | CostEvaluated | Deferred) else event.level
+            found.append(DecisionView(at=at, name=event.name, level=kind, text=text))
+        return sorted(found, key=lambda one: one.at)
+
+    def refused(self) -> list[DecisionView]:
+        """Return the summaries that failed a check, and why, oldest first."""
+        kinds, failed = kinds_of(EventRecorded), []
+        for entry in self.memory._store.read_kinds(self.memory.session_id, kinds):
+            record = entry.record
+            if isinstance(record, EventRecorded) and record.role == self.role:
+                reason = describe_check(str(record.facts.get("error", "")))
+                if reason:
+                    at = entry.created_at.isoformat()
+                    failed.append(DecisionView(at=at, name=str(record.facts["error"]), level="warning", text=reason))
+        for event in getattr(self.memory.provider(self.role), "events", ()):
+            if event.name == "compaction.rejected":
+                reason = f"Attempt {event.attempt} of {event.attempts}: {describe_check(event.check)}"
+                failed.append(DecisionView(at=event.at.isoformat(), name=event.check, level="warning", text=reason))
+        return sorted(failed, key=lambda one: one.at)
+
+    def describe(self) -> RoleView:
+        """Return the role's figures, and what its compactor is doing."""
+        compactor: Any = self.memory.provider(self.role)
+        status = compactor.status() if hasattr(compactor, "status") else None
+        compaction = self.compaction
+        return RoleView(
+            role=self.role,
+            generation=self.now.journal(self.role).generation,
+            rounds=self.rounds.total,
+            covered=self.view.end,
+            prompt_tokens=self._composed[1].tokens_after,
+            said_tokens=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
+            budget=self.budget,
+            summary=_cut(compaction.summary) if compaction is not None else "",
+            summary_tokens=self.view.compaction_tokens,
+            model=compaction.model if compaction is not None else None,
+            prepared=len(self.now.prepared.get(self.role, ())),
+            state=str(status.state) if status else None,
+            skip_reason=str(status.skip_reason) if status and status.skip_reason else None,
+            last_error=status.last_error if status else None,
+            circuit_open=bool(status and status.circuit_open),
+            description=compactor.describe() if status else "",
+        )
+
+
+class _Timeline:
+    """What of a role's overlays was in force, round after round."""
+
+    def __init__(self, inspection: Inspection, numbers: Sequence[int], prices: Prices) -> None:
+        self._inspection, self._prices = inspection, prices
+        self._places = {number: place for place, number in enumerate(numbers)}
+        self._in_force: list[tuple[int, int]] = []  # the covered places and the tokens of each summary
+        self._saved = Counter[int]()  # by reductions, by place
+        self.marks: list[tuple[int, int]] = []
+        self.shorter = 0
+        #: Of the summaries since it was last set to 0.
+        self.price = 0.0
+
+    @property
+    def end(self) -> int:
+        return self._in_force[-1][0] if self._in_force else 0
+
+    @property
+    def tokens(self) -> int:
+        return self._in_force[-1][1] if self._in_force else 0
+
+    def apply(self, number: int, record: Record) -> None:
+        """Take one change into account; *number* is that of the newest round when it happened."""
+        match record:
+            case CompactionPublished(compaction=made):
+                end = self._places.get(made.last_round, min(made.end_index, len(self._places)) - 1) + 1
+                tokens = record.tokens_after or self._inspection.count(made.to_prompt())
+                self._in_force.append((end, tokens))
+                self.marks.append((number, made.generation))
+                before = record.tokens_before or 0
+                self.price += _price_of(made.usage, before, tokens, self._prices, paid=bool(made.model))
+            case CompactionReverted():
+                self._in_force = self._in_force[:-1]
+            case ReductionPublished(reduction=reduction):
+                place = self._places.get(self._inspection.now.number_of(reduction.round_id))
+                if place is not None:
+                    measured = measure_reduction(self._inspection.rounds[place], reduction, self._inspection.count)
+                    self._saved[place] += max(measured.tokens_before - measured.tokens_after, 0)
+
+    def measure(self, last: int) -> None:
+        """Add up what reductions save in the tail up to place *last*."""
+        self.shorter = sum(saved for place, saved in self._saved.items() if self.end <= place <= last)
+
+
+_NO_REDUCTIONS = Reductions()
+
+
+def _facts_of(index: int, one: CompactionRecord) -> dict[str, Any]:
+    return {
+        "index": index,
+        "happened": one.happened,
+        "at": one.at.isoformat(),
+        "generation": one.generation,
+        "current": one.current,
+        "rounds": one.rounds,
+        "tokens_before": one.tokens_before,
+        "tokens_after": one.tokens_after,
+        "model": one.model,
+        "strategy": one.strategy,
+        "checks": list(one.checks),
+        "usage": dict(one.usage) if one.usage is not None else None,
+    }
+
+
+def _prices_of(model: str) -> Prices:
+    from ..config import ConfigError
+
+    try:
+        return Prices.of_model(model) if model else Prices()
+    except ConfigError:
+        return Prices()
+
+
+def _price_of(usage: Mapping[str, int] | None, before: int, after: int, prices: Prices, *, paid: bool) -> float:
+    """Return the price of one summary in uncached input tokens; 0 if no model was asked."""
+    if usage:
+        read, written = usage.get("input_tokens", before), usage.get("output_tokens", after)
+        return read * prices.summarizer_input + written * prices.summarizer_output
+    return before * prices.summarizer_input + after * prices.summarizer_output if paid else 0.0
+
+
+def _add_costs(
+    tokens: Sequence[int], changed: Sequence[bool], spent: Sequence[float], header: int, prices: Prices, unit: float
+) -> list[float]:
+    """Return the cost up to each round, one prompt a round: what it shares with the one before is cached."""
+    costs = []
+    for (before, now), is_new, price in zip(pairwise((0, *tokens)), changed, spent, strict=True):
+        shared = min(header if is_new else before, before, now)
+        cost = shared * prices.cached_input + (now - shared) * prices.cache_write + price
+        costs.append(cost * unit)
+    return [round(one, 6) for one in accumulate(costs)]
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a chat message, its calls and the kinds of its other parts."""
+    content = message.get("content") or ""
+    parts = [content] if isinstance(content, str) else list(content)
+    texts = [
+        one if isinstance(one, str) else str(one.get("text", f"[{one.get('type', 'part')}]"))
+        for one in parts
+        if isinstance(one, str | Mapping)
+    ]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", {}) if isinstance(call, Mapping) else {}
+        texts.append(f"calls {function.get('name', '')}({function.get('arguments', '')})")
+    return "\n".join(text for text in texts if text)
+
+
+def _cut(text: str) -> str:
+    """Return *text* as a browser gets it: without lone surrogates, and cut if it is very long."""
+    shown = text.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= MAX_TEXT else f"{shown[:MAX_TEXT]}\n[{len(shown) - MAX_TEXT:,} more characters]"

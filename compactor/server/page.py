@@ -1,0 +1,149 @@
+"""The inspector at ``/``: its files, and what it asks for. It changes sessions through REST alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from fastapi import APIRouter, HTTPException, Response
+from fastapi.responses import HTMLResponse, StreamingResponse
+from pydantic import BaseModel
+
+from memory import Memory
+from memory.stores import Store
+from memory.stores.tenants import split_name
+
+from ..inspector.page import FILES, POLICY, make_live_page, read_file
+from ..inspector.views import (
+    Inspection,
+    PromptView,
+    RoleView,
+    RoundView,
+    SessionView,
+    SummaryView,
+    describe_session,
+    find_roles,
+)
+from .access import Tenant
+from .state import ServerState
+
+#: Sessions in the list, the newest first; of so many, figures are looked up.
+MAX_LISTED, MAX_MEASURED = 1_000, 50
+MAX_KNOWN = 1_000
+Part = Literal["strip", "series", "generations", "decisions", "refused"]
+
+
+class SessionFigures(BaseModel):
+    """A session in the list; figures are None where they were not looked up."""
+
+    session: str
+    rounds: int
+    last_activity: str
+    #: Of the next prompt, of the first role.
+    tokens: int | None = None
+    #: Tokens that models read and wrote for its summaries.
+    spent: int | None = None
+    failures: int = 0
+
+
+def make_page(state: ServerState) -> APIRouter:
+    """Return the routes of the inspector."""
+    router = APIRouter(include_in_schema=False)
+    known: OrderedDict[tuple[str, int], SessionFigures] = OrderedDict()
+
+    @router.get("/")
+    async def page() -> Response:
+        return HTMLResponse(make_live_page(), headers={"content-security-policy": POLICY})
+
+    @router.get("/static/{name}")
+    async def static(name: str) -> Response:
+        if name not in FILES:
+            raise HTTPException(404, "there is no such file")
+        return Response(read_file(name), media_type=FILES[name], headers={"cache-control": "no-cache"})
+
+    @router.get("/inspect/sessions")
+    def sessions(tenant: Tenant) -> list[SessionFigures]:
+        return _list_sessions(state.sessions.store, tenant, known)
+
+    @router.get("/inspect/events")
+    async def events(tenant: Tenant) -> Response:
+        return StreamingResponse(_listen(state, tenant), media_type="text/event-stream")
+
+    @contextmanager
+    def look(tenant: str, session: str, role: str = "") -> Iterator[Inspection]:
+        settings = state.settings
+        with state.open(tenant, session) as opened:
+            opened.memory.refresh()
+            if not opened.memory.snapshot.number:
+                raise HTTPException(404, "there is no such session")
+            yield Inspection(opened.memory, role, budget=settings.budget, model=settings.config.model or "")
+
+    @router.get("/inspect/session")
+    def session(tenant: Tenant, session: str) -> SessionView:
+        with look(tenant, session) as found:
+            return describe_session(found.memory).model_copy(update={"session": session})
+
+    @router.get("/inspect/role")
+    def role(tenant: Tenant, session: str, role: str) -> RoleView:
+        with look(tenant, session, role) as found:
+            return found.describe()
+
+    @router.get("/inspect/round")
+    def round_(tenant: Tenant, session: str, role: str, number: int) -> RoundView:
+        with look(tenant, session, role) as found:
+            return found.round(number)
+
+    @router.get("/inspect/summary")
+    def summary(tenant: Tenant, session: str, role: str, index: int) -> SummaryView:
+        with look(tenant, session, role) as found:
+            return found.summary(index)
+
+    @router.get("/inspect/prompt")
+    def prompt(tenant: Tenant, session: str, role: str, round: int | None = None) -> PromptView:  # noqa: A002
+        with look(tenant, session, role) as found:
+            return (found if round is None else found.at(round)).prompt()
+
+    @router.get("/inspect/{part}")
+    def part(tenant: Tenant, session: str, role: str, part: Part) -> Any:
+        with look(tenant, session, role) as found:
+            return getattr(found, part)()
+
+    return router
+
+
+async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
+    """Yield the tenant's events, all of one kind: the page only wants to know that there is something new."""
+    async for block in state.hub.listen(tenant):
+        yield block.partition(b"\n")[2] if block.startswith(b"event:") else block
+
+
+def _list_sessions(
+    store: Store, tenant: str, known: OrderedDict[tuple[str, int], SessionFigures]
+) -> list[SessionFigures]:
+    """Return the tenant's sessions, the newest first, with figures of the first ones."""
+    found = list[SessionFigures]()
+    for row in store.list_sessions(tenant, limit=MAX_LISTED, order="activity"):
+        figures = known.get((row.name, row.entries))
+        if figures is None:
+            at = row.last_activity.isoformat()
+            figures = SessionFigures(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
+            if len(found) < MAX_MEASURED:
+                figures = known[row.name, row.entries] = _measure(Memory(row.name, store=store), figures)
+                while len(known) > MAX_KNOWN:
+                    known.popitem(last=False)
+        found.append(figures)
+    return found
+
+
+def _measure(memory: Memory, figures: SessionFigures) -> SessionFigures:
+    roles = find_roles(memory)
+    if not roles:
+        return figures
+    inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
+    usages = [one.usage or {} for one in inspection.generations()]
+    spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
+    failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
+    more = {"rounds": memory.snapshot.total, "tokens": inspection.view.tokens, "spent": spent, "failures": failures}
+    return figures.model_copy(update=more)

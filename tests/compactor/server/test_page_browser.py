@@ -1,0 +1,313 @@
+"""The inspector in a real browser: Debian's Chromium, driven by Playwright. Skipped where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright import sync_api
+from pydantic import SecretStr
+
+from compactor import CompactedMessage, CompactorConfig, InMemoryStore, Memory
+from compactor.inspector.page import make_file
+from compactor.server import ServerSettings, create_app
+from memory.overlays import Origin
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+#: Generous: these tests run beside others. ``docs/inspector.md`` has the measured time.
+PATIENCE = 20_000
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TOKEN = "alice-token-0123456789"
+HOSTILE = "<script>document.title='broken'</script><img src=x onerror=alert(1)> \x1b[31mred\x1b[0m \u202egnp.exe"
+TABS = ("Rounds", "Prompt", "Tokens and cost", "Summaries", "Decisions")
+
+
+def chat(memory: Memory, rounds: int) -> None:
+    for number in range(1, rounds + 1):
+        invoice = 2_000 + number
+        memory.append(
+            {"role": "user", "content": f"Which hall holds the goods of invoice {invoice}? Never round sums."}
+        )
+        answer = (
+            f"Invoice {invoice} lies in hall {number % 7 + 1}. Its {number % 5 + 2} pallets were counted on Monday."
+        )
+        memory.append({"role": "assistant", "content": answer})
+
+
+def publish(memory: Memory, end: int, summary: str) -> None:
+    journal, rounds = memory.journal("assistant"), memory.conversation.rounds
+    before = journal.read()
+    start = before.current.last_round if before.current is not None else 0
+    made = CompactedMessage(
+        start_index=1,
+        end_index=end,
+        summary=summary,
+        end_round_id=rounds[end - 1].id,
+        model="gpt-5-mini",
+        usage={"input_tokens": 60 * (end - start), "output_tokens": 90},
+    )
+    ids = [one.id for one in rounds[start:end] if one.state == "finished"]
+    origin = Origin(checks=("empty", "invented"), strategy="compact_rounds", tokens_before=60 * end, tokens_after=90)
+    journal.publish(made, base=before.generation, round_ids=ids, origin=origin)
+
+
+def make_shop(store: Any, name: str = "warehouse", rounds: int = 60) -> Memory:
+    """Return a session with rounds in most states: covered, shown, shortened, failed, pinned."""
+    memory = Memory(name, store=store)
+    chat(memory, rounds // 3)
+    memory.pin("r5.p0")
+    failed = memory.create_round("An attempt that failed")
+    memory.finish_round(failed, state="failed")
+    publish(memory, rounds // 4, "The user wants sums that are never rounded. Invoice 2004 lies in hall 5.")
+    chat(memory, rounds - rounds // 3)
+    publish(
+        memory,
+        rounds * 2 // 3,
+        "The user wants sums that are never rounded. Its 4 pallets were counted on Monday.\nInvoice 2002 is settled.",
+    )
+    memory.append({"role": "user", "content": "Show the whole ledger."})
+    memory.append(
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "read_ledger", "arguments": '{"hall": 3}'}}
+            ],
+        }
+    )
+    memory.append({"role": "tool", "tool_call_id": "c1", "content": "row of the ledger, hall 3, 17 pallets\n" * 400})
+    memory.append({"role": "assistant", "content": "Hall 3 holds 17 pallets in each row."})
+    memory.append({"role": "user", "content": "And what is still open?"})
+    return memory
+
+
+@contextmanager
+def serve(store: Any, *, enabled: bool = True, **settings: Any) -> Iterator[str]:
+    """Provide the address of a server over *store*, in a thread of its own. It compacts when it is asked to."""
+    config = CompactorConfig(threshold=1_000, retain_recent=3, enabled=enabled)
+    app = create_app(ServerSettings(store="memory://", config=config, budget=3_000, **settings), store=store)
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2)
+    )
+    started = threading.Event()
+    startup = server.startup
+
+    async def tell(sockets: Any = None) -> None:
+        await startup(sockets)
+        started.set()
+
+    server.startup = tell  # type: ignore[method-assign]
+
+    async def run() -> None:
+        await server.serve()
+        for connection in list(server.server_state.connections):  # a browser keeps some open
+            connection.transport.abort()
+        for _ in range(3):  # transports close their sockets in the next turns of the loop
+            await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        assert started.wait(30)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watch(browser: Any, **options: Any) -> Iterator[Any]:
+    """Provide a page. At the end, no error was on its console, and it asked nobody but its own server."""
+    context = browser.new_context(viewport={"width": 1_280, "height": 900}, **options)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    faults: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        yield page
+        own = page.url.split("#")[0].rsplit("/", 1)[0]
+        assert faults == []
+        assert [url for url in asked if not url.startswith((own, "data:"))] == []
+    finally:
+        context.close()
+
+
+def open_tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+    page.locator(f"[role=tabpanel][aria-label='{name}'][aria-busy=false]").wait_for()
+
+
+def check_width(page: Any) -> None:
+    for width in (360, 1_920):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), width
+    page.set_viewport_size({"width": 1_280, "height": 900})
+
+
+def check_access(page: Any) -> None:
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+def take(page: Any, name: str) -> None:
+    """Renew a picture of the documentation where SCREENSHOTS=1 asks for it."""
+    if os.environ.get("SCREENSHOTS") == "1":
+        page.screenshot(path=str(DOCS / f"inspector-{name}.png"))
+
+
+def test_each_view_of_a_server_shows_a_session_and_changes_it(browser: Any) -> None:
+    """List, rounds, prompt, charts, summaries and decisions; at 360 and 1,920 pixels; pin and revert ask first."""
+    store = InMemoryStore()
+    make_shop(store)
+    with serve(store, enabled=False) as address, watch(browser) as page:
+        page.goto(address)
+        page.get_by_role("link", name="warehouse").wait_for()
+        check_width(page)
+        check_access(page)
+        page.get_by_label("Search sessions").fill("nothing like it")
+        page.get_by_text("0 sessions").wait_for()
+        page.get_by_label("Search sessions").fill("ware")
+        page.get_by_role("link", name="warehouse").click()
+        page.get_by_role("slider", name="Round").press("Home")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Why is this not").first.click()
+        page.get_by_text("The summary of generation 2 by gpt-5-mini stands for rounds r1-r40").first.wait_for()
+        take(page, "rounds")
+        for name in TABS:
+            open_tab(page, name)
+            check_width(page)
+            check_access(page)
+            if name == "Prompt":
+                page.get_by_text("made by the compactor").first.wait_for()
+            if name == "Tokens and cost":
+                page.locator("canvas").nth(2).wait_for()
+                take(page, "cost")
+            if name == "Summaries":
+                take(page, "summaries")
+        page.get_by_role("button", name="Theme").click()
+        page.get_by_role("button", name="Theme").click()
+        check_access(page)
+        open_tab(page, "Summaries")
+        take(page, "dark")
+        page.get_by_role("button", name="Revert").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revert").click()
+        page.get_by_text("Reverted: The summary covers rounds 1 to 15.").wait_for()
+        page.get_by_label("Go to round").fill("60")
+        page.get_by_label("Go to round").press("Enter")
+        page.get_by_role("button", name="Pin", exact=True).first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Pin").click()
+        page.get_by_text("r60.p0 is pinned.").wait_for()
+        assert Memory("warehouse", store=store).pins() == ("r5.p0", "r60.p0")
+
+
+def test_a_compaction_shows_by_itself(browser: Any) -> None:
+    """Nobody reloads the page: it hears of what the compactor did."""
+    store = InMemoryStore()
+    chat(Memory("live", store=store), 12)
+    with serve(store) as address, watch(browser) as page:
+        page.goto(f"{address}/#/live")
+        page.get_by_text("live", exact=True).last.wait_for()
+        page.get_by_role("button", name="Compact now").click()
+        page.get_by_role("dialog").get_by_role("button", name="Compact now").click()
+        page.get_by_text(re.compile("covers rounds 1 to")).wait_for()
+        open_tab(page, "Decisions")
+        page.get_by_text("compaction.published").first.wait_for()
+
+
+def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
+    """Without a token there is the login alone, and no answer to any question; with it, only the tenant's own."""
+    store = InMemoryStore()
+    chat(Memory("shared", store=store), 3)
+    with serve(store, tokens={"alice": SecretStr(TOKEN)}) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        assert page.goto(address).status == 401
+        for part in ("sessions", "session?session=shared", "strip?session=shared&role=assistant", "events"):
+            assert context.request.get(f"{address}/inspect/{part}").status == 401, part
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("No session yet.").wait_for()
+        assert context.request.get(f"{address}/inspect/session?session=shared").status == 404
+        context.close()
+
+
+def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
+    """Markup, terminal codes, right-to-left marks and a word of a megabyte are shown as text, in every view."""
+    memory = Memory("<script>alert(1)</script>\u202e")
+    for _ in range(3):
+        memory.append({"role": "user", "content": HOSTILE})
+        memory.append({"role": "assistant", "content": "x" * 1_000_000})
+        memory.append({"role": "user", "content": "</script><!-- \u05e9\u05dc\u05d5\u05dd \ud800"})
+        memory.append({"role": "assistant", "content": HOSTILE})
+    publish(memory, 2, HOSTILE)
+    file = tmp_path / "hostile.html"
+    file.write_text(make_file(memory), encoding="utf-8")
+    with watch(browser) as page:
+        page.goto(file.as_uri())
+        page.get_by_role("slider", name="Round").press("Home")
+        page.keyboard.press("Enter")
+        page.get_by_text("\\u001b[31mred").first.wait_for()
+        for name in TABS:
+            open_tab(page, name)
+            check_width(page)
+        assert page.evaluate("document.title") == "<script>alert(1)</script>\u202e in compactor"
+        assert page.locator("main script, main img").count() == 0
+
+
+@pytest.mark.slow
+def test_a_file_of_ten_thousand_rounds_opens_at_once(browser: Any, tmp_path: Path) -> None:
+    """``show --html`` of a long session: the first paint is there at once, and each view works without a server."""
+    memory = Memory("long")
+    for end in range(1_000, 10_001, 1_000):
+        chat(memory, 1_000)
+        publish(memory, end - 5, f"So far there were {end} invoices. The user wants sums that are never rounded.")
+    file = tmp_path / "long.html"
+    file.write_text(make_file(memory, budget=8_000), encoding="utf-8")
+    with watch(browser) as page:
+        page.goto(file.as_uri())
+        page.get_by_role("slider", name="Round").wait_for()
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        print(f"first paint after {paint:.0f} ms, {file.stat().st_size / 1e6:.1f} MB")
+        assert paint < PATIENCE / 4
+        page.get_by_role("slider", name="Round").press("Home")
+        page.keyboard.press("Enter")
+        page.get_by_text("Which hall holds the goods of invoice 2001?").first.wait_for()
+        for name in TABS:
+            open_tab(page, name)
