@@ -136,9 +136,14 @@ async function load(inner) {
     inner.strip.replaceChildren(empty("No round yet."));
     return;
   }
+  const before = JSON.stringify(strip);
+  if (before === inner.drawn) return; // focus, choice and zoom stay
+  const isFocused = inner.chart && inner.chart.contains(document.activeElement), at = inner.chart && inner.chart.selected();
+  inner.drawn = before;
   inner.chart = makeStrip(strip, inner.about.states, (round) => openRound(inner, round));
   inner.strip.replaceChildren(inner.chart, makeLegend(strip, inner.about.states));
-  if (inner.selected) inner.chart.choose(inner.selected - 1, false);
+  if (at !== undefined) inner.chart.choose(at, false);
+  if (isFocused) inner.chart.querySelector("canvas").focus();
 }
 
 function moveTab(inner, event) {

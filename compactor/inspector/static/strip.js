@@ -122,7 +122,7 @@ export function makeStrip(strip, names, onOpen) {
   });
   new ResizeObserver(draw).observe(canvas);
   box.choose = choose;
-  box.draw = draw;
+  box.selected = () => selected;
   choose(selected, false);
   return box;
 }
