@@ -21,7 +21,7 @@ PACKAGES = ("memory", "prompts", "compactor")
 LAYERS = """
     compactor.__main__ compactor.cli compactor.server compactor.inspector compactor.telemetry compactor.presets compactor.testing compactor.integrations compactor
 
-    compactor.sessions
+    compactor.sessions compactor.health
     compactor.background compactor.compose compactor.difference
     compactor.runner
     compactor.cycle
