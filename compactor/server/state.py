@@ -94,7 +94,9 @@ class ServerState:
         if self._store is None and "store" not in settings.model_fields_set:
             data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         store = self._store if self._store is not None else settings.store
-        return Sessions(store, on_event=self.hub.publish, **given | self._options)
+        sessions = Sessions(store, **given | self._options)
+        sessions.on_event(self.hub.publish)
+        return sessions
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Stop all compactors within *timeout* seconds, and close a store that ``start`` opened."""

@@ -43,6 +43,7 @@ def make(**settings: Any) -> FastAPI:
     async def headers(request: Request) -> dict[str, str]:
         return dict(request.headers)
 
+    app.router.routes.insert(0, app.router.routes.pop())  # before the proxy's, which take all else under /v1/
     return app
 
 
