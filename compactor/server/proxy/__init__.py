@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import structlog
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,12 +20,13 @@ from memory.io_threads import to_thread
 from memory.stores.tenants import split_name
 from memory.sync import read_prints
 
-from ...integrations.base import redact
+from ...integrations.base import Fitted, redact
 from ...models import find_model
 from ...sessions import Sessions
+from ...tokens import MESSAGE_TOKENS
 from ..access import tenant_of
 from .bodies import FORMATS, Body, ChatFormat, Conversation, MessagesFormat, ResponsesFormat
-from .names import Callers, Names, read_history, read_name
+from .names import MAX_KNOWN, Callers, Names, read_history, read_name
 from .relay import Relay, RelayedResponse, forward_headers, make_error
 from .summarizer import RequestSummarizers
 
@@ -42,6 +45,9 @@ CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 600.0
 RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
 
+R = TypeVar("R")
+#: What tells of pictures, sounds and files, which have tokens of their own.
+_MEDIA = re.compile(rb"image|audio|video|file|document|media")
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 
 
@@ -71,6 +77,16 @@ def make_proxy(state: ServerState) -> APIRouter:
     return router
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A conversation that was read."""
+
+    #: Writes the log, and returns the shorter body; None if it stays as it is.
+    shorten: Callable[[], bytes | None]
+    #: Whether it fits the budget whatever its tokens are, and was last shown whole.
+    is_short: bool
+
+
 class _Proxy:
     relay: Relay
 
@@ -82,6 +98,7 @@ class _Proxy:
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at = 0.0
+        self._whole: dict[str, None] = {}  # sessions whose newest request stayed as it was, the oldest first
 
     async def answer(self, request: Request, tenant: str) -> Response:
         headers = request.headers
@@ -93,42 +110,51 @@ class _Proxy:
             body = sent = await request.body()
         except ClientDisconnect:
             return Response(status_code=400)  # for nobody
-        if request.method == "POST" and request.url.path in FORMATS and "content-encoding" not in headers:
-            sent = await self._fit(request.url.path, tenant, headers, _summarizer_url(kind, base), body)
+        writing: asyncio.Task[bytes | None] | None = None
+        path = request.url.path
+        if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
+            read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), body)
+            conversation = await self._try(path, read)
+            if conversation is not None and conversation.is_short:
+                # It goes on as it is: the log is written while the endpoint works.
+                writing = asyncio.create_task(self._try(path, conversation.shorten))
+            elif conversation is not None:
+                sent = await self._try(path, conversation.shorten) or body
         url = _join(kind, base, request.scope)
         size = len(sent) if body or "content-length" in headers else None
         passed = forward_headers(headers.raw, (), size)
         ask = partial(self.relay.send, request.method, url, passed, sent)
-        return RelayedResponse(ask, partial(make_error, kind))
+        return RelayedResponse(ask, partial(make_error, kind), writing)
 
-    async def _fit(self, path: str, tenant: str, headers: Headers, url: str, body: bytes) -> bytes:
-        """Return the body that goes on: a shorter one, or the same if there is nothing to do, or if that fails."""
+    async def _try(self, path: str, call: Callable[[], R | None]) -> R | None:
+        """Return what *call* returns, on a thread; None if it fails or takes too long, which the log tells."""
         if time.monotonic() < self._resume_at:
-            return body
+            return None
         try:
             async with asyncio.timeout(FIT_SECONDS):
-                return await to_thread(partial(self._shorten, path, tenant, headers, url, body))
-        except Exception as error:  # noqa: BLE001  (whatever it is: the request goes on as it was)
+                return await to_thread(call)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the request)
             if isinstance(error, TimeoutError):
                 self._resume_at = time.monotonic() + PAUSE_SECONDS
             log = structlog.get_logger("compactor")
-            log.warning("proxy.passed_unchanged", path=path, bytes=len(body), error=type(error).__name__)
-            return body
+            log.warning("proxy.passed_unchanged", path=path, error=type(error).__name__)
+            return None
 
-    def _shorten(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> bytes:
+    def _read(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> _Request | None:
+        """Return the conversation that a request holds; None if none that has, or needs, a session."""
         adapter = self._find_adapter(path)
         body = Body(raw)
         values = body.values
         given = adapter.find(values)
         if given is None or not given.items or not isinstance(model := values.get("model"), str):
-            return raw
+            return None
         messages = [message for group in adapter.read(given.items) for message in group.messages]
         redactor = adapter.redactor
         history = read_history(messages if redactor is None else redact(messages, redactor))
         tag = self._callers.tag(_read_key(headers), _read_user(values))
         session = self._names.find(tenant, tag, read_name(headers, values), history)
         if not session:
-            return raw
+            return None
         name = self._state.name(tenant, session)
         summarizer = self.summarizers.find(name)
         summarizer.follow("anthropic" if path == "/v1/messages" else "openai", url, model, headers)
@@ -137,11 +163,25 @@ class _Proxy:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
         budget, reserve = self._find_budget(model, given)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
-        fitted = adapter.fit(name, given.items, system=system, model=model, summarizer=summarizer, **options)
+        fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
+        # A token has a byte at least, but for those of pictures and files.
+        most = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
+        is_short = name in self._whole and most <= budget - reserve and not _MEDIA.search(raw)
+        return _Request(partial(self._shorten, name, body, adapter, given, fit), is_short)
+
+    def _shorten(
+        self, name: str, body: Body, adapter: _Adapter, given: Conversation, fit: Callable[[], Fitted[Any]]
+    ) -> bytes | None:
+        """Write the log, and return the shorter body; None if it stays as it is."""
+        fitted = fit()
         items = fitted.items
         if not fitted.added and len(items) == len(given.items) and all(map(_is, items, given.items)):
-            return raw
-        return body.replace(adapter.change(values, given, fitted))
+            self._whole[name] = None
+            if len(self._whole) > MAX_KNOWN:
+                self._whole.pop(next(iter(self._whole)), None)
+            return None
+        self._whole.pop(name, None)
+        return body.replace(adapter.change(body.values, given, fitted))
 
     def _find_adapter(self, path: str) -> _Adapter:
         state = self._state
@@ -149,7 +189,7 @@ class _Proxy:
             adapters = {one: kind(state.settings.budget, sessions=state.sessions) for one, kind in FORMATS.items()}
             for adapter in adapters.values():
                 adapter.redactor = state.redactor
-            self._sessions, self._adapters = state.sessions, adapters
+            self._sessions, self._adapters, self._whole = state.sessions, adapters, {}
         return self._adapters[path]
 
     def _find_budget(self, model: str, given: Conversation) -> tuple[int, int]:

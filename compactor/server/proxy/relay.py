@@ -47,10 +47,15 @@ class Relay:
 
 class RelayedResponse(Response):
     """The answer to what *ask* sends. Where the endpoint's connection breaks, so does the client's; where the client
-    goes away, the call ends."""
+    goes away, the call ends. When an answer has ended, *writing* has, too: who asks next finds what it wrote."""
 
-    def __init__(self, ask: Callable[[], Awaitable[httpx.Response]], fail: Callable[[int, str], Response]) -> None:
-        self._ask, self._fail = ask, fail
+    def __init__(
+        self,
+        ask: Callable[[], Awaitable[httpx.Response]],
+        fail: Callable[[int, str], Response],
+        writing: asyncio.Task[Any] | None = None,
+    ) -> None:
+        self._ask, self._fail, self._writing = ask, fail, writing
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,13 +82,20 @@ class RelayedResponse(Response):
         try:
             headers = drop_headers(answer.headers.raw, ())
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                await self._wait_for_writing()  # its client may go on at its last byte
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except (httpx.HTTPError, httpx.StreamError):
             return  # without an end: the server breaks the connection, as the endpoint did
         finally:
             await answer.aclose()
+        await self._wait_for_writing()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _wait_for_writing(self) -> None:
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
 
 
 async def _wait_until_gone(receive: Receive) -> None:
