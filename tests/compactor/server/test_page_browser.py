@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,6 +139,9 @@ def serve(store: Any, *, enabled: bool = True, **settings: Any) -> Iterator[str]
     finally:
         server.should_exit = True
         thread.join(30)
+        with warnings.catch_warnings():  # a connection of the browser's may have come in at the very end
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.fixture(scope="module")
