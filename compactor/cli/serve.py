@@ -55,7 +55,7 @@ def serve(
         return
     given = {"store": store, "host": host, "port": port, "upstreams": dict(map(_parse_upstream, upstream or ()))}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
-    run(_import_server().create_app(settings), settings)
+    run(import_server().create_app(settings), settings)
 
 
 def _parse_upstream(text: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def _parse_upstream(text: str) -> tuple[str, str]:
 
 def make_settings(config: str | None, **values: Any) -> ServerSettings:
     """Return the settings of a server; those that are None have their defaults. Raises ``CannotRun``."""
-    server = _import_server()
+    server = import_server()
     try:
         compactors = Settings.from_file(config) if config is not None else Settings.from_dict({})
         more = {"tokens": server.settings.read_tokens(os.environ), "config": compactors.base}
@@ -136,7 +136,7 @@ class _Stopped(Exception):
 
 def run_demo(host: str, port: int) -> None:
     """Serve, and play the scripted incident to a session in memory meanwhile. Nobody needs a token."""
-    server = _import_server()
+    server = import_server()
     playing = ServedDemo(INCIDENT)
     try:
         settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(playing.role,))
@@ -147,8 +147,10 @@ def run_demo(host: str, port: int) -> None:
         run(app, settings, lambda: playing.start(app.state.compactor.sessions))
 
 
-def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None) -> None:
-    """Serve *app* until the process is told to end; call *started* when it can be reached."""
+def run(
+    app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None, *, path: str = ""
+) -> None:
+    """Serve *app*, of which clients use *path*, until the process is told to end; call *started* when it can be reached."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -158,7 +160,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
                 started()
-                screen().print(f"compactor serves at http://{name}:{port}/", soft_wrap=True)
+                screen().print(f"compactor serves at http://{name}:{port}/{path}", soft_wrap=True)
 
         async def shutdown(self, sockets: Any = None) -> None:
             app.state.compactor.hub.close()  # else the server would wait for streams that never end
@@ -179,7 +181,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
     ).run()
 
 
-def _import_server() -> Any:
+def import_server() -> Any:
     try:
         import uvicorn  # noqa: F401
 

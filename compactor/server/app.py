@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
+from starlette.routing import Route
 
 from memory import Store, StoreError
 
@@ -18,6 +19,7 @@ from .metrics import make_metrics
 from .page import make_page
 from .problems import add_handlers, problem
 from .proxy import make_proxy
+from .reme import make_reme
 from .rest import make_rest
 from .settings import ServerSettings
 from .state import ServerState
@@ -44,12 +46,18 @@ def create_app(
     summarizers get; it must always make the same of the same. ``app.state.compactor`` is the ``ServerState``.
     """
     state = ServerState(settings if settings is not None else ServerSettings(), store, redactor, **options)
+    mcp = None
+    with suppress(ModuleNotFoundError):  # without the extra, there is no /mcp
+        from .mcp import make_endpoint
+
+        mcp = make_endpoint(state)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await state.start()
         try:
-            yield
+            async with mcp.run() if mcp is not None else nullcontext():
+                yield
         finally:
             await state.stop()
 
@@ -90,6 +98,9 @@ def create_app(
     app.include_router(make_rest(state))
     app.include_router(make_proxy(state))
     app.include_router(make_page(state))
+    app.include_router(make_reme(state, summarizer=options.get("summarizer")))
+    if mcp is not None:
+        app.router.routes.append(Route("/mcp", mcp))
     return app
 
 

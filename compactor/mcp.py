@@ -1,0 +1,246 @@
+"""MCP: a server whose tools read a session's history back, pin posts, and compact, for any MCP host.
+
+``make_server`` returns the SDK's server; ``serve_stdio`` and, within ``compactor.server``, ``Endpoint`` serve it. Needs
+the extra ``mcp``.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from memory import Recall, Store, StoreError, UnknownReference
+from memory.messages import ASSISTANT
+from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, text_in
+from memory.stores.tenants import name_in
+
+from .errors import CompactionFailed, CompactionTimeout
+from .sessions import Session, Sessions
+from .tokens import clip_to_tokens, count_tokens
+
+try:
+    import anyio
+    import mcp_types as types
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError('MCP needs the SDK: pip install "context-compactor[mcp]"', name=missing.name) from missing
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+#: Maximum tokens of an answer.
+MAX_TOKENS = 6_000
+#: Seconds that ``compact_now`` waits for the summarizer.
+COMPACT_SECONDS = 120.0
+#: Maximum characters of a session's name.
+MAX_NAME = 200
+#: Requests that are worked on at the same time.
+_WORKERS = 4
+
+#: By tool: the name among those of ``Recall``, or ""; the description; the parameters.
+_TOOLS: dict[str, tuple[str, str, Parameters]] = {
+    "recall": (
+        "context_reload",
+        "Return the original text behind a reference such as r12.p3. References stand where text was shortened,"
+        " summarized or left out of the conversation.",
+        {
+            "ref": (
+                "string",
+                True,
+                "r12: a round, r3-r9: rounds, r12.p3: a message, r12.p3-p17: messages.",
+            ),
+            "pattern": ("string", False, "Literal text to find in there. Returns its places instead of the text."),
+            "offset": ("integer", False, "First character to return, from 0."),
+            "limit": ("integer", False, "Maximum characters to return. Default: 4000."),
+        },
+    ),
+    "search": (
+        "search_history",
+        "Search all messages of the conversation for words. Returns the best matches with their references.",
+        {
+            "query": ("string", True, "Words to look for."),
+            "limit": ("integer", False, "Maximum messages to return. Default: 5."),
+            "offset": ("integer", False, "Number of best messages to skip."),
+        },
+    ),
+    "read_rounds": (
+        "read_rounds",
+        "Return rounds of the conversation word for word. A round is one user message and all that follows until the"
+        " next. Rounds are numbered from 1.",
+        {
+            "start": ("integer", True, "First round."),
+            "end": ("integer", False, "Last round. Default: the first."),
+            "offset": ("integer", False, "First character to return, from 0."),
+            "limit": ("integer", False, "Maximum characters to return. Default: 4000."),
+        },
+    ),
+    "pin": (
+        "",
+        "Pin a message: its text stays word for word in every prompt, whatever is summarized.",
+        {"ref": ("string", True, "The message, such as r12.p3, or r12.p0 for the user's message of round 12.")},
+    ),
+    "compact_now": (
+        "",
+        "Summarize the older rounds of the conversation now. Nothing is deleted. Returns which rounds are summarized.",
+        {},
+    ),
+}
+_SESSION: Parameters = {"session": ("string", True, "The session's name.")}
+_INSTRUCTIONS = (
+    "Access to the full history of a conversation whose older rounds are summarized: search it, read the original"
+    " text, pin messages, and compact it."
+)
+
+Context = ServerRequestContext[Any, Any]
+
+
+def make_server(
+    get_sessions: Callable[[], Sessions],
+    *,
+    session: str | None = None,
+    role: str = ASSISTANT,
+    tenant_of: Callable[[Context], str] = lambda _context: "",
+) -> Server[Any]:
+    """Return a server with the tools ``recall``, ``search``, ``read_rounds``, ``pin`` and ``compact_now``.
+
+    *get_sessions* is called for each request. The tools serve *session*; without it, each takes the name of one of the
+    tenant's sessions, and *tenant_of* tells who asks. *role* is the agent whose posts are read and whose history is
+    compacted. Every answer has at most 6,000 tokens. A call that is wrong or fails gets an answer that is marked as an
+    error and says why.
+    """
+    added = _SESSION if session is None else {}
+    schemas = {name: {**parameters, **added} for name, (_, _, parameters) in _TOOLS.items()}
+    tools = [_describe(name, schemas[name]) for name in _TOOLS]
+    workers = anyio.CapacityLimiter(_WORKERS)
+
+    def work(tenant: str, name: str, arguments: Mapping[str, Any] | None) -> str:
+        given = dict(read_arguments(arguments, schemas[name]))
+        own = text_in(given, "session") if session is None else session
+        given.pop("session", None)
+        sessions = get_sessions()
+        with sessions.open(_find_session(sessions.store, tenant, own)) as opened:
+            opened.memory.refresh()
+            return _call(opened, name, given, role)
+
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            if params.name not in _TOOLS:
+                raise Refused(f"there is no such tool; there are {', '.join(_TOOLS)}")
+            text = await anyio.to_thread.run_sync(
+                work, tenant_of(context), params.name, params.arguments, limiter=workers
+            )
+        except (Refused, UnknownReference) as wrong:
+            text = f"Error: {wrong}."
+        except StoreError as fault:  # its message is for the store's administrator
+            text = f"Error: the store does not answer ({type(fault).__name__}); try again later."
+        except Exception as fault:  # noqa: BLE001  (its text may hold what was said)
+            structlog.get_logger().error("mcp.failed", error=type(fault).__name__)
+            text = f"Error: the server failed ({type(fault).__name__})."
+        text = clip_to_tokens(text, MAX_TOKENS) if count_tokens(text) > MAX_TOKENS else text
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
+        return types.CallToolResult(content=content, is_error=text.startswith("Error: "))
+
+    version = ""
+    with suppress(metadata.PackageNotFoundError):  # run from a source tree
+        version = metadata.version("context-compactor")
+    return Server(
+        "context-compactor",
+        version=version,
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _describe(name: str, parameters: Parameters) -> types.Tool:
+    properties = {field: {"type": kind, "description": text} for field, (kind, _, text) in parameters.items()}
+    required = [field for field, (_, is_required, _) in parameters.items() if is_required]
+    hints = types.ToolAnnotations(
+        read_only_hint=bool(_TOOLS[name][0]), destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    )
+    return types.Tool(
+        name=name,
+        description=_TOOLS[name][1],
+        input_schema={
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        },
+        annotations=hints,
+    )
+
+
+def _find_session(store: Store, tenant: str, session: str) -> str:
+    """Return the full name of the *tenant*'s session. Raises ``Refused`` if there is none: opening begins one."""
+    if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
+        raise Refused(f"session must be a name of 1 to {MAX_NAME} characters, without control characters")
+    name = name_in(tenant, session)
+    if next(iter(store.read(name, 0, 1)), None) is None:
+        raise Refused(f"there is no session {json.dumps(session[:80])}")
+    return name
+
+
+def _call(opened: Session, name: str, given: dict[str, Any], role: str) -> str:
+    if recalled := _TOOLS[name][0]:
+        recall = Recall(opened.memory, role)
+        answer = recall.call(recalled, given)
+        default, most = (DEFAULT_HITS, MAX_HITS) if name == "search" else (DEFAULT_PAGE, MAX_PAGE)
+        while count_tokens(answer) > MAX_TOKENS and given.get("limit") != 1:  # so that the offsets in it stay right
+            given["limit"] = max(min(int(given.get("limit") or default), most) // 2, 1)
+            answer = recall.call(recalled, given)
+        return answer
+    if name == "pin":
+        ref = text_in(given, "ref")
+        opened.memory.pin(ref)
+        return f"{json.dumps(ref)} is pinned."
+    if (compactor := opened.compactors.get(role)) is None:
+        raise Refused(f"nothing compacts for {json.dumps(role)}")
+    try:
+        compaction = compactor.compact_now(COMPACT_SECONDS)
+    except (CompactionFailed, CompactionTimeout) as error:
+        raise Refused(f"nothing was compacted ({type(error.__cause__ or error).__name__}); try again later") from error
+    if compaction is None:
+        return "There was nothing to compact."
+    return f"Rounds 1-{compaction.last_round} are summarized in {count_tokens(compaction.summary)} tokens."
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve *server* over standard input and output until the input ends."""
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, server.create_initialization_options())
+
+
+class Endpoint:
+    """*server* over streamable HTTP, as an ASGI app that works within ``run()``. It keeps no state between requests.
+
+    It checks no token: put ``Access`` before it.
+    """
+
+    def __init__(self, server: Server[Any]) -> None:
+        self._server = server
+        self._manager: StreamableHTTPSessionManager | None = None
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)  # good for one run
+        async with manager.run():
+            self._manager = manager
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._manager is None:
+            raise RuntimeError("MCP is not running; the lifespan of the app starts it")
+        await self._manager.handle_request(scope, receive, send)

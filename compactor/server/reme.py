@@ -1,0 +1,386 @@
+"""ReMe's endpoints: move a chat's long texts to files, search these files, and read them.
+
+Each tenant has a folder of its own below the configured one, and every path in a request means a place in there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import stat
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import anyio
+import regex
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from memory import ContextError
+from memory.stores.retention import remove_files
+
+from ..presets.compat.offload_context import Mode, OffloadResult, offload_context
+from ..presets.compat.offload_files import OffloadError, OffloadFiles, make_folder_name
+from ..summarizers.configured import find_summarizer
+from .access import Tenant
+from .state import ServerState
+
+#: Files of a chat that was not written to for this long are deleted; they are looked for once an hour at most.
+EXPIRE_AFTER, EXPIRE_EVERY = timedelta(days=30), 3_600.0
+#: Seconds that one search may take.
+SEARCH_SECONDS = 2.0
+#: Maximum bytes of a file that is read at once, and of all files that one search reads.
+MAX_READ, MAX_SEARCHED = 8 * 2**20, 64 * 2**20
+#: Maximum files and matches of a search, characters of its answer, and characters of a line that are searched.
+MAX_FILES, MAX_MATCHES, MAX_ANSWER, MAX_LINE = 10_000, 1_000, 200_000, 100_000
+#: Characters of a line that are shown on either side of a match.
+MAX_AROUND = 250
+#: Maximum characters of a pattern, and product of the numbers in its braces: regex expands counted repeats in memory.
+MAX_PATTERN, MAX_REPEATS = 1_000, 10_000
+MAX_PATH, MAX_NAME = 1_000, 150
+#: Requests of these endpoints that work at the same time.
+_WORKERS = 2
+
+_BRACES = re.compile(r"\{[^{}]*\}")
+#: The engine's mark behind a preview, which ReMe words in another way; a snapshot's mark is read again, and stays.
+_MARK = r"\[(?!Stands for )[^\n]*, left out here and kept in full in the file {}; read_file gives it, [^\n]*\]"
+
+_log = logging.getLogger(__name__)
+
+Path = Annotated[str, Field(max_length=MAX_PATH)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class OffloadRequest(BaseModel):
+    """Messages to shorten, in OpenAI's form or with flat tool calls (``id``, ``name``, ``arguments``)."""
+
+    messages: list[dict[str, Any]]
+    context_manage_mode: Mode = "auto"
+    max_total_tokens: int = Field(20_000, ge=1, le=10**9)
+    max_tool_message_tokens: int = Field(2_000, ge=1, le=10**9)
+    #: Tokens of conversation in one request to the summarizer; 0: as many as it holds.
+    group_token_threshold: Count | None = 0
+    #: Newest messages to leave alone; null: one tool result, two messages.
+    keep_recent_count: Count | None = None
+    #: A folder below the server's.
+    store_dir: Path = Field(min_length=1)
+    chat_id: str = Field("", max_length=MAX_PATH)
+
+
+class GrepRequest(BaseModel):
+    pattern: str = Field(min_length=1, max_length=MAX_PATTERN, description="A regular expression, for each line.")
+    path: Path | None = Field(None, description="The folder or file to search; by default all of the tenant's.")
+    glob: str | None = Field(None, max_length=200, description="Which files, by their names.")
+    limit: int | None = Field(None, ge=1, le=10**9, description="Maximum matches.")
+
+
+class ReadRequest(BaseModel):
+    absolute_path: Path = Field(min_length=1, description="The file, as a message or a search names it.")
+    offset: Count | None = Field(None, description="The first line, counted from 0.")
+    limit: int | None = Field(None, ge=1, le=10**9, description="Maximum lines.")
+
+
+class Answer(BaseModel):
+    """ReMe's response, also of a request that was refused."""
+
+    success: bool
+    answer: str
+    messages: list[dict[str, Any]] = []
+    metadata: dict[str, Any] = {}
+
+
+class Refusal(Exception):
+    """A request cannot be answered; the message says what to give instead."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def make_reme(
+    state: ServerState, *, summarizer: object | None = None, clock: Callable[[], float] = time.monotonic
+) -> APIRouter:
+    """Return the routes ``/context_offload``, ``/grep`` and ``/read_file`` over the folder ``settings.store_dir``.
+
+    Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
+    """
+    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (400, 404, 413, 507)})
+    workers = anyio.CapacityLimiter(_WORKERS)
+    root = os.path.abspath(state.settings.store_dir)
+    expired_at = -math.inf
+
+    async def answer(work: Callable[[], Answer]) -> Response:
+        """Return *work*'s answer, made on a thread."""
+        status = 200
+        try:
+            made = await anyio.to_thread.run_sync(work, limiter=workers)
+        except Refusal as refusal:
+            made, status = Answer(success=False, answer=str(refusal)), refusal.status
+        # Escaped: a lone surrogate in a message cannot be encoded.
+        return Response(json.dumps(made.model_dump()), status, media_type="application/json")
+
+    def expire() -> None:
+        nonlocal expired_at
+        if clock() - expired_at >= EXPIRE_EVERY:
+            expired_at = clock()
+            expire_chats(root, EXPIRE_AFTER)
+
+    @router.post("/context_offload", response_model=Answer)
+    async def context_offload(asked: OffloadRequest, tenant: Tenant) -> Response:
+        """Shorten a chat's messages: long tool results go to files, then older messages to a summary."""
+
+        def work() -> Answer:
+            expire()
+            return offload(Folder(root, tenant), asked, summarizer or find_summarizer(state.settings.config))
+
+        return await answer(work)
+
+    @router.delete("/context_offload", response_model=Answer)
+    async def delete_chat(
+        tenant: Tenant,
+        store_dir: Annotated[str, Query(min_length=1, max_length=MAX_PATH)],
+        chat_id: Annotated[str, Query(max_length=MAX_PATH)] = "",
+    ) -> Response:
+        """Delete the files of one chat."""
+        return await answer(lambda: delete(Folder(root, tenant), store_dir, chat_id))
+
+    @router.post("/grep", response_model=Answer)
+    async def grep_files(asked: GrepRequest, tenant: Tenant) -> Response:
+        """Search the files with a regular expression."""
+        return await answer(lambda: grep(Folder(root, tenant), asked))
+
+    @router.post("/read_file", response_model=Answer)
+    async def read_file(asked: ReadRequest, tenant: Tenant) -> Response:
+        """Return lines of a file."""
+        return await answer(lambda: read(Folder(root, tenant), asked))
+
+    return router
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A tenant's folder below *root*, an absolute path."""
+
+    root: str
+    tenant: str
+
+    @property
+    def base(self) -> str:
+        return os.path.join(self.root, make_folder_name(self.tenant))
+
+    def find(self, given: str) -> tuple[str, str]:
+        """Return the place that *given* means: relative to the tenant's folder, and as a real path.
+
+        An absolute path is one below the configured folder. Raises ``Refusal`` for any other, and for links.
+        """
+        plain = given.replace("\\", "/")
+        if any(unicodedata.category(one) in ("Cc", "Cs") for one in plain):
+            raise Refusal("a path has characters that no path may have; give another")
+        if plain.startswith("/") or os.path.isabs(given):
+            above = self.root.replace(os.sep, "/").rstrip("/")
+            if plain.rstrip("/") != above and not plain.startswith(f"{above}/"):
+                raise Refusal("the path is outside of the server's folder for files; give a relative one")
+            plain = plain[len(above) :]
+        names = [name for name in plain.split("/") if name not in ("", ".")]
+        if any(name == ".." or ":" in name or len(name.encode()) > MAX_NAME for name in names):
+            raise Refusal(f"a path has no '..', no ':', and no name of more than {MAX_NAME} bytes; give another")
+        path = os.path.join(self.base, *names)
+        if os.path.realpath(path) != os.path.join(os.path.realpath(self.base), *names) or os.path.islink(self.base):
+            raise Refusal("the path leads through a link; give another")
+        return "/".join(names), path
+
+
+def offload(folder: Folder, asked: OffloadRequest, summarizer: object | None = None) -> Answer:
+    """Return *asked*'s messages, shortened, and the texts that went to files. Raises ``Refusal``."""
+    relative, path = folder.find(asked.store_dir)
+    options = asked.model_dump(exclude={"messages", "store_dir"})
+    try:
+        result = offload_context(asked.messages, store_dir=path, summarizer=summarizer, **options)
+    except OffloadError as error:
+        _log.warning("offload.not_written", exc_info=error)
+        raise Refusal("the files could not be written; the server's log says why", 507) from error
+    except (ContextError, ValueError, TypeError, RecursionError) as error:
+        raise Refusal("messages are nested too deeply" if isinstance(error, RecursionError) else str(error)) from error
+    return _word(result, path, asked.store_dir.rstrip("/\\"), relative)
+
+
+def _word(result: OffloadResult, path: str, given: str, relative: str) -> Answer:
+    """Return *result* in ReMe's words, with each file by the name that the request's ``store_dir`` gives it."""
+    real = path.replace(os.sep, "/").rstrip("/")
+    names = [file.removeprefix(f"{real}/") for file in result.write_file_dict]
+    marks = [(f"{real}/{name}", f"{given}/{name}") for name in names]
+    answer = result.answer
+    if result.failure is not None and not result.offline:
+        answer = f"Nothing was compressed: the summarizer failed ({type(result.failure).__name__})."
+    elif marks:
+        answer = "\n".join(f"Successfully created and wrote to new file: {shown}" for _, shown in marks)
+    keys = [f"{relative}/{name}".lstrip("/") for name in names]
+    return Answer(
+        success=result.success,
+        answer=answer,
+        messages=[_rename(message, marks) for message in result.to_dict()["messages"]],
+        metadata=result.metadata | {"write_file_dict": dict(zip(keys, result.write_file_dict.values(), strict=True))},
+    )
+
+
+def _rename(value: Any, marks: list[tuple[str, str]]) -> Any:
+    """Return a message, or a part of it, with the names that its reader knows the files by."""
+    if isinstance(value, dict):
+        return {key: _rename(one, marks) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rename(one, marks) for one in value]
+    for real, shown in marks if isinstance(value, str) else ():
+        if real in value:
+            told = f"(detailed result is stored in {shown})".replace("\\", r"\\")
+            value = re.sub(_MARK.format(re.escape(real)), told, value).replace(real, shown)
+    return value
+
+
+def delete(folder: Folder, store_dir: str, chat_id: str) -> Answer:
+    """Delete the files of a chat. Raises ``Refusal``."""
+    try:
+        count = OffloadFiles(folder.find(store_dir)[1], chat_id).delete()
+    except OffloadError as error:
+        _log.warning("offload.not_deleted", exc_info=error)
+        raise Refusal("the files could not be deleted; the server's log says why", 507) from error
+    return Answer(success=True, answer=f"Deleted {count} files of chat {json.dumps(chat_id)}.")
+
+
+def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] = time.time) -> int:
+    """Delete the files in all folders below *root* that were last written longer ago; return their number."""
+    before, count = now() - older_than.total_seconds(), 0
+    for folder, _, _ in os.walk(root, topdown=False):
+        try:
+            count += remove_files(folder, before=before) if folder != root else 0
+        except OSError as error:
+            _log.warning("offload.not_expired", exc_info=error)
+    return count
+
+
+def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = time.monotonic) -> Answer:
+    """Return the lines that match, by file. Raises ``Refusal``."""
+    pattern, deadline = _compile(asked.pattern), clock() + SEARCH_SECONDS
+    path = folder.find(asked.path or ".")[1]
+    limit = min(asked.limit or MAX_MATCHES, MAX_MATCHES)
+    parts: list[str] = []
+    found, size, read, stopped = 0, 0, 0, ""
+    try:
+        for name, file in _list_files(path, asked.glob or ""):
+            try:
+                raw = _read_bytes(file)
+            except OSError:  # a link, or gone since
+                continue
+            read += len(raw)
+            heading = f"File: {name}"
+            for number, line in enumerate(_decode(raw).split("\n"), 1):
+                match = pattern.search(line[:MAX_LINE], timeout=max(deadline - clock(), 1e-3))
+                if match is None:
+                    continue
+                if found == limit or size > MAX_ANSWER:
+                    raise _Stopped("" if found == asked.limit else "there are more matches")
+                part = f"L{number}: {_cut_around(line, *match.span())}"
+                if heading:
+                    part, heading = f"{heading}\n{part}", ""
+                    parts.append("---")
+                parts.append(part)
+                found += 1
+                size += len(part)
+            if clock() > deadline:
+                raise TimeoutError
+            if read > MAX_SEARCHED:
+                raise _Stopped("there are too many files")
+    except TimeoutError:
+        stopped = f"it took more than {SEARCH_SECONDS:g} seconds"
+    except _Stopped as reason:
+        stopped = str(reason)
+    filtered = f' (filter: "{asked.glob}")' if asked.glob else ""
+    where = f'for pattern "{asked.pattern}" in path "{asked.path or "."}"{filtered}'
+    lines = [f"Found {found} matches {where}:", *parts, "---"] if found else [f"Found 0 matches {where}."]
+    if stopped:
+        lines.append(f"[The search was stopped: {stopped}. Give one file as path, or a longer pattern.]")
+    return Answer(success=True, answer="\n".join(lines))
+
+
+class _Stopped(Exception):
+    """A search has reached one of its limits."""
+
+
+def _compile(pattern: str) -> Any:
+    """Return the compiled *pattern*. Raises ``Refusal``."""
+    repeats = [max(map(int, re.findall(r"\d+", braces)[:9]), default=1) for braces in _BRACES.findall(pattern)]
+    if math.prod(filter(None, repeats)) > MAX_REPEATS:
+        raise Refusal(f"pattern repeats too much: the product of its counts is at most {MAX_REPEATS}")
+    try:
+        return regex.compile(pattern)
+    except (regex.error, RecursionError, ValueError, OverflowError) as error:
+        raise Refusal(f"pattern is no regular expression: {error}") from error
+
+
+def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
+    """Yield the names, relative to the folder *path*, and the paths of regular files in order; or of the one file."""
+    if os.path.isfile(path):
+        yield os.path.basename(path), path
+        return
+    seen = 0
+    for place, folders, files in os.walk(path):
+        folders.sort()
+        for file in sorted(files):
+            name = os.path.relpath(os.path.join(place, file), path).replace(os.sep, "/")
+            if file.startswith(".") or (glob and not fnmatchcase(file, glob) and not fnmatchcase(name, glob)):
+                continue  # a hidden one is a draft
+            seen += 1
+            if seen > MAX_FILES:
+                raise _Stopped("there are too many files")
+            yield name, os.path.join(place, file)
+
+
+def _cut_around(line: str, start: int, stop: int) -> str:
+    """Return *line*, or the text around a match if it is long."""
+    if len(line) <= 2 * MAX_AROUND:
+        return line
+    first, last = max(start - MAX_AROUND, 0), min(stop, start + MAX_AROUND) + MAX_AROUND
+    return f"{'...' * (first > 0)}{line[first:last]}{'...' * (last < len(line))}"
+
+
+def read(folder: Folder, asked: ReadRequest) -> Answer:
+    """Return lines of a file, and nothing else. Raises ``Refusal``."""
+    path = folder.find(asked.absolute_path)[1]
+    try:
+        raw = _read_bytes(path, most=MAX_READ + 1)
+    except OSError as error:
+        raise Refusal("there is no such file; grep lists those that have a text", 404) from error
+    if len(raw) > MAX_READ:
+        raise Refusal(f"the file has more than {MAX_READ} bytes, which are not read at once; use grep", 413)
+    text = _decode(raw)
+    if asked.offset is None and asked.limit is None:
+        return Answer(success=True, answer=text)
+    lines, first = text.split("\n"), asked.offset or 0
+    if first >= len(lines):
+        raise Refusal(f"the file has {len(lines)} lines, counted from 0; give a smaller offset")
+    stop = len(lines) if asked.limit is None else first + asked.limit
+    return Answer(success=True, answer="\n".join(lines[first:stop]))
+
+
+def _read_bytes(path: str, most: int = MAX_READ) -> bytes:
+    """Return the beginning of a regular file. Raises ``OSError`` for anything else; follows no link, and never
+    waits for a pipe."""
+    flags = sum(getattr(os, flag, 0) for flag in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
+    with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{os.path.basename(path)} is no file")
+        return file.read(most)
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
