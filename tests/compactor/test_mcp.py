@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'co
 
 import httpx2
 import uvicorn
+from fenced import ROOT, blocks
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -251,21 +253,23 @@ def test_over_http_each_token_has_its_sessions(whole: bool, mode: str) -> None:
 
 @pytest.mark.slow  # starts a process
 def test_the_command_speaks_over_standard_input(tmp_path: Path) -> None:
-    """``compactor mcp`` serves a session of a database to a client that starts it, and compacts only when told to."""
+    """The command that the page gives a host serves a session of a database, and compacts only when told to."""
     url = f"sqlite:///{tmp_path / 'chat.db'}"
     store = open_store(url)
-    talk(store, "chat")
+    talk(store, "session-1")
+    shown = json.loads(blocks("docs/mcp.md", "json")[0].text)["mcpServers"]["history"]
+    assert shown["command"] == "compactor"
+    words = ["-m", "compactor", *(url if word.startswith("sqlite:") else word for word in shown["args"])]
 
     async def run() -> None:
-        words = ["-m", "compactor", "mcp", "--store", url, "--session", "chat"]
-        command = StdioServerParameters(command=sys.executable, args=words, cwd=str(Path(__file__).parents[2]))
+        command = StdioServerParameters(command=sys.executable, args=words, cwd=str(ROOT))
         async with Client(stdio_client(command)) as client:
             assert "costs 33 euros" in text_of(await client.call_tool("read_rounds", {"start": 3}))
-            assert Memory("chat", store=store).get_role_rounds("assistant")[1] is None
+            assert Memory("session-1", store=store).get_role_rounds("assistant")[1] is None
             assert "Rounds 1-17" in text_of(await client.call_tool("compact_now", {}))
 
     asyncio.run(run())
-    assert Memory("chat", store=store).get_role_rounds("assistant")[1] is not None
+    assert Memory("session-1", store=store).get_role_rounds("assistant")[1] is not None
     store.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'context-compactor[server]'")
 
 from fastapi.testclient import TestClient
+from fenced import blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -337,6 +338,19 @@ def test_text_comes_back_as_it_was(client: Client) -> None:
         "metadata"
     ]["write_file_dict"]
     assert client.post("/read_file", absolute_path=name)["answer"] == text
+
+
+def test_the_functions_of_the_page(root: Path) -> None:
+    """The client that the page shows shortens messages, and finds and reads what was moved."""
+    (block,) = blocks("docs/reme.md", "python")
+    page = block.run()
+    page["client"].close()
+    with open_app(root) as app:
+        page["client"] = app
+        made = page["shorten"]([*MESSAGES, {"role": "tool", "tool_call_id": "call_789", "content": PAGE}])
+        name = next(iter(made["metadata"]["write_file_dict"]))
+        assert f"File: {name.removeprefix('context_store/')}\nL8: Paper 7:" in page["find"]("^Paper 7:")
+        assert page["read"](name) == "\n".join(PAPERS.split("\n")[:100])
 
 
 def test_a_full_disk_says_so_without_the_path(client: Client, root: Path) -> None:
