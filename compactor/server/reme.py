@@ -30,7 +30,9 @@ from memory.stores.retention import remove_files
 from ..presets.compat.offload_context import Mode, OffloadResult, offload_context
 from ..presets.compat.offload_files import OffloadError, OffloadFiles, make_folder_name
 from ..summarizers.configured import find_summarizer
+from ..transcript import MIN_ROOM
 from .access import Tenant
+from .rest import Messages
 from .state import ServerState
 
 #: Files of a chat that was not written to for this long are deleted; they are looked for once an hour at most.
@@ -62,7 +64,7 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 class OffloadRequest(BaseModel):
     """Messages to shorten, in OpenAI's form or with flat tool calls (``id``, ``name``, ``arguments``)."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     context_manage_mode: Mode = "auto"
     max_total_tokens: int = Field(20_000, ge=1, le=10**9)
     max_tool_message_tokens: int = Field(2_000, ge=1, le=10**9)
@@ -98,9 +100,12 @@ class Answer(BaseModel):
 
 
 class Refusal(Exception):
-    """A request cannot be answered; the message says what to give instead."""
+    """A request cannot be answered; the message says what to give instead.
 
-    def __init__(self, text: str, status: int = 400) -> None:
+    The status is 200 for a mistake of the model that calls a tool: it reads the answer.
+    """
+
+    def __init__(self, text: str, status: int = 200) -> None:
         super().__init__(text)
         self.status = status
 
@@ -112,7 +117,7 @@ def make_reme(
 
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
-    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (400, 404, 413, 507)})
+    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (403, 404, 413, 507)})
     workers = anyio.CapacityLimiter(_WORKERS)
     root = os.path.abspath(state.settings.store_dir)
     expired_at = -math.inf
@@ -183,32 +188,36 @@ class Folder:
         """
         plain = given.replace("\\", "/")
         if any(unicodedata.category(one) in ("Cc", "Cs") for one in plain):
-            raise Refusal("a path has characters that no path may have; give another")
+            raise Refusal("a path has characters that no path may have; give another", 403)
         if plain.startswith("/") or os.path.isabs(given):
             above = self.root.replace(os.sep, "/").rstrip("/")
             if plain.rstrip("/") != above and not plain.startswith(f"{above}/"):
-                raise Refusal("the path is outside of the server's folder for files; give a relative one")
+                raise Refusal("the path is outside of the server's folder for files; give a relative one", 403)
             plain = plain[len(above) :]
         names = [name for name in plain.split("/") if name not in ("", ".")]
         if any(name == ".." or ":" in name or len(name.encode()) > MAX_NAME for name in names):
-            raise Refusal(f"a path has no '..', no ':', and no name of more than {MAX_NAME} bytes; give another")
+            raise Refusal(f"a path has no '..', no ':', and no name of more than {MAX_NAME} bytes; give another", 403)
         path = os.path.join(self.base, *names)
         if os.path.realpath(path) != os.path.join(os.path.realpath(self.base), *names) or os.path.islink(self.base):
-            raise Refusal("the path leads through a link; give another")
+            raise Refusal("the path leads through a link; give another", 403)
         return "/".join(names), path
 
 
 def offload(folder: Folder, asked: OffloadRequest, summarizer: object | None = None) -> Answer:
     """Return *asked*'s messages, shortened, and the texts that went to files. Raises ``Refusal``."""
     relative, path = folder.find(asked.store_dir)
+    messages = [message.model_dump(exclude_unset=True) for message in asked.messages]
     options = asked.model_dump(exclude={"messages", "store_dir"})
+    if asked.group_token_threshold:
+        options["group_token_threshold"] = max(asked.group_token_threshold, MIN_ROOM)
     try:
-        result = offload_context(asked.messages, store_dir=path, summarizer=summarizer, **options)
+        result = offload_context(messages, store_dir=path, summarizer=summarizer, **options)
     except OffloadError as error:
         _log.warning("offload.not_written", exc_info=error)
         raise Refusal("the files could not be written; the server's log says why", 507) from error
     except (ContextError, ValueError, TypeError, RecursionError) as error:
-        raise Refusal("messages are nested too deeply" if isinstance(error, RecursionError) else str(error)) from error
+        text = "messages are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(text, 422) from error
     return _word(result, path, asked.store_dir.rstrip("/\\"), relative)
 
 

@@ -28,9 +28,11 @@ def write_lines(_context: Any, value: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def schema() -> Iterator[Any]:
-    config = CompactorConfig(threshold=1_000)
-    app = create_app(ServerSettings(store="memory://", rate=None, config=config), store=InMemoryStore())
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    config, folder = CompactorConfig(threshold=1_000), tmp_path_factory.mktemp("files")
+    app = create_app(
+        ServerSettings(store="memory://", rate=None, config=config, store_dir=folder), store=InMemoryStore()
+    )
     with get_client(app) as client:  # the app's lifespan, once for all tries
         client.headers["host"] = "127.0.0.1"
         assert client.post(f"{URL}/api/sessions/s/messages", json=BODY).status_code == 201
