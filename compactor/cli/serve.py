@@ -147,10 +147,8 @@ def run_demo(host: str, port: int) -> None:
         run(app, settings, lambda: playing.start(app.state.compactor.sessions))
 
 
-def run(
-    app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None, *, path: str = ""
-) -> None:
-    """Serve *app*, of which clients use *path*, until the process is told to end; call *started* when it can be reached."""
+def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None, *, path: str = "") -> None:
+    """Serve *app* until the process is told to end; call *started* when *path* can be reached."""
     import uvicorn
 
     class Server(uvicorn.Server):
