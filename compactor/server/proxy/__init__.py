@@ -97,7 +97,7 @@ class _Proxy:
         self._names = Names(self._read_prints, self._find_alike)
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
-        self._resume_at = 0.0
+        self._resume_at: dict[str, float] = {}  # by tenant: what one sends does not hold up another
         self._whole: dict[str, None] = {}  # sessions whose newest request stayed as it was, the oldest first
 
     async def answer(self, request: Request, tenant: str) -> Response:
@@ -106,6 +106,8 @@ class _Proxy:
         base = self._state.settings.upstreams.get(kind)
         if base is None:
             return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
+        if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would lead out of the endpoint's path
+            return make_error(kind, 400, "The path has . or .. in it.", "bad_path")
         try:
             body = sent = await request.body()
         except ClientDisconnect:
@@ -114,28 +116,28 @@ class _Proxy:
         path = request.url.path
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
             read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), body)
-            conversation = await self._try(path, read)
+            conversation = await self._try(path, tenant, read)
             if conversation is not None and conversation.is_short:
                 # It goes on as it is: the log is written while the endpoint works.
-                writing = asyncio.create_task(self._try(path, conversation.shorten))
+                writing = asyncio.create_task(self._try(path, tenant, conversation.shorten))
             elif conversation is not None:
-                sent = await self._try(path, conversation.shorten) or body
+                sent = await self._try(path, tenant, conversation.shorten) or body
         url = _join(kind, base, request.scope)
         size = len(sent) if body or "content-length" in headers else None
         passed = forward_headers(headers.raw, (), size)
         ask = partial(self.relay.send, request.method, url, passed, sent)
         return RelayedResponse(ask, partial(make_error, kind), writing)
 
-    async def _try(self, path: str, call: Callable[[], R | None]) -> R | None:
+    async def _try(self, path: str, tenant: str, call: Callable[[], R | None]) -> R | None:
         """Return what *call* returns, on a thread; None if it fails or takes too long, which the log tells."""
-        if time.monotonic() < self._resume_at:
+        if time.monotonic() < self._resume_at.get(tenant, 0.0):
             return None
         try:
             async with asyncio.timeout(FIT_SECONDS):
                 return await to_thread(call)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the request)
             if isinstance(error, TimeoutError):
-                self._resume_at = time.monotonic() + PAUSE_SECONDS
+                self._resume_at[tenant] = time.monotonic() + PAUSE_SECONDS
             log = structlog.get_logger("compactor")
             log.warning("proxy.passed_unchanged", path=path, error=type(error).__name__)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -20,7 +21,7 @@ from ...integrations.base import Conversations, Converted, Fitted, Group, Messag
 Item = Any
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _PLAIN = frozenset(("user", "assistant", "tool", *SYSTEM))
-_SPACE = " \t\n\r"
+_match_space: Any = re.compile(r"[ \t\n\r]*").match
 
 
 class NotRead(ValueError):
@@ -28,19 +29,21 @@ class NotRead(ValueError):
 
 
 class Body:
-    """A JSON object, read. ``replace`` changes the values of some keys, and not a byte of the others."""
+    """A JSON object, read. ``replace`` changes the values of some keys, and not a byte of the others, nor of the items
+    that stay in an array."""
 
     def __init__(self, raw: bytes) -> None:
         self._text = raw.decode()
         self.values: dict[str, Any] = {}
         self._spans: dict[str, tuple[int, int]] = {}
+        self._items: dict[int, tuple[int, int]] = {}  # by id: ``values`` keeps the items
         at = self._skip(0, "{")
         while self._text[at : at + 1] == '"':
             key, at = scanstring(self._text, at + 1)
             start = self._skip(at, ":")
             if key in self.values:
                 raise NotRead("a key is there twice")  # which one the provider takes is not known
-            self.values[key], at = _scan(self._text, start)
+            self.values[key], at = self._read_array(start) if self._text.startswith("[", start) else self._read(start)
             self._spans[key] = start, at
             at = self._skip(at, "")
             if self._text[at : at + 1] != ",":
@@ -49,26 +52,51 @@ class Body:
         if self._skip(at, "}") != len(self._text):
             raise NotRead("more follows the object")
 
+    def _read(self, at: int) -> tuple[Any, int]:
+        try:
+            return _scan(self._text, at)  # type: ignore[no-any-return]
+        except StopIteration:  # a future takes any other error
+            raise NotRead("a value is no JSON") from None
+
+    def _read_array(self, at: int) -> tuple[list[Any], int]:
+        items = list[Any]()
+        at = self._skip(at, "[")
+        while self._text[at : at + 1] != "]" or items:
+            item, end = self._read(at)
+            items.append(item)
+            if isinstance(item, dict):
+                self._items[id(item)] = at, end
+            at = self._skip(end, "")
+            if self._text[at : at + 1] != ",":
+                break
+            at = self._skip(at, ",")
+        self._skip(at, "]")
+        return items, at + 1
+
     def _skip(self, at: int, sign: str) -> int:
         """Return the place behind white space, *sign*, and white space."""
         text = self._text
-        while text[at : at + 1] in _SPACE and at < len(text):
-            at += 1
-        if not sign:
-            return at
+        at = _match_space(text, at).end()
         if not text.startswith(sign, at):
             raise NotRead(f"there is no {sign}")
-        return self._skip(at + 1, "")
+        return _match_space(text, at + len(sign)).end()  # type: ignore[no-any-return]
 
     def replace(self, changes: Mapping[str, Any]) -> bytes:
         """Return the body with the values that *changes* has; new keys stand first."""
         text = self._text
         known = [(self._spans[key], value) for key, value in changes.items() if key in self._spans]
         for (start, end), value in sorted(known, reverse=True, key=lambda one: one[0]):
-            text = text[:start] + _write(value) + text[end:]
+            text = text[:start] + self._write(value) + text[end:]
         begin = text.index("{") + 1
-        new = "".join(f"{_write(key)}:{_write(value)}," for key, value in changes.items() if key not in self._spans)
+        added = {key: value for key, value in changes.items() if key not in self._spans}
+        new = "".join(f"{_write(key)}:{self._write(value)}," for key, value in added.items())
         return (text[:begin] + new + text[begin:]).encode()
+
+    def _write(self, value: Any) -> str:
+        if not isinstance(value, list):
+            return _write(value)
+        places = ((one, self._items.get(id(one))) for one in value)
+        return f"[{','.join(_write(one) if at is None else self._text[slice(*at)] for one, at in places)}]"
 
 
 def _write(value: Any) -> str:

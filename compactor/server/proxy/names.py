@@ -15,6 +15,8 @@ from typing import Any
 
 from memory.fingerprints import SIZE, Fingerprinter
 
+from ...integrations.base import join_names
+
 Message = Mapping[str, Any]
 #: Conversations that are known without asking the store; those beyond are found there again.
 MAX_KNOWN = 10_000
@@ -36,7 +38,10 @@ _PRINTABLE = re.compile("[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
 def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    """Return the name that a request gives its session; empty if none. A long one is shortened to its hash."""
+    """Return the name that a request gives its session; empty if none. A long one is shortened to its hash.
+
+    It can stand in a path: ``/``, ``%`` and a dot at the beginning are percent-encoded.
+    """
     metadata = body.get("metadata")
     told = metadata if isinstance(metadata, Mapping) else {}
     given: list[object] = [headers.get(name) for name in SESSION_HEADERS]
@@ -45,6 +50,9 @@ def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
     name = next((one for one in given if isinstance(one, str) and _PRINTABLE.fullmatch(one)), "")
     if name and (agent := headers.get(AGENT_HEADER)) and _PRINTABLE.fullmatch(agent):
         name = f"{name}.{agent}"
+    name = join_names(name)  # a path has room for it
+    if name.startswith("."):
+        name = f"%2E{name[1:]}"
     return name if len(name) <= MAX_NAME else blake2b(name.encode(), digest_size=16).hexdigest()
 
 

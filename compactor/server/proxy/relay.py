@@ -20,6 +20,8 @@ _HOP = frozenset(
 )
 #: Those of a request that this server reads itself: its own address, the page's cookie.
 _OWN = frozenset((b"host", b"expect", b"cookie", b"content-length"))
+#: Those of an answer that would speak for this server's own pages.
+_PAGE = frozenset((b"set-cookie", b"content-security-policy"))
 
 
 class Relay:
@@ -52,7 +54,7 @@ class RelayedResponse(Response):
     def __init__(
         self,
         ask: Callable[[], Awaitable[httpx.Response]],
-        fail: Callable[[int, str], Response],
+        fail: Callable[..., Response],
         writing: asyncio.Task[Any] | None = None,
     ) -> None:
         self._ask, self._fail, self._writing = ask, fail, writing
@@ -74,13 +76,13 @@ class RelayedResponse(Response):
         try:
             answer = await self._ask()
         except (httpx.TimeoutException, TimeoutError):
-            await self._fail(504, "The endpoint has not answered in time.")(scope, receive, send)
+            await self._fail(504, "The endpoint has not answered in time.", "upstream_timeout")(scope, receive, send)
             return
         except (httpx.HTTPError, httpx.InvalidURL):
             await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:
-            headers = drop_headers(answer.headers.raw, ())
+            headers = drop_headers(answer.headers.raw, _PAGE)
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                 await self._wait_for_writing()  # its client may go on at its last byte
@@ -118,9 +120,8 @@ def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes]
     return kept if size is None else [*kept, (b"content-length", str(size).encode())]
 
 
-def make_error(kind: str, status: int, message: str) -> Response:
+def make_error(kind: str, status: int, message: str, code: str = "upstream_unreachable") -> Response:
     """Return an error in the form of a provider: *kind* is ``openai`` or ``anthropic``."""
-    code = "upstream_timeout" if status == 504 else "upstream_unreachable"
     said: dict[str, Any] = {"message": message, "type": "api_error"}
     if kind == "anthropic":
         content: dict[str, Any] = {"type": "error", "error": said}

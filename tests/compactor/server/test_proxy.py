@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import http.client
 import json
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -234,6 +236,16 @@ ODD = (
 )
 
 
+@pytest.mark.parametrize("name", ["a/b", ".a", "..", "a%2Fb", "a.b/../c", "a b?c#d"])
+def test_rest_reaches_a_session_by_whatever_name_it_was_given(name: str) -> None:
+    """Or nobody could delete it."""
+    with ModelServer("") as model, proxy(model) as (url, state):
+        CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=AUTH | {"x-session-id": name})
+        (session,) = list_sessions(state)
+        assert CLIENT.delete(f"{url}/api/sessions/{quote(session, safe='')}").status_code == 204
+        assert list_sessions(state) == []
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
 def test_what_needs_no_change_arrives_byte_for_byte(path: str) -> None:
     """Odd white space, numbers, escapes, the order of keys, unknown fields, and the client's own headers."""
@@ -309,7 +321,18 @@ def test_what_is_not_understood_or_is_the_providers_passes_untouched(path: str, 
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[1]", b'{"messages":[],"messages":[]}', b'{"a":1} x', b"\xff\xfe{", gzip.compress(ODD)]
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"a": }',
+        b'{"a":[1,]}',
+        b"[1]",
+        b'{"messages":[],"messages":[]}',
+        b'{"a":1} x',
+        b"\xff\xfe{",
+        gzip.compress(ODD),
+    ],
 )
 def test_bodies_that_cannot_be_read_pass_untouched(body: bytes) -> None:
     """The provider says what it thinks of them."""
@@ -317,6 +340,40 @@ def test_bodies_that_cannot_be_read_pass_untouched(body: bytes) -> None:
         model.always(status(400))
         assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH).status_code == 400
         assert model.requests[0].raw == body
+
+
+def test_of_an_array_that_changes_the_items_that_stay_keep_their_bytes() -> None:
+    """The newest message is always one of them."""
+    messages = json.dumps(make_history(9, last=False)).encode()
+    newest = b'{"content":"caf\\u00e9", "role" : "user", "n":1e2, "m":0.10, "m":12345678901234567890 }'
+    with ModelServer("") as model, proxy(model, budget=600) as (url, _):
+        body = b'{"model":"gpt-4o","messages":' + messages[:-1] + b" , " + newest + b"\n] }"
+        CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH)
+        raw = model.requests[0].raw
+    assert len(raw) < len(body) / 2
+    assert raw.endswith(b"," + newest + b"] }")
+
+
+@pytest.mark.parametrize("path", ["../admin", "%2e%2e/admin", "..%2Fadmin", "files/./a"])
+def test_no_path_leads_out_of_the_endpoints_own(path: str) -> None:
+    """By raw bytes: clients would resolve it."""
+    with ModelServer("") as model, proxy(model) as (url, _):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.request("POST", f"/v1/{path}", b"{}", AUTH)
+        assert connection.getresponse().status == 400
+        connection.close()
+        assert not model.requests
+
+
+def test_an_answer_cannot_speak_for_the_servers_own_pages() -> None:
+    """An endpoint's cookie and content policy would count for them."""
+    given = {"content-security-policy": "script-src *", "set-cookie": "compactor=1", "x-request-id": "r"}
+    with ModelServer("") as model, proxy(model) as (url, _):
+        model.always(reply({}, headers=given))
+        headers = CLIENT.post(f"{url}/v1/files", content=b"{}").headers
+    assert headers["x-request-id"] == "r"
+    assert "set-cookie" not in headers
+    assert "default-src 'none'" in headers["content-security-policy"]
 
 
 def test_other_paths_pass_through() -> None:
