@@ -163,7 +163,7 @@ def cost_table(document: Mapping[str, Any]) -> Table | str:
     by, rows = document["by"], document["rows"]
     if not rows:
         return "nothing was spent or saved"
-    columns = (by, "answers", "input", "output", "spent", "prompts", "tokens saved", "saved")
+    columns = (by, "answers", "input", "output", "spent", "not sent", "saved")  # of 80 columns, none is broken
     shown = [(one_line(row[by]) or "(unknown)", *_cells(row)) for row in rows]
     total, style = document["total"], {}
     if total["unpriced_answers"] or total["unpriced_saved_tokens"]:
@@ -176,4 +176,4 @@ def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
         f"${row[name]:,.4f}{'*' if row[f'unpriced_{what}'] else ''}"
         for name, what in (("spent", "answers"), ("saved", "saved_tokens"))
     )
-    return row["answers"], row["input_tokens"], row["output_tokens"], spent, row["prompts"], row["saved_tokens"], saved
+    return row["answers"], row["input_tokens"], row["output_tokens"], spent, row["saved_tokens"], saved
