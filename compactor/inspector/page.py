@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from importlib import resources
 from string import Template
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from memory import Memory
+from memory.rounds import run_dump
 
 from .views import Inspection, describe_session
 
@@ -120,4 +122,6 @@ def _list_parts(memory: Memory, budget: int | None, model: str) -> Iterator[tupl
 
 
 def _plain(value: BaseModel | list[Any]) -> Any:
-    return [one.model_dump(mode="json") for one in value] if isinstance(value, list) else value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return run_dump(partial(value.model_dump, mode="json"))

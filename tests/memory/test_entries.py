@@ -260,11 +260,13 @@ def test_an_interrupt_while_a_record_is_written_out_is_an_interrupt(raised: type
 
 @pytest.mark.slow
 def test_whatever_is_dumped_lets_interrupts_out() -> None:
-    """A dumping method of pydantic's is called by ``run_dump`` alone, wherever it is."""
+    """A dumping method of pydantic's is called by ``run_dump`` alone, but in the server, whose records hold plain JSON:
+    no Python code runs while they are dumped."""
     calls = {
         f"{path.name}:{node.lineno}"
         for package in (memory, compactor, prompts)
         for path in Path(package.__file__ or "").parent.rglob("*.py")
+        if path.parent.name != "server"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "model_dump" in node.func.attr
     }
