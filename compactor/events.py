@@ -169,9 +169,10 @@ class EventLog:
 
     def emit(self, event: Event) -> None:
         """Keep *event*, with the session and the clock's time, and call the hooks with it, on this thread."""
-        known = {"session": self.session} if isinstance(event, CompactionEvent) else {}
-        # The system's time it has from when it was made.
-        event = copy_with(event, **known, **({"at": self._clock.now()} if self._clock is not SYSTEM_CLOCK else {}))
+        if isinstance(event, CompactionEvent):
+            event = copy_with(event, session=self.session)
+        if self._clock is not SYSTEM_CLOCK:  # else it has the time from when it was made
+            event = copy_with(event, at=self._clock.now())
         # A child that is forked in a hook has another list: its thread is not inside.
         inside, thread = self.threads_inside, threading.get_ident()
         inside.append(thread)

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -30,7 +29,7 @@ from memory.log.redaction import REDACTED
 from memory.messages import SPEAK_FOR_NO_AGENT, from_post, from_round, query_message, repeats_query, text_with_calls
 from memory.overlays import Reduction, Reductions
 from memory.references import parse_reference, place_reference, range_reference
-from memory.rounds import USER, Post, Record, Round, copy_with
+from memory.rounds import USER, Post, Record, Round, cached_property, copy_with
 from memory.visibility import sees
 
 from ..compose import GRID, show_all
