@@ -29,6 +29,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 pytest.register_assert_rewrite("memory.stores.contract")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage is measured by the quick tests: it makes the slow ones half as slow again, and they add next to none."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("index") and os.environ.get("TEST_PACKAGE_INDEX") != "1":
         pytest.skip("asks the package index; set TEST_PACKAGE_INDEX=1, as .ci/run does")
