@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +14,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,8 @@ from fenced import ROOT
 
 PACKAGES = ("compactor", "memory", "prompts")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: Packages that another one has in its own interface.
+BROUGHT_BY = {"anyio": "fastapi", "pydantic_core": "pydantic", "starlette": "fastapi"}
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +185,30 @@ def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Pat
     """A folder of data that happens to be called ``memory`` is no module."""
     (tmp_path / "memory").mkdir()
     installed.run(installed.python, "-m", "compactor", "--help", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [
+        ("memory", ["postgresql"]),
+        ("prompts", []),
+        ("compactor/inspector", []),
+        ("compactor/server", ["server", "mcp"]),
+        ("compactor/telemetry", ["otel", "server"]),
+    ],
+)
+def test_what_is_imported_is_required(folder: str, extras: list[str]) -> None:
+    """The development environment has more, so that nothing else would miss it."""
+    required = [*PROJECT["dependencies"], *(one for extra in extras for one in PROJECT["optional-dependencies"][extra])]
+    names = {re.split(r"[^\w.-]", one)[0].lower() for one in required}
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            found = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            for package in {one.partition(".")[0] for one in found} - {*PACKAGES, *sys.stdlib_module_names}:
+                brought = BROUGHT_BY.get(package)
+                known = [brought] if brought else metadata.packages_distributions()[package]
+                assert names.intersection(one.lower().replace("_", "-") for one in known), f"{path}: {package}"
 
 
 def assert_one_line_names(file: Path, text: str) -> None:
