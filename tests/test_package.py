@@ -200,6 +200,7 @@ def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Pat
 def test_what_is_imported_is_required(folder: str, extras: list[str]) -> None:
     """The development environment has more, so that nothing else would miss it."""
     required = [*PROJECT["dependencies"], *(one for extra in extras for one in PROJECT["optional-dependencies"][extra])]
+    distributions = metadata.packages_distributions()
     names = {re.split(r"[^\w.-]", one)[0].lower() for one in required}
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -207,7 +208,7 @@ def test_what_is_imported_is_required(folder: str, extras: list[str]) -> None:
             found += [one.name for one in node.names] if isinstance(node, ast.Import) else []
             for package in {one.partition(".")[0] for one in found} - {*PACKAGES, *sys.stdlib_module_names}:
                 brought = BROUGHT_BY.get(package)
-                known = [brought] if brought else metadata.packages_distributions()[package]
+                known = [brought] if brought else distributions[package]
                 assert names.intersection(one.lower().replace("_", "-") for one in known), f"{path}: {package}"
 
 
