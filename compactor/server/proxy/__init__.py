@@ -116,12 +116,11 @@ class _Proxy:
         path = request.url.path
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
             read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), body)
-            conversation = await self._try(path, tenant, read)
-            if conversation is not None and conversation.is_short:
-                # It goes on as it is: the log is written while the endpoint works.
-                writing = asyncio.create_task(self._try(path, tenant, conversation.shorten))
-            elif conversation is not None:
-                sent = await self._try(path, tenant, conversation.shorten) or body
+            prepared = await self._try(path, tenant, partial(_prepare, read))
+            if isinstance(prepared, bytes):
+                sent = prepared
+            elif prepared is not None:  # the body goes on as it is: the log is written while the endpoint works
+                writing = asyncio.create_task(self._try(path, tenant, prepared))
         url = _join(kind, base, request.scope)
         size = len(sent) if body or "content-length" in headers else None
         passed = forward_headers(headers.raw, (), size)
@@ -212,6 +211,14 @@ class _Proxy:
         full = self._state.name(tenant, begin)
         rows = self._state.sessions.store.list_sessions(tenant, after=full, limit=limit)
         return [split_name(row.name)[1] for row in rows if row.name.startswith(full)]
+
+
+def _prepare(read: Callable[[], _Request | None]) -> bytes | Callable[[], bytes | None] | None:
+    """Return the shorter body of a request; None if it stays as it is, or what is still to be called for that."""
+    request = read()
+    if request is None:
+        return None
+    return request.shorten if request.is_short else request.shorten()
 
 
 def _is(one: object, other: object) -> bool:

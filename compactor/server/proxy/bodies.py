@@ -59,17 +59,17 @@ class Body:
             raise NotRead("a value is no JSON") from None
 
     def _read_array(self, at: int) -> tuple[list[Any], int]:
-        items = list[Any]()
+        items, text = list[Any](), self._text
         at = self._skip(at, "[")
-        while self._text[at : at + 1] != "]" or items:
+        while not text.startswith("]", at) or items:
             item, end = self._read(at)
             items.append(item)
             if isinstance(item, dict):
                 self._items[id(item)] = at, end
-            at = self._skip(end, "")
-            if self._text[at : at + 1] != ",":
+            at = _match_space(text, end).end()
+            if not text.startswith(",", at):
                 break
-            at = self._skip(at, ",")
+            at = _match_space(text, at + 1).end()
         self._skip(at, "]")
         return items, at + 1
 
