@@ -48,6 +48,8 @@ MAX_RESERVE = 1 / 2
 R = TypeVar("R")
 #: What tells of pictures, sounds and files, which have tokens of their own.
 _MEDIA = re.compile(rb"image|audio|video|file|document|media")
+#: A shorter body, or what writes the log of one that stays as it is.
+_Prepared = bytes | Callable[[], bytes | None]
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 
 
@@ -116,7 +118,7 @@ class _Proxy:
         path = request.url.path
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
             read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), body)
-            prepared = await self._try(path, tenant, partial(_prepare, read))
+            prepared: _Prepared | None = await self._try(path, tenant, partial(_prepare, read))
             if isinstance(prepared, bytes):
                 sent = prepared
             elif prepared is not None:  # the body goes on as it is: the log is written while the endpoint works
@@ -213,7 +215,7 @@ class _Proxy:
         return [split_name(row.name)[1] for row in rows if row.name.startswith(full)]
 
 
-def _prepare(read: Callable[[], _Request | None]) -> bytes | Callable[[], bytes | None] | None:
+def _prepare(read: Callable[[], _Request | None]) -> _Prepared | None:
     """Return the shorter body of a request; None if it stays as it is, or what is still to be called for that."""
     request = read()
     if request is None:
