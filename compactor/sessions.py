@@ -331,8 +331,8 @@ class Sessions:
         return Health(sessions=len(sessions), worst=sort_worst_first(one for one in found if one is not None))
 
     def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
-        """Call *callback* with each event of all compactors, also of sessions that are opened later; return a function
-        that stops that. As ``ContextCompactor.on_event``."""
+        """Call *callback* with each event of all compactors and conversations, such as ``Redacted``, also of sessions
+        that are opened later; return a function that stops that. As ``ContextCompactor.on_event``."""
         require("callback", callback, Callable, "a function that is called with what has happened")
         return self._hooks.add(callback, kinds)
 
@@ -450,11 +450,18 @@ class Sessions:
 
     def _make(self, entry: _Entry, summarizer: Summarizer | None) -> Session:
         memory = Memory(entry.id, store=self.store, take_over=self._take_over)
+        memory.on_event(self._pass_on)
         with self._lock:
             left_open, known = self._left.get(entry.id, ((), None))
         memory.adopt_rounds(left_open)
         entry.summarizer = known or summarizer
         return Session(memory, self._start_compactors(memory, entry.summarizer), self.budget)
+
+    def _pass_on(self, event: Event) -> None:
+        for hook, kinds, _ in self._hooks.hooks:
+            if isinstance(event, kinds):
+                with suppress(Exception):
+                    hook(event)
 
     def _make_compactors(self, memory: Memory, summarizer: Summarizer | None) -> dict[str, ContextCompactor]:
         chosen = summarizer if summarizer is not None else self._summarizer

@@ -13,6 +13,8 @@ from memory.stores.tenants import split_name
 
 #: Events that wait for one client, and seconds after which a silent stream gets a comment.
 MAX_WAITING, HEARTBEAT_SECONDS = 256, 15.0
+#: Clients that are woken at a time, and seconds until the next ones are: requests get their turn in between.
+WOKEN, PAUSE_SECONDS = 16, 0.002
 
 
 class _Client:
@@ -20,6 +22,7 @@ class _Client:
         self.tenant, self.session = tenant, session
         self.waiting: deque[bytes] = deque()
         self.lost = 0
+        self.is_due = False
         self.woken = asyncio.Event()
 
 
@@ -30,6 +33,7 @@ class EventHub:
         self.heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: defaultdict[str, set[_Client]] = defaultdict(set)  # all below: only on the loop
+        self._due: deque[_Client] = deque()  # clients to wake
 
     def start(self) -> None:
         """Deliver events on the running event loop from now on."""
@@ -54,12 +58,25 @@ class EventHub:
             return
         facts = event.facts() | {"session": session}
         text = json.dumps({"at": event.at.isoformat(), "level": event.level, **facts}, default=str)
+        sent, was_waking = f"event: {event.name}\ndata: {text}\n\n".encode(), bool(self._due)
         for client in clients:
             if len(client.waiting) == MAX_WAITING:
                 client.waiting.popleft()
                 client.lost += 1
-            client.waiting.append(f"event: {event.name}\ndata: {text}\n\n".encode())
+            client.waiting.append(sent)
+            if not client.is_due:
+                client.is_due = True
+                self._due.append(client)
+        if not was_waking:
+            self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(min(WOKEN, len(self._due))):
+            client = self._due.popleft()
+            client.is_due = False
             client.woken.set()
+        if self._due:
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wake)
 
     async def listen(self, tenant: str, session: str | None = None) -> AsyncIterator[bytes]:
         """Yield server-sent events of *tenant*'s sessions, or of one *session*, until the hub is closed.
@@ -74,8 +91,9 @@ class EventHub:
                 if client.lost:
                     lost, client.lost = client.lost, 0
                     yield f'event: lost\ndata: {{"lost": {lost}}}\n\n'.encode()
-                while client.waiting:
-                    yield client.waiting.popleft()
+                if client.waiting:
+                    waiting, client.waiting = client.waiting, deque()
+                    yield b"".join(waiting)
                 if client.lost:
                     continue
                 if self._loop is None:

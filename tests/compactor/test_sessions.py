@@ -29,6 +29,7 @@ from compactor import (
 )
 from compactor.events import Published
 from compactor.testing import FakeClock, ScriptedSummarizer
+from memory.events import Redacted, Rewound
 
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)
 
@@ -428,6 +429,22 @@ def test_a_hook_of_the_sessions_hears_of_those_open_and_of_those_opened_later() 
         talk(first, 4)
         first.compactor.compact_now(SOON)
     assert len(heard) == len(told)
+
+
+def test_events_of_conversations_are_passed_on_like_those_of_compactors() -> None:
+    """Also past a callback that fails."""
+    heard: list[Event] = []
+    with sessions_with(executor=None) as sessions:
+        sessions.on_event(lambda _event: 1 / 0)
+        remove = sessions.on_event(heard.append, (Redacted, Rewound))
+        with sessions.open("a") as session:
+            session.append({"role": "user", "content": "one"})
+            session.memory.redact("r1.p0")
+            session.memory.rewind("r0")
+            remove()
+            session.append({"role": "user", "content": "two"})
+            session.memory.rewind("r0")
+    assert [(type(one), getattr(one, "session", "")) for one in heard] == [(Redacted, "a"), (Rewound, "a")]
 
 
 def test_the_status_tells_of_open_circuits_and_of_the_oldest_round_that_waits() -> None:

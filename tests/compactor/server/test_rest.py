@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from compactor import CompactorConfig, InMemoryStore, StoreUnreachable
 from compactor.server import ServerSettings, create_app
-from compactor.server.events import MAX_WAITING, EventHub
+from compactor.server.events import MAX_WAITING, WOKEN, EventHub
 from memory import ProviderFailed
 from memory.stores.tenants import name_in
 
@@ -255,6 +255,28 @@ def test_a_slow_reader_loses_events_and_is_told() -> None:
         assert b'"n10"' in await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
         assert not hub._clients
+
+    run_with_hub(use)
+
+
+def test_many_clients_are_told_a_few_at_a_time() -> None:
+    """So that nobody's request waits for a thousand pages that look on; all get each event in the end."""
+
+    async def use(hub: EventHub) -> None:
+        streams = [hub.listen("") for _ in range(3 * WOKEN)]
+        for stream in streams:
+            await anext(stream)
+        told = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)  # all wait
+        hub._deliver(event("s", "first"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sum(one.done() for one in told) <= WOKEN
+        hub._deliver(event("s", "second"))
+        texts = [await one for one in told]
+        assert all(b'"first"' in text for text in texts)
+        assert b'"second"' in texts[-1]
+        hub.close()
 
     run_with_hub(use)
 
