@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -164,19 +165,29 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
             app.state.compactor.hub.close()  # else the server would wait for streams that never end
             await super().shutdown(sockets)
 
-    Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_level="warning",
-            access_log=False,  # its lines would have the names of sessions
-            server_header=False,
-            date_header=False,  # the proxy's answers have their endpoint's
-            timeout_graceful_shutdown=GRACE_SECONDS,
-            lifespan="on",
-        )
-    ).run()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,  # its lines would have the names of sessions
+        server_header=False,
+        date_header=False,  # the proxy's answers have their endpoint's
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        lifespan="on",
+    )
+    Server(config).run(sockets=[_bind(settings)])
+
+
+def _bind(settings: ServerSettings) -> socket.socket:
+    """Return a socket at the server's address. Raises ``CannotRun`` if that is not to be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        remedy = "choose another port with --port, or 0 for any free one"
+        reason = error.strerror or type(error).__name__
+        raise CannotRun(f"cannot serve at {settings.host}, port {settings.port}: {reason}; {remedy}") from error
 
 
 def import_server() -> Any:

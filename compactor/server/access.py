@@ -130,6 +130,9 @@ class Access:
             await self._app(scope, self._limit(receive, refused), guarded_send)
         except _Refused as error:
             refused.append(error.response)
+        except asyncio.CancelledError:  # the server stops, and has waited for long enough; it need not log a traceback
+            headers = {"connection": "close", "retry-after": "5"}
+            refused.append(problem(503, "the server stops; send the request again", "ServerStops", headers))
         except Exception as error:  # noqa: BLE001  (its text may hold what was said)
             if not refused:
                 structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=_route(scope))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -76,7 +77,11 @@ def describe_error(error: memory.ContextError) -> JSONResponse:
     if seconds is None and status == 503:
         seconds = 1.0
     headers = {"retry-after": str(math.ceil(max(seconds, 1)))} if seconds is not None else None
-    return problem(status, _TENANT.sub("", str(error)), type(error).__name__, headers)
+    detail = _TENANT.sub("", str(error))
+    if status >= 500 and isinstance(error, memory.StoreError):  # it may name files and hosts
+        structlog.get_logger("compactor").warning("server.store_failed", error=type(error).__name__, detail=detail)
+        detail = "the server's store failed; try again later. The server's log has the reason"
+    return problem(status, detail, type(error).__name__, headers)
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from pydantic import SecretStr
 
-from compactor import InMemoryStore, Memory, Sessions, Store, open_store
+from compactor import CompactorConfig, InMemoryStore, Memory, Sessions, Store, open_store
 from compactor.mcp import MAX_TOKENS, make_server
 from compactor.server import ServerSettings, create_app
 from compactor.server.mcp import make_app
@@ -58,7 +58,8 @@ def play(store: Store, scene: Callable[[Client], Awaitable[None]], **options: An
     """Let *scene* use a client of a server on *store*."""
 
     async def run() -> None:
-        with Sessions(store, summarizer=options.pop("summarizer", None)) as sessions:
+        config = CompactorConfig(threshold=100)  # nothing is due but what is asked for
+        with Sessions(store, summarizer=options.pop("summarizer", None), config=config) as sessions:
             async with Client(make_server(lambda: sessions, **options)) as client:
                 await scene(client)
 

@@ -39,6 +39,10 @@ def make(**settings: Any) -> FastAPI:
     async def fail() -> None:
         raise ValueError("my secret words")
 
+    @app.get("/stopped")
+    async def stopped() -> None:
+        raise asyncio.CancelledError
+
     @app.post("/v1/headers")
     async def headers(request: Request) -> dict[str, str]:
         return dict(request.headers)
@@ -259,3 +263,9 @@ def test_every_answer_has_the_security_headers() -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_request_that_the_stopping_server_cancels_may_be_sent_again() -> None:
+    answer = ask(make(), "GET", "/stopped")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["code"] == "ServerStops"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -40,6 +41,12 @@ from compactor.server import ServerSettings, create_app
 )
 def test_what_cannot_be_served_is_refused_in_one_line(words: list[str], named: str) -> None:
     assert named in refusal(run("serve", *words))
+
+
+def test_an_address_that_is_not_to_be_had_is_refused_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = refusal(run("serve", "--demo", "--port", str(taken.getsockname()[1])))
+    assert "choose another port with --port" in told
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
