@@ -163,7 +163,8 @@ class SummaryView(GenerationView):
 
 
 class SeriesView(BaseModel):
-    """Tokens of the prompt at the end of each round, and the cost up to there, with and without compaction."""
+    """Tokens of the prompt at the end of each round, within the budget of now, and the cost up to there, with and
+    without compaction."""
 
     rounds: list[int]
     tokens_with: list[int]
@@ -303,9 +304,14 @@ class Inspection:
     def _count_said(self, round_: Round) -> int:
         return sum(count_message(message, self.count) for message in from_round(round_, self.role))
 
+    @property
+    def _limit(self) -> int:
+        """The budget in tokens as we count them."""
+        return math.floor((self.budget or _UNBOUNDED) / self.rounds.usage.correction)
+
     @cached_property
     def _composed(self) -> tuple[list[dict[str, Any]], Report, Layout]:
-        limit = math.floor((self.budget or _UNBOUNDED) / self.rounds.usage.correction)
+        limit = self._limit
         whole = show_all(self.view, self.front, limit)
         step = max(1, int((self.budget or _UNBOUNDED) * GRID))
         messages, report, layout = whole or fit(self.view, self.front, None, limit, step)
@@ -561,7 +567,8 @@ class Inspection:
             if at != before:
                 line.measure(place)
             covered = totals[min(line.end, place + 1)]
-            with_.append(header + line.tokens + max(totals[place + 1] - covered - line.shorter, 0))
+            whole = header + line.tokens + max(totals[place + 1] - covered - line.shorter, 0)
+            with_.append(min(whole, self._limit))  # what is more was left out
             changed.append(at != before)
             spent.append(line.price)
         without = [header + one for one in totals[1:]]

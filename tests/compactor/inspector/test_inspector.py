@@ -153,6 +153,14 @@ def test_the_series_is_shorter_with_compaction(shop: Memory) -> None:
     assert series.unit == "dollars"
 
 
+def test_no_prompt_of_the_series_is_over_the_budget(shop: Memory) -> None:
+    """Also where no compaction had come in time: what was over was left out."""
+    whole, cut = (Inspection(shop, "assistant", budget=budget).series() for budget in (None, 300))
+    assert max(whole.tokens_with) > 300
+    assert cut.tokens_with == [min(one, 300) for one in whole.tokens_with]
+    assert cut.tokens_without == whole.tokens_without
+
+
 def test_the_prompt_of_an_earlier_moment_is_as_it_was(shop: Memory) -> None:
     """The log up to a round is read again: no summary, pin or later round is in that prompt."""
     earlier = Inspection(shop, "assistant").at(3).prompt()
