@@ -7,7 +7,9 @@ import ipaddress
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 pytest.register_assert_rewrite("memory.stores.contract")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Coverage is measured by the quick tests: it makes the slow ones half as slow again, and they add next to none."""
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.no_cover)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Coverage is measured by the quick tests: it makes the slow ones twice as slow, and they add next to none.
+
+    ``no_cover`` would do that, but not in the processes of ``-n``: two of pytest-cov's measurements run in each.
+    """
+    if not (item.get_closest_marker("slow") and item.config.getoption("cov_source", None)):
+        return (yield)
+    traces = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        threading.settrace(traces[1])
+        sys.settrace(traces[0])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
