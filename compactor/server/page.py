@@ -45,7 +45,7 @@ class SessionFigures(BaseModel):
     tokens: int | None = None
     #: Tokens that models read and wrote for its summaries.
     spent: int | None = None
-    failures: int = 0
+    failures: int | None = None
 
 
 def make_page(state: ServerState) -> APIRouter:
@@ -65,7 +65,7 @@ def make_page(state: ServerState) -> APIRouter:
 
     @router.get("/inspect/sessions")
     def sessions(tenant: Tenant) -> list[SessionFigures]:
-        return _list_sessions(state.sessions.store, tenant, known)
+        return _list_sessions(state.sessions.store, tenant, known, state.settings.budget)
 
     @router.get("/inspect/events")
     async def events(tenant: Tenant) -> Response:
@@ -120,7 +120,7 @@ async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
 
 
 def _list_sessions(
-    store: Store, tenant: str, known: OrderedDict[tuple[str, int], SessionFigures]
+    store: Store, tenant: str, known: OrderedDict[tuple[str, int], SessionFigures], budget: int
 ) -> list[SessionFigures]:
     """Return the tenant's sessions, the newest first, with figures of the first ones."""
     found = list[SessionFigures]()
@@ -130,14 +130,14 @@ def _list_sessions(
             at = row.last_activity.isoformat()
             figures = SessionFigures(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
             if len(found) < MAX_MEASURED:
-                figures = known[row.name, row.entries] = _measure(Memory(row.name, store=store), figures)
+                figures = known[row.name, row.entries] = _measure(Memory(row.name, store=store), figures, budget)
                 while len(known) > MAX_KNOWN:
                     known.popitem(last=False)
         found.append(figures)
     return found
 
 
-def _measure(memory: Memory, figures: SessionFigures) -> SessionFigures:
+def _measure(memory: Memory, figures: SessionFigures, budget: int) -> SessionFigures:
     roles = find_roles(memory)
     if not roles:
         return figures
@@ -145,5 +145,6 @@ def _measure(memory: Memory, figures: SessionFigures) -> SessionFigures:
     usages = [one.usage or {} for one in inspection.generations()]
     spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
     failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
-    more = {"rounds": memory.snapshot.total, "tokens": inspection.view.tokens, "spent": spent, "failures": failures}
+    tokens = min(inspection.view.tokens, budget)  # what is more is left out
+    more = {"rounds": memory.snapshot.total, "tokens": tokens, "spent": spent, "failures": failures}
     return figures.model_copy(update=more)

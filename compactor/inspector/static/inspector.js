@@ -19,7 +19,7 @@ const ORDERS = {
   activity: ["last activity", (a, b) => b.last_activity.localeCompare(a.last_activity)],
   tokens: ["most tokens", (a, b) => (b.tokens ?? -1) - (a.tokens ?? -1)],
   cost: ["highest cost", (a, b) => (b.spent ?? -1) - (a.spent ?? -1)],
-  failing: ["failing first", (a, b) => b.failures - a.failures || b.last_activity.localeCompare(a.last_activity)],
+  failing: ["failing first", (a, b) => (b.failures ?? 0) - (a.failures ?? 0) || b.last_activity.localeCompare(a.last_activity)],
   name: ["name", (a, b) => a.session.localeCompare(b.session)],
 };
 let order = "activity", wanted = "";

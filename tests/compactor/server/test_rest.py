@@ -205,6 +205,20 @@ def test_a_store_that_fails_is_told_as_such(
     assert client.get("/healthz").status_code == 200
 
 
+def test_the_page_lists_prompts_within_the_budget_and_tells_what_was_not_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("compactor.server.page.MAX_MEASURED", 1)
+    app = create_app(ServerSettings(store="memory://", budget=200), store=InMemoryStore())
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        for name in ("first", "second"):
+            said = [{"role": "user", "content": "Which halls?"}, {"role": "assistant", "content": "hall 7, " * 200}]
+            assert client.post(f"/api/sessions/{name}/messages", json={"messages": said}).status_code == 201
+        measured, other = client.get("/inspect/sessions").json()
+    assert (measured["tokens"], measured["failures"]) == (200, 0)
+    assert (other["tokens"], other["spent"], other["failures"]) == (None, None, None)
+
+
 def test_names_cannot_reach_beyond_the_tenant(client: TestClient) -> None:
     talk(client, "s", 1)
     for name in ("alice%1Fs", "%1Fs", "..%2Fs", "a%00b", "%0As", "x" * 201):
