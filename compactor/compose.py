@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -115,6 +116,7 @@ def compose(
     *system*, as ``user`` messages there, or at the end of the ``header``, the last system message, for providers that
     take only one.
     """
+    began = time.perf_counter()
     ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if type(budget) is not int or budget < 1:
         whole_number("budget", budget, 1)
@@ -171,6 +173,7 @@ def compose(
     prompt.__dict__["_layout"] = layout
     if asked.is_watched and before != (header_tokens, tool_tokens, max(asked.budgets), model):
         _call_provider(memory, role, "notify_rounds_changed", rounds.total)
+    asked.note_seconds(memory.snapshot.total, time.perf_counter() - began)
     return prompt
 
 

@@ -230,7 +230,8 @@ class Sessions:
         self._executor = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
         options["executor"] = _Evicting(self._executor, call_weakly(self._evict_surplus))
         self._clock = options.get("clock") or SYSTEM_CLOCK
-        self._limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
+        #: What all compactors share.
+        self.limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
         self._takes_models, self._hooks = False, EventHooks()
         if summarizer is None and options.get("llm_api") is None:
@@ -315,7 +316,7 @@ class Sessions:
             open=len(entries),
             in_use=len(entries) - idle,
             running=sum(one.is_running for one in compactors),
-            limits=self._limits.status(),
+            limits=self.limits.status(),
             circuits_open=sum(one.circuit_open for one in compactors),
             behind_since=min([since for one in compactors if (since := one.behind_since) is not None], default=None),
         )

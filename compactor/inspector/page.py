@@ -109,7 +109,7 @@ def _list_parts(memory: Memory, budget: int | None, model: str) -> Iterator[tupl
     for role in about.roles:
         inspection = Inspection(memory, role, budget=budget, model=model)
         yield f"role/{role}", _plain(inspection.describe())
-        for part in ("strip", "prompt", "series", "generations", "decisions", "refused"):
+        for part in ("prompt", "series", "generations", "decisions", "refused"):
             yield f"{part}/{role}", _plain(getattr(inspection, part)())
         for one in inspection.generations()[-MAX_SUMMARIES:]:
             yield f"summary/{role}/{one.index}", _plain(inspection.summary(one.index))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -35,7 +36,7 @@ from memory.visibility import sees
 from ..compose import GRID, show_all
 from ..cost import Prices
 from ..difference import compare
-from ..events import CostEvaluated, Deferred, Evaluated, Skipped
+from ..events import CostEvaluated, Deferred, Evaluated, Published, Rejected, Skipped
 from ..prompt.accounting import Ledger, ledger_of
 from ..prompt.fit import Report, fit, list_published
 from ..prompt.layout import Layout, Source
@@ -175,6 +176,11 @@ class SeriesView(BaseModel):
     unit: str
     #: Number of the newest round when a compaction was published, and its generation.
     marks: list[tuple[int, int]]
+    #: In this process: numbers of rounds, the seconds that the agent waited for their prompts, and those that it would
+    #: have waited, had it stopped for the compactions that were published in the round.
+    timed: list[int]
+    waited: list[float]
+    waited_without: list[float]
 
 
 class DecisionView(BaseModel):
@@ -187,7 +193,7 @@ class DecisionView(BaseModel):
 
 
 class RoleView(BaseModel):
-    """A role's figures, and the state of its compactor."""
+    """A role's figures, the state of its compactor, and all rounds."""
 
     role: str
     generation: int
@@ -206,6 +212,7 @@ class RoleView(BaseModel):
     last_error: str | None
     circuit_open: bool
     description: str
+    strip: Strip
 
 
 class SessionView(BaseModel):
@@ -268,6 +275,7 @@ class Inspection:
         )
         composed = ledger_of(memory, role, count)
         self.budget = next(iter(composed.asked.budgets[-1:]), budget)
+        self._seconds = composed.asked.seconds
         self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
         own = sum(count_message(message, count) for message in self.front)
         self.header_tokens = max(own, composed.header_tokens) + composed.tool_tokens
@@ -573,6 +581,13 @@ class Inspection:
             spent.append(line.price)
         without = [header + one for one in totals[1:]]
         unit = prices.per_token or 1.0
+        made = {one.generation: one.seconds for one in self._events if isinstance(one, Published)}
+        stops = defaultdict[int, float](float)
+        for number, generation in line.marks:
+            stops[number] += made.get(generation, 0.0)
+        composed = self._seconds.copy()
+        timed = sorted({*composed, *(number for number, seconds in stops.items() if seconds)})
+        waited = [composed.get(number, 0.0) for number in timed]
         return SeriesView(
             rounds=numbers,
             tokens_with=with_,
@@ -581,6 +596,9 @@ class Inspection:
             cost_without=_add_costs(without, [False] * len(without), [0.0] * len(without), header, prices, unit),
             unit="dollars" if prices.per_token else "input tokens",
             marks=line.marks,
+            timed=timed,
+            waited=waited,
+            waited_without=[before + stops[number] for number, before in zip(timed, waited, strict=True)],
         )
 
     def _read_changes(self) -> Iterator[tuple[int, Record]]:
@@ -595,41 +613,43 @@ class Inspection:
             elif (record := entry.record) is not None and getattr(record, "role", None) == self.role:
                 yield newest, record
 
+    @cached_property
+    def _recorded(self) -> list[tuple[datetime, EventRecorded]]:
+        """The role's failures in the log."""
+        entries = self.memory._store.read_kinds(self.memory.session_id, kinds_of(EventRecorded))
+        records = ((entry.created_at, entry.record) for entry in entries)
+        return [
+            (at, record) for at, record in records if isinstance(record, EventRecorded) and record.role == self.role
+        ]
+
+    @cached_property
+    def _events(self) -> Sequence[Event]:
+        """The newest events of the role's compactor in this process."""
+        return tuple(getattr(self.memory.provider(self.role), "events", ()))
+
     def decisions(self) -> list[DecisionView]:
         """Return the decisions of the compactor that serves the role here, and the recorded failures, oldest first."""
         found = [
-            DecisionView(
-                at=entry.created_at.isoformat(),
-                name=record.name,
-                level="warning",
-                text=describe_event(record.name, record.facts),
-            )
-            for entry in self.memory._store.read_kinds(self.memory.session_id, kinds_of(EventRecorded))
-            if isinstance(record := entry.record, EventRecorded) and record.role == self.role
+            _note(at, record.name, "warning", describe_event(record.name, record.facts))
+            for at, record in self._recorded
         ]
-        events: Iterable[Event] = getattr(self.memory.provider(self.role), "events", ())
-        for event in events:
-            text = describe_event(event.name, event.facts())
-            at = event.at.isoformat()
-            kind = "debug" if isinstance(event, Evaluated | Skipped | CostEvaluated | Deferred) else event.level
-            found.append(DecisionView(at=at, name=event.name, level=kind, text=text))
+        for event in self._events:
+            level = "debug" if isinstance(event, Evaluated | Skipped | CostEvaluated | Deferred) else event.level
+            found.append(_note(event.at, event.name, level, describe_event(event.name, event.facts())))
         return sorted(found, key=lambda one: one.at)
 
     def refused(self) -> list[DecisionView]:
         """Return the summaries that failed a check, and why, oldest first."""
-        kinds, failed = kinds_of(EventRecorded), []
-        for entry in self.memory._store.read_kinds(self.memory.session_id, kinds):
-            record = entry.record
-            if isinstance(record, EventRecorded) and record.role == self.role:
-                reason = describe_check(str(record.facts.get("error", "")))
-                if reason:
-                    at = entry.created_at.isoformat()
-                    failed.append(DecisionView(at=at, name=str(record.facts["error"]), level="warning", text=reason))
-        for event in getattr(self.memory.provider(self.role), "events", ()):
-            if event.name == "compaction.rejected":
+        found = []
+        for at, record in self._recorded:
+            check = str(record.facts.get("error", ""))
+            if reason := describe_check(check):
+                found.append(_note(at, check, "warning", reason))
+        for event in self._events:
+            if isinstance(event, Rejected):
                 reason = f"Attempt {event.attempt} of {event.attempts}: {describe_check(event.check)}"
-                failed.append(DecisionView(at=event.at.isoformat(), name=event.check, level="warning", text=reason))
-        return sorted(failed, key=lambda one: one.at)
+                found.append(_note(event.at, event.check, "warning", reason))
+        return sorted(found, key=lambda one: one.at)
 
     def describe(self) -> RoleView:
         """Return the role's figures, and what its compactor is doing."""
@@ -653,6 +673,7 @@ class Inspection:
             last_error=status.last_error if status else None,
             circuit_open=bool(status and status.circuit_open),
             description=compactor.describe() if status else "",
+            strip=self.strip(),
         )
 
 
@@ -701,6 +722,10 @@ class _Timeline:
 
 
 _NO_REDUCTIONS = Reductions()
+
+
+def _note(at: datetime, name: str, level: str, text: str) -> DecisionView:
+    return DecisionView(at=at.isoformat(), name=name, level=level, text=text)
 
 
 def _facts_of(index: int, one: CompactionRecord) -> dict[str, Any]:

@@ -38,6 +38,8 @@ MAX_OPEN_GROUPS = 20_000
 MAX_OPEN_ROUNDS = 16
 #: Counters of one role whose ledgers are kept: a host that makes a new one for each prompt does not fill the memory.
 MAX_COUNTERS = 8
+#: It is remembered of at least so many rounds, and at most twice as many, how long their prompts took.
+TIMED_ROUNDS = 200
 
 #: The redactions, the rounds' epoch, the reductions' version and the pins: sums hold as long as it is equal.
 _Moment = tuple[object, ...]
@@ -89,7 +91,7 @@ class PrefixSums:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PromptLimits:
-    """The limits of a role's last prompt, for its compactor."""
+    """The limits of a role's last prompt, for its compactor, and how long prompts took."""
 
     #: The tokens that it could take, and the one before it: a short prompt now and then, such as for a title, is not
     #: what the conversation has to fit. Empty: unknown.
@@ -98,6 +100,15 @@ class PromptLimits:
     model: str = ""
     #: Whether the role's compactor is to look when one of these, or what stands before the rounds, has changed.
     is_watched: bool = False
+    #: Seconds that composing took at most, by the number of the newest round then.
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def note_seconds(self, number: int, seconds: float) -> None:
+        """Remember how long a prompt took, of at most ``2 * TIMED_ROUNDS`` rounds."""
+        self.seconds[number] = max(seconds, self.seconds.get(number, 0.0))
+        if len(self.seconds) > 2 * TIMED_ROUNDS:
+            for old in [*self.seconds][:TIMED_ROUNDS]:
+                self.seconds.pop(old, None)
 
 
 class Published(NamedTuple):

@@ -11,10 +11,16 @@ from .access import Tenant
 from .problems import problem
 
 if TYPE_CHECKING:
+    from .settings import ServerSettings
     from .state import ServerState
 
 #: Where there are several tenants, the one whose token reads the metrics.
 READER = "metrics"
+
+
+def may_read_all(settings: ServerSettings, tenant: str) -> bool:
+    """Return whether *tenant* may know what all tenants together do and spend."""
+    return len(settings.tokens) <= 1 or tenant == READER
 
 
 def make_metrics(state: ServerState) -> APIRouter:
@@ -24,7 +30,7 @@ def make_metrics(state: ServerState) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, 403: {}})
     def read_metrics(tenant: Tenant) -> Response:
         """Return the metrics in Prometheus's text format."""
-        if len(state.settings.tokens) > 1 and tenant != READER:
+        if not may_read_all(state.settings, tenant):
             return problem(403, f"there are several tenants: name one {READER!r}, and ask with its token", "Forbidden")
         return Response(generate_latest(state.registry), media_type=CONTENT_TYPE_LATEST)
 

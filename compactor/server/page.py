@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from memory import Memory
-from memory.stores import Store
+from memory.stores import SessionRow, Store
 from memory.stores.tenants import split_name
 
 from ..inspector.page import FILES, POLICY, make_live_page, read_file
@@ -27,16 +27,16 @@ from ..inspector.views import (
     find_roles,
 )
 from .access import Tenant
+from .metrics import may_read_all
 from .state import ServerState
 
-#: Sessions in the list, the newest first; of so many, figures are looked up.
-MAX_LISTED, MAX_MEASURED = 1_000, 50
-MAX_KNOWN = 1_000
-Part = Literal["strip", "series", "generations", "decisions", "refused"]
+#: Sessions in one part of the list; and those of which the figures are remembered.
+MAX_LISTED, MAX_KNOWN = 50, 2_000
+Part = Literal["series", "generations", "decisions", "refused"]
 
 
 class SessionFigures(BaseModel):
-    """A session in the list; figures are None where they were not looked up."""
+    """A session in the list; figures are None before anybody has spoken in it."""
 
     session: str
     rounds: int
@@ -46,6 +46,26 @@ class SessionFigures(BaseModel):
     #: Tokens that models read and wrote for its summaries.
     spent: int | None = None
     failures: int | None = None
+
+
+class SessionsPage(BaseModel):
+    sessions: list[SessionFigures]
+    #: What to ask for the next ones with; None: these are the last.
+    after: str | None
+
+
+class ServerFigures(BaseModel):
+    """What this server is doing, of all tenants together."""
+
+    open: int
+    running: int
+    #: Calls of a model at once, the most that there may be, and compactors that wait for one.
+    calls: int
+    max_calls: int | None
+    waiting: int
+    spent: float
+    max_spent: float | None
+    unit: str
 
 
 def make_page(state: ServerState) -> APIRouter:
@@ -64,8 +84,28 @@ def make_page(state: ServerState) -> APIRouter:
         return Response(read_file(name), media_type=FILES[name], headers={"cache-control": "no-cache"})
 
     @router.get("/inspect/sessions")
-    def sessions(tenant: Tenant) -> list[SessionFigures]:
-        return _list_sessions(state.sessions.store, tenant, known, state.settings.budget)
+    def sessions(tenant: Tenant, after: str | None = None) -> SessionsPage:
+        rows = state.sessions.store.list_sessions(tenant, after=after, limit=MAX_LISTED, order="activity")
+        return SessionsPage(
+            sessions=[_measure(row, state.sessions.store, known, state.settings.budget) for row in rows],
+            after=rows[-1].cursor if len(rows) == MAX_LISTED else None,
+        )
+
+    @router.get("/inspect/server")
+    def server(tenant: Tenant) -> ServerFigures | None:
+        if not may_read_all(state.settings, tenant):
+            return None
+        status, limits = state.sessions.status(), state.sessions.limits
+        return ServerFigures(
+            open=status.open,
+            running=status.running,
+            calls=status.limits.in_use,
+            max_calls=limits.max_concurrency,
+            waiting=status.limits.waiting,
+            spent=status.limits.spent,
+            max_spent=limits.max_spend_per_hour,
+            unit=limits.unit,
+        )
 
     @router.get("/inspect/events")
     async def events(tenant: Tenant) -> Response:
@@ -119,32 +159,23 @@ async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
         yield block.partition(b"\n")[2] if block.startswith(b"event:") else block
 
 
-def _list_sessions(
-    store: Store, tenant: str, known: OrderedDict[tuple[str, int], SessionFigures], budget: int
-) -> list[SessionFigures]:
-    """Return the tenant's sessions, the newest first, with figures of the first ones."""
-    found = list[SessionFigures]()
-    for row in store.list_sessions(tenant, limit=MAX_LISTED, order="activity"):
-        figures = known.get((row.name, row.entries))
-        if figures is None:
-            at = row.last_activity.isoformat()
-            figures = SessionFigures(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
-            if len(found) < MAX_MEASURED:
-                figures = known[row.name, row.entries] = _measure(Memory(row.name, store=store), figures, budget)
-                while len(known) > MAX_KNOWN:
-                    known.popitem(last=False)
-        found.append(figures)
-    return found
-
-
-def _measure(memory: Memory, figures: SessionFigures, budget: int) -> SessionFigures:
-    roles = find_roles(memory)
-    if not roles:
+def _measure(
+    row: SessionRow, store: Store, known: OrderedDict[tuple[str, int], SessionFigures], budget: int
+) -> SessionFigures:
+    """Return the figures of one session. They are remembered for as long as its log stays as it is."""
+    if (figures := known.get((row.name, row.entries))) is not None:
         return figures
-    inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
-    usages = [one.usage or {} for one in inspection.generations()]
-    spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
-    failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
-    tokens = min(inspection.view.tokens, budget)  # what is more is left out
-    more = {"rounds": memory.snapshot.total, "tokens": tokens, "spent": spent, "failures": failures}
-    return figures.model_copy(update=more)
+    at = row.last_activity.isoformat()
+    figures = SessionFigures(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
+    memory = Memory(row.name, store=store)
+    if roles := find_roles(memory):
+        inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
+        usages = [one.usage or {} for one in inspection.generations()]
+        figures.rounds = memory.snapshot.total
+        figures.tokens = min(inspection.view.tokens, budget)  # what is more is left out
+        figures.spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
+        figures.failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
+    known[row.name, row.entries] = figures
+    while len(known) > MAX_KNOWN:
+        known.popitem(last=False)
+    return figures

@@ -1,7 +1,7 @@
 // The pages: the list of sessions, and one session. Where one is said in the address: #/session/role/tab.
 
 import { change, confirmed, el, file, get, number, time } from "./dom.js";
-import { makeLegend, makeStrip } from "./strip.js";
+import { colourOf, makeLegend, makeStrip } from "./strip.js";
 
 const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), live = document.getElementById("live");
 const TABS = { rounds: "Rounds", prompt: "Prompt", charts: "Tokens and cost", summaries: "Summaries", decisions: "Decisions" };
@@ -24,15 +24,19 @@ const ORDERS = {
 };
 let order = "activity", wanted = "";
 
+const MAX_LOADED = 1_000, MAX_DRAWN = 500;
+
 async function showSessions() {
-  const page = ++shown;
-  let rows = [];
-  const body = el("tbody"), note = el("p", { class: "quiet" });
+  const page = ++shown, rows = new Map();
+  let loading = null; // what to ask for the next ones with
+  const body = el("tbody"), note = el("p", { class: "quiet" }), server = el("section", { "aria-label": "The server" });
   const draw = () => {
     const words = wanted.toLowerCase();
-    const found = rows.filter((one) => one.session.toLowerCase().includes(words)).sort(ORDERS[order][1]);
-    body.replaceChildren(...found.slice(0, 500).map(sessionRow));
-    note.textContent = found.length > 500 ? `500 of ${number(found.length)} sessions; search for others.` : `${number(found.length)} sessions`;
+    const found = [...rows.values()].filter((one) => one.session.toLowerCase().includes(words)).sort(ORDERS[order][1]);
+    body.replaceChildren(...found.slice(0, MAX_DRAWN).map(sessionRow));
+    const many = found.length > MAX_DRAWN ? `${MAX_DRAWN} of ${number(found.length)}` : number(found.length);
+    const more = loading === null ? "" : rows.size < MAX_LOADED ? ", more are loading" : `; these are the newest ${number(rows.size)}`;
+    note.replaceChildren(`${many} sessions${more}`, ...(found.length || !wanted ? [] : [". ", el("a", { href: address(wanted) }, `Open “${wanted}”`)]));
   };
   const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
   const table = el("div", { class: "scroll" }, el("table", { class: "sessions" },
@@ -42,19 +46,44 @@ async function showSessions() {
   const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; draw(); } },
     Object.entries(ORDERS).map(([name, [text]]) => el("option", { value: name, selected: name === order }, text)));
   crumbs.replaceChildren();
-  main.replaceChildren(el("h1", { text: "Sessions" }), el("div", { class: "row" }, search, sort), note, table);
-  refresh = async () => {
+  main.replaceChildren(el("h1", { text: "Sessions" }), server, el("div", { class: "row" }, search, sort), note, table);
+  const load = async (after) => {
+    const found = await get("sessions", after === null ? {} : { after });
+    if (page !== shown) return null;
+    for (const one of found.sessions) rows.set(one.session, one);
+    return found.after;
+  };
+  refresh = async () => { // what is new is on the first page
+    const isFirst = !rows.size;
     try {
-      rows = await get("sessions");
+      const [after, figures] = await Promise.all([load(null), get("server")]);
+      if (page !== shown) return;
+      server.replaceChildren(...(figures ? [serverFigures(figures)] : []));
+      if (isFirst) loading = after;
+      if (rows.size) draw();
+      while (isFirst && loading !== null && rows.size < MAX_LOADED && page === shown) {
+        loading = await load(loading);
+        if (page === shown) draw();
+      }
     } catch (error) {
       if (page === shown) table.replaceChildren(problem(error));
       return;
     }
-    if (page !== shown) return;
-    if (rows.length) draw();
-    else table.replaceChildren(empty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
+    if (page === shown && !rows.size) table.replaceChildren(empty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
   };
   await refresh();
+}
+
+const figure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
+
+function serverFigures(one) {
+  const money = (value) => (one.unit === "dollars" ? `$${value.toFixed(2)}` : number(value));
+  return el("dl", { class: "figures" },
+    figure("sessions open", number(one.open)),
+    figure("compactions running", number(one.running)),
+    figure("model calls", number(one.calls), one.max_calls === null ? "no limit" : `of ${number(one.max_calls)} at once`),
+    figure("waiting for a call", number(one.waiting), "compactors"),
+    figure("spent in the last hour", money(one.spent), `${one.unit}, ${one.max_spent === null ? "no limit" : "of " + money(one.max_spent)}`));
 }
 
 function sessionRow(one) {
@@ -111,15 +140,14 @@ async function showSession(session, askedRole, tab) {
 
 async function load(inner) {
   const { session, role } = inner;
-  let figures, strip;
+  let figures;
   try {
-    [figures, strip] = await Promise.all([get("role", { session, role }), get("strip", { session, role })]);
+    figures = await get("role", { session, role });
   } catch (error) {
     inner.strip.replaceChildren(problem(error));
     return;
   }
   if (inner.page !== shown) return;
-  const figure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
   const saved = figures.said_tokens ? Math.round(100 * (1 - figures.prompt_tokens / figures.said_tokens)) : 0;
   inner.figures.replaceChildren(
     figure("next prompt", number(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + number(figures.budget) : "no budget known"}`),
@@ -129,7 +157,9 @@ async function load(inner) {
     figure("summary", number(figures.summary_tokens), `tokens, generation ${figures.generation}`),
     figure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
   inner.state.textContent = figures.last_error ? `Last failure: ${figures.last_error}` : figures.prepared ? `${figures.prepared} prepared, not shown yet` : "";
+  const strip = figures.strip;
   inner.states = strip;
+  inner.description = figures.description;
   inner.summary = figures.summary;
   inner.generation = figures.generation;
   if (!strip.states.length) {
@@ -217,7 +247,7 @@ const reference = (inner, ref, text = ref) => {
   return el("button", { type: "button", class: "ref", onclick: () => openRound(inner, Number(round), at) }, text);
 };
 const said = (text, label) => el("pre", { class: "said", dir: "auto", tabindex: "0", "aria-label": label }, text || " ");
-const badge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${status.replace(" ", "-")}` }), status);
+const badge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${colourOf(status)}` }), status);
 
 async function openRound(inner, round, at) {
   inner.selected = round;
@@ -297,8 +327,8 @@ async function chartsTab(inner) {
   if (!series.rounds.length) return [empty("No round yet.")];
   const css = getComputedStyle(document.documentElement), colour = (name) => css.getPropertyValue(`--${name}`);
   const marks = new Map(series.marks);
-  const draw = (title, label, kinds, format) => {
-    const box = el("div", { class: "chart", role: "img", "aria-label": `${title}: ${kinds.map(([name, values]) => `${name} ${format(values.at(-1))}`).join(", ")} at round ${series.rounds.at(-1)}` });
+  const draw = (title, label, kinds, format, rounds = series.rounds) => {
+    const box = el("div", { class: "chart", role: "img", "aria-label": `${title}: ${kinds.map(([name, values]) => `${name} ${format(values.at(-1))}`).join(", ")} at round ${rounds.at(-1)}` });
     const card = el("div", { class: "card" }, el("h2", { text: title }), box);
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
     card.onshown = () => {
@@ -307,16 +337,20 @@ async function chartsTab(inner) {
         axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(format) }],
         series: [{ label: "round" }, ...kinds.map(([name, , stroke, dash]) => ({ label: name, stroke: colour(stroke), width: 2, dash, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
         hooks: { draw: [(self) => drawMarks(self, marks, colour("open"))] },
-      }, [series.rounds, ...kinds.map((one) => one[1])], box);
+      }, [rounds, ...kinds.map((one) => one[1])], box);
       new ResizeObserver(() => { if (Math.abs(chart.width - box.clientWidth) > 1) chart.setSize({ width: box.clientWidth, height: 240 }); }).observe(box);
     };
     return card;
   };
   const money = (value) => (series.unit === "dollars" ? `$${value.toFixed(4)}` : number(value));
+  const waiting = series.timed.length
+    ? draw("Waiting time of turns, in seconds", "seconds", [["compaction in the background", series.waited, "shown"], ["had the turn stopped for it", series.waited_without, "left-out", [6, 4]]], (value) => value.toFixed(3), series.timed)
+    : el("p", { class: "quiet", text: "Waiting time of turns: the process that composes prompts knows it, and this one has composed none." });
   return [
     draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], number),
     draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], money),
-    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Before cuts to a budget. Cost is an estimate: one prompt a round, the shared beginning read from the provider's cache, summaries included.` })];
+    waiting,
+    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Tokens are within the budget of now, as prompts are. Cost is an estimate: one prompt a round, the shared beginning read from the provider's cache, summaries included.` })];
 }
 
 function drawMarks(chart, marks, colour) {
@@ -374,9 +408,9 @@ const logOf = (entries) => el("ul", { class: "log" }, entries.slice(-500).revers
   el("li", {}, el("span", { class: "quiet", text: time(one.at) }), el("code", { text: one.name }), el("span", { class: one.level === "warning" || one.level === "error" ? "warn" : null, text: one.text }))));
 
 async function decisionsTab(inner) {
-  const [decisions, figures] = await Promise.all(["decisions", "role"].map((part) => get(part, { session: inner.session, role: inner.role })));
-  const about = figures.description ? el("div", { class: "card" }, el("h2", { text: "The compactor" }), el("p", { text: figures.description })) : null;
-  return [about, decisions.length ? el("div", { class: "card" }, el("h2", { text: "Why it fired, and why not" }), logOf(decisions))
+  const [decisions, server] = await Promise.all([get("decisions", { session: inner.session, role: inner.role }), file ? null : get("server")]);
+  const about = inner.description ? el("div", { class: "card" }, el("h2", { text: "The compactor" }), el("p", { text: inner.description })) : null;
+  return [about, server ? el("div", { class: "card" }, el("h2", { text: "The server" }), serverFigures(server)) : null, decisions.length ? el("div", { class: "card" }, el("h2", { text: "Why it fired, and why not" }), logOf(decisions))
     : empty("No decision is known. They are kept by the process that runs the compactor, failures also in the session.")].filter(Boolean);
 }
 

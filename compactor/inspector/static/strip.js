@@ -2,7 +2,7 @@
 
 import { el, number } from "./dom.js";
 
-const LETTERS = { c: "covered", s: "shown", h: "shortened", d: "left-out", o: "open", f: "failed", u: "undone" };
+export const colourOf = (state) => state.replace(" ", "-");
 const HEIGHT = 72;
 
 export function makeStrip(strip, names, onOpen) {
@@ -68,7 +68,7 @@ export function makeStrip(strip, names, onOpen) {
     canvas.height = HEIGHT * ratio;
     const pen = canvas.getContext("2d"), css = getComputedStyle(document.documentElement);
     pen.scale(ratio, ratio);
-    const colours = Object.fromEntries(Object.entries(LETTERS).map(([letter, name]) => [letter, css.getPropertyValue(`--${name}`)]));
+    const colours = Object.fromEntries(Object.entries(names).map(([letter, name]) => [letter, css.getPropertyValue(`--${colourOf(name)}`)]));
     const scale = width / (to - from), top = 10, height = HEIGHT - 20;
     for (let at = roundAt(from); at < count && starts[at] < to; at++) {
       const left = (starts[at] - from) * scale, wide = (starts[at + 1] - starts[at]) * scale;
@@ -132,6 +132,6 @@ export function makeLegend(strip, names) {
   for (const letter of strip.states) counts[letter] = (counts[letter] || 0) + 1;
   const item = (name, text) => el("li", {}, el("span", { class: `swatch ${name}` }), text);
   return el("ul", { class: "legend", "aria-label": "Legend" },
-    Object.keys(LETTERS).filter((letter) => counts[letter]).map((letter) => item(LETTERS[letter], `${names[letter]} ${number(counts[letter])}`)),
+    Object.keys(names).filter((letter) => counts[letter]).map((letter) => item(colourOf(names[letter]), `${names[letter]} ${number(counts[letter])}`)),
     strip.pinned.length ? item("pin", `pinned ${number(strip.pinned.length)}`) : null);
 }

@@ -13,12 +13,13 @@ import pytest
 from command_line import run
 from stored_sessions import offload, session, summarise, url_of
 
-from compactor import CompactorConfig, ContextCompactor, Memory, compose
+from compactor import CompactorConfig, ContextCompactor, Memory, SummaryRequest, compose
 from compactor.acceptance import checks
 from compactor.events import Skip
 from compactor.inspector.page import FILES, make_file, read_file
 from compactor.inspector.views import STATES, Inspection, describe_session
 from compactor.inspector.wording import CHECKS, SKIPS, describe_event
+from compactor.testing import FakeClock
 from memory.errors import UnknownReference
 from memory.messages import from_round
 
@@ -161,6 +162,29 @@ def test_no_prompt_of_the_series_is_over_the_budget(shop: Memory) -> None:
     assert cut.tokens_without == whole.tokens_without
 
 
+def test_the_series_tells_how_long_turns_waited() -> None:
+    """For their prompts alone; beside it, what they would have waited for the summarizer."""
+    memory, seconds = Memory(), 25.0
+
+    def summarize(request: SummaryRequest) -> str:
+        clock.advance(seconds)
+        return "The user asks what each item costs; the assistant gives the price in euros."
+
+    clock = FakeClock()
+    config = CompactorConfig(threshold=1_000, retain_recent=1)
+    with ContextCompactor.for_role(memory, "assistant", config, summarizer=summarize, clock=clock) as compactor:
+        for number in range(1, 5):
+            memory.append({"role": "user", "content": f"Question {number}: what does item-{number} cost?"})
+            memory.append({"role": "assistant", "content": f"Item-{number} costs {number * 11} euros. " * 9})
+            if number != 2:
+                compose(memory, budget=9_000)
+        assert compactor.compact_now(10)
+        series = Inspection(memory, "assistant").series()
+    assert series.timed == [1, 3, 4]
+    assert all(0 < waited < seconds for waited in series.waited)
+    assert series.waited_without == [*series.waited[:2], series.waited[2] + seconds]
+
+
 def test_the_prompt_of_an_earlier_moment_is_as_it_was(shop: Memory) -> None:
     """The log up to a round is read again: no summary, pin or later round is in that prompt."""
     earlier = Inspection(shop, "assistant").at(3).prompt()
@@ -209,7 +233,7 @@ def test_a_running_compactor_tells_why_it_did_not_fire() -> None:
         compactor.wait_idle(10)
         inspection = Inspection(memory, "assistant")
         texts = " ".join(one.text for one in inspection.decisions())
-        assert "its trigger is not due" in texts or "no compaction is due" in texts or texts == ""
+        assert "its trigger is not due" in texts or "no compaction is due" in texts
         assert inspection.describe().state == "idle"
         assert inspection.describe().description
 
@@ -253,4 +277,4 @@ def test_show_writes_the_page(tmp_path: Path) -> None:
     result = run("show", "shop", "--store", url, "--html", str(file), "--budget", "2000")
     assert "open it in a browser" in result.out
     data = json.loads(re.findall(r'(?s)id="data">(.*?)</script>', file.read_text(encoding="utf-8"))[0])
-    assert data["strip/assistant"]["states"].startswith("ccch")
+    assert data["role/assistant"]["strip"]["states"].startswith("ccch")
