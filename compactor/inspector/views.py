@@ -44,7 +44,7 @@ from ..prompt.shorten import measure_reduction
 from ..summarizers.sentences import letters_of
 from ..tokens import PROMPT_TOKENS, count_message, counter_for
 from ..view import View
-from .wording import describe_check, describe_event
+from .wording import SKIPS, describe_check, describe_event
 
 #: Number of newest rounds that are searched for roles.
 ROUNDS_SEARCHED = 200
@@ -669,7 +669,7 @@ class Inspection:
             model=compaction.model if compaction is not None else None,
             prepared=len(self.now.prepared.get(self.role, ())),
             state=str(status.state) if status else None,
-            skip_reason=str(status.skip_reason) if status and status.skip_reason else None,
+            skip_reason=SKIPS[status.skip_reason] if status and status.skip_reason else None,
             last_error=status.last_error if status else None,
             circuit_open=bool(status and status.circuit_open),
             description=compactor.describe() if status else "",

@@ -236,6 +236,7 @@ def test_a_running_compactor_tells_why_it_did_not_fire() -> None:
         assert "its trigger is not due" in texts or "no compaction is due" in texts
         assert inspection.describe().state == "idle"
         assert inspection.describe().description
+        assert inspection.describe().skip_reason == "its trigger is not due"
 
 
 def test_a_file_allows_its_own_scripts_alone(shop: Memory) -> None:
