@@ -302,8 +302,15 @@ class Converted(Conversations[Item]):
         messages: Sequence[Message],
         whole: Sequence[int | None],
     ) -> list[Item]:
-        if sum(len(group.items) for group in own.values()) == len(items) and [*whole] == [*range(len(whole))]:  # most
-            return [*items]
+        groups, first = own.values(), whole[0] if whole else None
+        follows = first is not None and [*whole] == [*range(first, first + len(whole))]
+        if follows and sum(len(group.messages) for group in groups) == len(
+            whole
+        ):  # most: the newest, all of them whole
+            if first == 0 and sum(len(group.items) for group in groups) == len(items):
+                return [*items]
+            if messages[0]["role"] == "user":  # else a format may have to put something in front
+                return [item for group in groups for item in group.items]
         found = defaultdict[str, deque[Item]](deque)
         for item in (item for group in own.values() for item in group.items):
             found[self.print_item(item)].append(item)

@@ -236,6 +236,18 @@ def test_items_that_are_shown_whole_are_the_hosts_own(kind: str) -> None:
     assert compaction.count_compared <= 2 * len(shown)
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_newest_items_are_not_made_anew_where_all_of_them_are_shown_whole(kind: str) -> None:
+    items = make_items(kind, 100)
+    with open_items(kind, budget=2_000) as compaction:
+        fitted = compaction.fit("s", items)
+
+    assert 0 < len(fitted.items) < len(items)
+    assert all(shown is own for shown, own in zip(fitted.items, items[-len(fitted.items) :], strict=True))
+    assert fitted.added
+    assert compaction.count_compared == 0
+
+
 @pytest.mark.parametrize("copy_items", [list, copy.deepcopy])
 def test_what_did_not_change_is_not_read_again(copy_items: Any) -> None:
     items = make_items("responses", 100)
