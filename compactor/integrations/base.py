@@ -304,9 +304,8 @@ class Converted(Conversations[Item]):
     ) -> list[Item]:
         groups, first = own.values(), whole[0] if whole else None
         follows = first is not None and [*whole] == [*range(first, first + len(whole))]
-        if follows and sum(len(group.messages) for group in groups) == len(
-            whole
-        ):  # most: the newest, all of them whole
+        # Most: what is shown are the newest, all of them whole.
+        if follows and sum(len(group.messages) for group in groups) == len(whole):
             if first == 0 and sum(len(group.items) for group in groups) == len(items):
                 return [*items]
             if messages[0]["role"] == "user":  # else a format may have to put something in front

@@ -39,8 +39,8 @@ async function showSessions() {
     note.replaceChildren(`${many} sessions${more}`, ...(found.length || !wanted ? [] : [". ", el("a", { href: address(wanted) }, `Open “${wanted}”`)]));
   };
   const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
-  const table = el("div", { class: "scroll" }, el("table", { class: "sessions" },
-    el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body));
+  const list = el("table", { class: "sessions" }, el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body);
+  const table = el("div", { class: "scroll" }, list);
   const search = el("input", { type: "search", placeholder: "Search sessions", "aria-label": "Search sessions", value: wanted,
     oninput: (event) => { wanted = event.target.value; draw(); } });
   const sort = el("select", { "aria-label": "Sort by", onchange: (event) => { order = event.target.value; draw(); } },
@@ -60,7 +60,10 @@ async function showSessions() {
       if (page !== shown) return;
       server.replaceChildren(...(figures ? [serverFigures(figures)] : []));
       if (isFirst) loading = after;
-      if (rows.size) draw();
+      if (rows.size) {
+        table.replaceChildren(list); // there may be an error, or that there was no session yet
+        draw();
+      }
       while (isFirst && loading !== null && rows.size < MAX_LOADED && page === shown) {
         loading = await load(loading);
         if (page === shown) draw();

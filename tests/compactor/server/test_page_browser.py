@@ -257,6 +257,16 @@ def test_a_compaction_shows_by_itself(browser: Any) -> None:
         page.get_by_text("compaction.published").first.wait_for()
 
 
+def test_the_first_session_appears_by_itself(browser: Any) -> None:
+    with serve(InMemoryStore()) as address, watch(browser) as page:
+        page.goto(address)
+        page.get_by_text("No session yet.").wait_for()
+        page.get_by_text("live", exact=True).last.wait_for()
+        said = [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "Hall 3."}]
+        page.request.post(f"{address}/api/sessions/first/messages", data={"messages": said})
+        page.get_by_role("link", name="first").wait_for()
+
+
 def test_nobody_without_a_token_sees_anything(browser: Any) -> None:
     """Without a token there is the login alone, and no answer to any question; with it, only the tenant's own."""
     store = InMemoryStore()
