@@ -1,7 +1,7 @@
 """The states of a compactor: one run at a time, its deadline, the back-off after it. The work itself is in ``cycle``.
 
 Read it from top to bottom: a run and the outcomes that it may have; the host's calls; then a run's way from
-``_claim`` through ``_dispatch``, ``_work`` and ``_run_cycle`` to ``_end``; last the timers' calls.
+``_claim`` through ``_dispatch`` and ``_run_cycle`` to ``_end``; last the timers' calls.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
@@ -319,7 +319,7 @@ class Runner:
         with self._lock:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
-            job, submitted = partial(self._work, partial(self._run_cycle, run)), None
+            job, submitted = partial(self._run_cycle, run), None
             # What is not due needs no thread of its own. What is the host's may block a shared one, as may indexing.
             shares = self._executor is None and not self._cycle.calls_host
             run.only_looks = shares and not (run.forced or run.look or self._index_due)
@@ -338,58 +338,65 @@ class Runner:
         if isinstance(submitted, Future):
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
 
-    def _work(self, job: Job) -> None:
-        """Run *job* on a worker, as the compactor's own code: to wait for the compactor in there would never end."""
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Count this thread as one that runs the compactor's own code: to wait for the compactor in there would never
+        end. Report an error that nobody has caught."""
         # A child that is forked in there has another list: its thread is not inside.
         inside, thread = self._events.threads_inside, threading.get_ident()
         inside.append(thread)
         try:
-            job()
+            yield
         except BaseException as error:  # noqa: BLE001
             report_uncaught(error)
         finally:
             inside.remove(thread)
 
+    def _work(self, job: Job) -> None:
+        with self._inside():
+            job()
+
     def _run_cycle(self, run: Run) -> None:
-        with self._lock:
-            if self._run is not run:
-                return
-            run.begun = True
-            if run.look is None:
-                run.started_at = self._clock.monotonic()
-                self._pending = False  # before the rounds are read: what comes from now on is looked at again
-        result: CompactedMessage | None = None
-        error: BaseException | None = None
-        cancel: Callable[[], object] | None = None
-        try:
-            if self._cycle.calls_host:
-                self._refuse_while_hanging()
-                cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
-            takes = self._ticket is not None and not run.only_looks
-            permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
+        with self._inside():
+            with self._lock:
+                if self._run is not run:
+                    return
+                run.begun = True
+                if run.look is None:
+                    run.started_at = self._clock.monotonic()
+                    self._pending = False  # before the rounds are read: what comes from now on is looked at again
+            result: CompactedMessage | None = None
+            error: BaseException | None = None
+            cancel: Callable[[], object] | None = None
             try:
-                result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
-            finally:  # for a run that was given up this is where its call has really ended
-                if cancel is not None:
-                    cancel()
-                if permit is not None:
-                    permit.release()
-            if run.look is not None:
-                if reason := self._forbid(run):
-                    raise StaleCompaction(reason)
-                self._dispatch(run)  # it is due: it goes on on a thread of its own
-                return
-        except BaseException as raised:  # noqa: BLE001  (a native extension's panic is no Exception; the thread goes on)
-            error = raised
-        if self._close(run):
-            self._end(run, result, error)
-        else:
-            self._events.emit(
-                Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
-            )
-            self._forget_call(run)
-        if self._index_due:
-            self._index_texts()
+                if self._cycle.calls_host:
+                    self._refuse_while_hanging()
+                    cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
+                takes = self._ticket is not None and not run.only_looks
+                permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
+                try:
+                    result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
+                finally:  # for a run that was given up this is where its call has really ended
+                    if cancel is not None:
+                        cancel()
+                    if permit is not None:
+                        permit.release()
+                if run.look is not None:
+                    if reason := self._forbid(run):
+                        raise StaleCompaction(reason)
+                    self._dispatch(run)  # it is due: it goes on on a thread of its own
+                    return
+            except BaseException as raised:  # noqa: BLE001  (a panic of a native extension is no Exception)
+                error = raised
+            if self._close(run):
+                self._end(run, result, error)
+            else:
+                self._events.emit(
+                    Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
+                )
+                self._forget_call(run)
+            if self._index_due:
+                self._index_texts()
 
     def _forbid(self, run: Run) -> StaleReason | None:
         """Return why *run* may not publish any more; None: it may."""
