@@ -283,10 +283,10 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
             memory, ROLE, CONFIG, (lambda request: PRICES) if in_a_hook else fork, on_event=fork if in_a_hook else None
         )
         main = os.getpid()
-        real = compactor._runner._work
+        real = compactor._runner._run_cycle
 
-        def work(job):
-            real(job)
+        def work(run):
+            real(run)
             is_copy = os.getpid() != main and threading.current_thread() is threading.main_thread()
             if is_copy:  # what the child does when its copy of the cycle is through; it has workers of its own, too
                 code = 3
@@ -308,7 +308,7 @@ def test_a_fork_in_the_compactors_own_thread_leaves_both_working(where: str) -> 
                 finally:
                     os._exit(code)
 
-        compactor._runner._work = work
+        compactor._runner._run_cycle = work
         compactor.start()
         assert compactor.wait_idle(SOON)
         print("child", os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
