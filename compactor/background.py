@@ -154,7 +154,7 @@ class ContextCompactor:
         self._has_own_journal = journal is None
         if journal is None:
             journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
-        self._journal = JournalWriter(journal, role, emit, rounds_now)
+        self._journal = JournalWriter(journal, role, emit, rounds_now, clock.call_later)
         self._events.hooks.add(self._journal.record_failure, EVENTS_TO_RECORD, moves=False)
         model = getattr(self.summarizer, "model", None)
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:

@@ -223,8 +223,8 @@ class Skip(StrEnum):
     TOO_LITTLE = "too_little"
     """The new rounds say too little to be summarized. More rounds may change that."""
     LEASED = "leased"
-    """Another process compacts this history, or did when it ended. Its lease lasts ``call_timeout`` and 30 seconds; the
-    compactor looks again when it expires, or at the next event."""
+    """Another process compacts this history, or did when it ended. Its lease lasts 8 seconds and is renewed while it
+    does; the compactor looks again when it would expire, or at the next event."""
     LIMITED = "limited"
     """The shared limits have no room for a call. The compactor queues, and looks again when its turn comes."""
     PAUSED = "paused"

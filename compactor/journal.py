@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,14 +21,17 @@ from memory.visibility import Rounds
 from .events import Discarded, Exhausted, Failed, PersistFailed, Prepared, Published, Rejected, StrategyFailed
 from .host_rounds import COVERED, HostRounds
 from .summarizers.base import add_usage
-from .timers import interpreter_is_exiting
+from .timers import SYSTEM_CLOCK, DaemonExecutor, call_weakly, interpreter_is_exiting
 
 #: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
 ANCHORS = 64
 #: How many answers that the journal did not take are kept in this process.
 MAX_UNWRITTEN = 8
-#: A lease outlasts the call that it is for by this many seconds, for checking and publishing the answer.
-LEASE_MARGIN = 30.0
+#: Seconds that a lease lasts, and between two renewals by its process: others need not wait for long for one that was
+#: killed.
+LEASE_SECONDS, RENEW_SECONDS = 8.0, 2.0
+#: Where leases are renewed: a store that does not answer is not to hold up the timers.
+_RENEWALS = DaemonExecutor(2, "compactor-leases")
 #: Failures: no other entry of the log tells them.
 _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 #: Facts that the log does not record: the entry or the session has them, or nobody reads them there.
@@ -162,9 +166,11 @@ class JournalWriter:
         role: str,
         emit: Callable[[Event], object],
         rounds_now: Callable[[], Rounds] | None = None,
+        call_later: Callable[[float, Callable[[], None]], Callable[[], object]] = SYSTEM_CLOCK.call_later,
     ) -> None:
         self._emit = emit
         self._rounds_now = rounds_now
+        self._call_later = call_later
         #: Answers that the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
         #: How often each failure was seen since the last publication.
@@ -178,6 +184,7 @@ class JournalWriter:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards what changes: a run that was given up may still write beside the next
         self._leased = False  # the parent's is not ours
+        self._renewal: Callable[[], object] | None = None  # cancels the next renewal of the lease; None: none is due
         self._failing: dict[str, str] = {}  # what fails now, and the class of the error
 
     def use(self, journal: Journal, role: str) -> None:
@@ -191,6 +198,9 @@ class JournalWriter:
             journal = _HostJournal(journal)
         self._journal = journal
         self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
+        #: Whether a lease ends by itself, and is to be renewed; and whether that may take long.
+        self._expires = isinstance(journal, RoleJournal) and journal.has_leases
+        self._is_slow = isinstance(journal, RoleJournal) and not journal.is_resident
         #: Whether what is published is in the snapshots of a Memory.
         self.is_in_log = isinstance(journal, RoleJournal)
         self.has_index = not isinstance(journal, RoleJournal) or journal.has_index
@@ -226,23 +236,52 @@ class JournalWriter:
         with self._lock:
             self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
 
-    def lease(self, seconds: float) -> float:
-        """Take or renew the lease and return 0.0, or the seconds until another's expires. If the journal cannot say, it
-        is ours: it only saves money."""
+    def lease(self) -> float:
+        """Take the lease, renew it until ``release`` or ``let_expire``, and return 0.0; or return the seconds until
+        another's expires. If the journal cannot say, it is ours: it only saves money."""
         with self._guard("lease"):
-            wait = self._journal.lease(seconds)
-            with self._lock:
-                self._leased = self._leased or not wait > 0
+            wait = self._journal.lease(LEASE_SECONDS)
+            if not wait > 0:
+                self._renew_later(begins=True)
             return wait
         return 0.0
 
     def release(self) -> None:
         """Give the lease back; if that fails, it expires."""
-        with self._lock:
-            leased, self._leased = self._leased, False
-        if leased:
+        if self.let_expire():
             with self._guard("lease"):
                 self._journal.release()
+
+    def let_expire(self) -> bool:
+        """Renew the lease no more, and return whether there was one: it ends by itself."""
+        with self._lock:
+            leased, self._leased = self._leased, False
+            cancel, self._renewal = self._renewal, None
+        if cancel is not None:
+            cancel()
+        return leased
+
+    def _renew_later(self, *, begins: bool = False) -> None:
+        """Set the timer for the next renewal, if the lease is still ours, or *begins* to be."""
+        if not self._expires:
+            self._leased = begins or self._leased
+            return
+        renew = call_weakly(self._renew)
+        following = self._call_later(RENEW_SECONDS, partial(_RENEWALS.run, renew) if self._is_slow else renew)
+        with self._lock:
+            self._leased = begins or self._leased
+            unwanted, self._renewal = (self._renewal, following) if self._leased else (following, self._renewal)
+        if unwanted is not None:
+            unwanted()
+
+    def _renew(self) -> None:
+        wait = 0.0
+        with self._guard("lease"):
+            wait = self._journal.lease(LEASE_SECONDS) if self._leased else math.inf
+        if wait > 0:  # this process was stopped for so long that another has it
+            self.let_expire()
+        else:
+            self._renew_later()
 
     def record_failure(self, event: Event) -> None:
         """Keep *event* in the log if it tells of a failure. An event hook.

@@ -23,7 +23,7 @@ from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
 from .experience import Experience
 from .host_rounds import HostRounds
-from .journal import LEASE_MARGIN, JournalWriter
+from .journal import JournalWriter
 from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
 from .tokens import TokenCounter, count_payload
 
@@ -354,7 +354,7 @@ class Work:
                 asked, attempt = with_feedback(request, rejected), attempt + 1
 
     def _take_turn(self, request: SummaryRequest) -> None:
-        """Reserve the cost of *request*, and take the run's lease or renew it.
+        """Reserve the cost of *request*, and take the run's lease.
 
         Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("look_again")``: if
         others wrote something before the lease was ours.
@@ -365,7 +365,7 @@ class Work:
             return
         if run.permit is not None:
             run.permit.hold(request, self.count)
-        wait = journal.lease(self.config.call_timeout + LEASE_MARGIN)
+        wait = journal.lease()
         if wait > 0:
             raise LeasedElsewhere(wait)
         if not run.leased:

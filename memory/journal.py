@@ -254,6 +254,10 @@ class RoleJournal(Journal):
         self._store = memory._store
         #: Whether the store has an index for searching; else ``index_texts`` has nothing to do.
         self.has_index = "searchable" in self._store.capabilities
+        #: Whether the log is in this process's memory.
+        self.is_resident = self._store.is_resident
+        #: Whether others see its leases.
+        self.has_leases = "leasing" in self._store.capabilities
         #: Its lease: session, name, holder.
         self._lease = (memory.session_id, f"compact:{role}", holder or new_id())
         #: Whether a lease that exists before its first one belongs to a dead process.

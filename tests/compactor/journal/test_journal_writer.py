@@ -75,10 +75,10 @@ def test_each_thing_that_fails_is_told_by_itself() -> None:
     """A lease that cannot be had is ours, one that cannot be given back expires, and an answer is there all the same."""
     writer, journal, told = scene()
     gone = StoreUnreachable("the server is gone; start it")
-    assert writer.lease(60.0) == 0.0
+    assert writer.lease() == 0.0
     journal.raises = [gone] * 4
     writer.release()
-    assert writer.lease(60.0) == 0.0
+    assert writer.lease() == 0.0
     writer.prepare(answer("Paid for."))
     writer.record_failure(Discarded(role=ROLE, reason="late"))
     assert [(event.what, event.error) for event in told] == [
@@ -129,7 +129,7 @@ def test_an_answer_that_comes_while_others_are_looked_through_is_not_lost() -> N
 def test_a_forked_child_gives_back_no_lease_of_its_parents() -> None:
     """Nor does it wait for a lock that a thread of the parent held."""
     writer, journal, _ = scene()
-    writer.lease(60.0)
+    writer.lease()
     with writer._lock:
         child = os.fork()
         if child == 0:

@@ -18,8 +18,8 @@ from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skip
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 
-#: How long a lease lasts.
-LASTS = CONFIG.call_timeout + 30.0
+#: How long a lease lasts, and how often it is renewed while a call runs.
+LASTS, RENEWED = 8.0, 2.0
 
 
 class Leases(InMemoryStore):
@@ -99,7 +99,7 @@ def test_it_looks_at_the_next_event_too_and_one_timer_is_enough() -> None:
         pair.clock.advance(1)
         pair.two.notify_rounds_changed()
         pair.run_two.run_all()
-        assert sorted(pair.clock.waiting) == [CONFIG.call_timeout - 1, LASTS - 1]  # the other is the call's deadline
+        assert pair.clock.waiting == [RENEWED - 1, LASTS - 1, CONFIG.call_timeout - 1]  # the first two are leases
 
     pair.during = twice
     pair.run_one.run_all()
@@ -197,7 +197,7 @@ def test_compact_now_says_at_once_that_another_process_is_at_it() -> None:
 
 
 def test_it_is_renewed_before_each_call_and_given_back_after_the_last() -> None:
-    """For as long as a call may take, and a margin; a refused answer's next attempt included."""
+    """A refused answer's next attempt included."""
     pair = Pair(config=CompactorConfig(threshold=7, retain_recent=3, summary_attempts=3))
     answers = iter(["", "", PRICES])
     seen: list[int] = []
@@ -208,6 +208,76 @@ def test_it_is_renewed_before_each_call_and_given_back_after_the_last() -> None:
     assert len({holder for _, holder, _ in pair.store.taken}) == 1
     assert {(name, seconds) for name, _, seconds in pair.store.taken} == {(f"compact:{ROLE}", LASTS)}
     assert pair.store.released == [pair.store.taken[0][1]]
+
+
+def test_it_is_renewed_for_as_long_as_a_call_runs() -> None:
+    """However long that takes, no other asks; and once it was given back, nothing is renewed."""
+    pair = Pair()
+    pair.start()
+
+    def think_long() -> None:
+        pair.clock.advance(10 * LASTS)
+        pair.run_two.run_all()
+
+    pair.during = think_long
+    pair.run_one.run_all()
+    assert len(pair.store.taken) >= 1 + 10 * LASTS / RENEWED
+    assert (end_of(pair.one), pair.asked.requests, len(pair.store.released)) == (7, [], 1)
+    taken = len(pair.store.taken)
+    pair.clock.advance(LASTS)
+    assert len(pair.store.taken) == taken
+
+
+def test_a_killed_process_is_waited_for_no_longer_than_its_lease_lasts() -> None:
+    """Its call was in flight, and it renews nothing any more."""
+    pair = Pair()
+    pair.start()
+
+    def be_killed() -> None:
+        pair.one._journal.let_expire()
+        pair.run_two.run_all()
+        assert pair.two.status().skip_reason is Skip.LEASED
+        pair.clock.advance(LASTS)
+        pair.run_two.run_all()
+        assert (end_of(pair.two), len(pair.asked.requests)) == (7, 1)
+
+    pair.during = be_killed
+    pair.run_one.run_all()
+
+
+def test_a_process_that_was_stopped_for_too_long_does_not_take_the_lease_back() -> None:
+    """The other that has it by now is not disturbed."""
+    pair = Pair()
+    pair.start()
+    other = pair.memories[1].journal(ROLE)
+
+    def be_stopped() -> None:
+        pair.store.lease("session", f"compact:{ROLE}", "another", LASTS, take_over=True)
+        pair.clock.advance(RENEWED)
+        assert other.lease(LASTS) == LASTS - RENEWED
+        taken = len(pair.store.taken)
+        pair.clock.advance(RENEWED)
+        assert len(pair.store.taken) == taken, "and it asks for it no more"
+
+    pair.during = be_stopped
+    pair.run_one.run_all()
+
+
+def test_a_renewal_that_fails_is_tried_again() -> None:
+    """The store may be back before the lease ends."""
+    pair = Pair()
+    pair.start()
+
+    def think() -> None:
+        pair.store.failing = True
+        pair.clock.advance(RENEWED)
+        pair.store.failing = False
+        pair.clock.advance(2 * LASTS)
+        pair.run_two.run_all()
+
+    pair.during = think
+    pair.run_one.run_all()
+    assert (end_of(pair.one), pair.asked.requests) == (7, [])
 
 
 def test_nothing_is_leased_where_nobody_is_asked() -> None:
