@@ -32,7 +32,7 @@ from .events import EventHooks, EventLog, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
-from .runner import Runner, State
+from .runner import Dispatcher, Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, Clock, bound_wait
@@ -80,6 +80,7 @@ class Options(TypedDict, total=False):
     history: int
     llm_api: object | None
     limits: Limits | None
+    dispatcher: Dispatcher | None
 
 
 class ContextCompactor:
@@ -90,6 +91,7 @@ class ContextCompactor:
     name one, or else summaries are extracted offline. *publish* decides when a prepared compaction is shown:
     ``"immediately"``; ``"deferred"``, when *prices* make it worth while (by default those of a trigger that has
     some); or a policy, such as ``deferred()`` returns. *executor* runs the cycles, and no thread is started.
+    *dispatcher* has workers do what is due, and only ``compact_now`` compacts here (see ``compactor.workers``).
     *limits* on calls and spend may be shared by any number of compactors. *rng* gives the jitter, from 0 to 1.
     *plan* returns the agent's plan, as text or a ``Plan``. The constructor starts nothing.
     """
@@ -116,10 +118,11 @@ class ContextCompactor:
         history: int = 512,
         llm_api: object | None = None,
         limits: Limits | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         functions = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}
         others = {"executor": executor, "journal": journal, "clock": clock, "prices": prices, "limits": limits}
-        for name, option in {**functions, **others}.items():
+        for name, option in {**functions, **others, "dispatcher": dispatcher}.items():
             if option is not None:
                 require(name, option, *_OPTIONS[name])
         config = check_config(config)
@@ -182,7 +185,9 @@ class ContextCompactor:
             counts_bytes=counter is None,
             calls_host=not is_ours or condition.calls_host,
         )
-        self._runner = Runner(self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits)
+        self._runner = Runner(
+            self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits, dispatcher
+        )
 
     def bind(self, memory: Memory, role: str) -> None:
         """Serve *role* of *memory*: ``register_compaction_provider`` calls this.
@@ -247,6 +252,10 @@ class ContextCompactor:
         compactor._count_with(memory)
         memory.register_compaction_provider(role, compactor)
         return compactor
+
+    def remember_failures(self, number: int) -> None:
+        """Count *number* failures in a row, of a process before this one: the next one waits for longer."""
+        self._runner.failures = whole_number("number", number)
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
@@ -439,6 +448,7 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
     "prices": (Prices, "what Prices(...) or Prices.of_model(...) gives"),
     "limits": (Limits, "what Limits(...) gives"),
+    "dispatcher": (("due",), "a Dispatcher, such as those of compactor.workers"),
 }
 
 

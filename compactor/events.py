@@ -229,6 +229,8 @@ class Skip(StrEnum):
     """The shared limits have no room for a call. The compactor queues, and looks again when its turn comes."""
     PAUSED = "paused"
     """The host's event loop, on which its coroutines run, does not run. The compactor looks again when it does."""
+    DISPATCHED = "dispatched"
+    """A compaction is due, and the dispatcher has a worker do it. The compactor looks again after a minute."""
 
 
 class CompactionEvent(Event):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from memory import Store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry, EventRecorded, ReductionPublished, kinds_of
@@ -95,6 +96,27 @@ def examine_session(store: Store, row: SessionRow, max_uncovered: int | None = N
         yield RoleHealth(session=row.name, role="", failures=1, error=type(error).__name__)
 
 
+class Failures(NamedTuple):
+    """A row of failures that has not ended."""
+
+    number: int
+    #: When the next attempt may be made; None: at once.
+    retry_at: datetime | None
+
+
+def find_failures(store: Store, session: str, role: str) -> Failures:
+    """Return how often *role* has failed since its last success, by the log."""
+    events = (entry.record for entry in store.read_kinds(session, kinds_of(EventRecorded)))
+    if not any(isinstance(one, EventRecorded) and one.role == role and one.name == Failed.name for one in events):
+        return Failures(0, None)
+    streak, failures = _find_streak([*store.read_kinds(session, _KINDS)], role)
+    retry_at = None
+    for entry in streak[-1:]:
+        seconds = entry.record.facts.get("retry_in") if isinstance(entry.record, EventRecorded) else None
+        retry_at = entry.created_at + timedelta(seconds=seconds) if isinstance(seconds, int | float) else None
+    return Failures(failures, retry_at)
+
+
 def _examine_role(
     row: SessionRow,
     role: str,
@@ -107,13 +129,28 @@ def _examine_role(
     if max_uncovered is None:
         steps = [len(one.round_ids) for one in history if one.happened == "published"][-_STEPS:]
         max_uncovered = max(_MIN_BEHIND, 2 * max(steps)) if steps else None
-    streak, failures = list[EventRecorded](), 0
-    since: datetime | None = None
+    streak, failures = _find_streak(entries, role)
+    events = [entry.record for entry in streak if isinstance(entry.record, EventRecorded)]
+    error = events[-1].facts.get("error") if events else None
+    return RoleHealth(
+        session=row.name,
+        role=role,
+        behind=max_uncovered is not None and uncovered > max_uncovered,
+        uncovered=uncovered,
+        failures=failures,
+        circuit_open=any(one.facts.get("circuit_open") is True for one in events),
+        error=error if isinstance(error, str) else None,
+        since=streak[0].created_at if streak else None,
+    )
+
+
+def _find_streak(entries: Sequence[Entry], role: str) -> tuple[Sequence[Entry], int]:
+    """Return the entries of *role*'s failures since its last success, and how many there were."""
+    streak, failures = list[Entry](), 0
     for entry in entries:
         match entry.record:
-            case EventRecorded(role=of, name=Failed.name | StrategyFailed.name, facts=facts) as record if of == role:
-                since = since if streak else entry.created_at
-                streak.append(record)
+            case EventRecorded(role=of, name=Failed.name | StrategyFailed.name, facts=facts) if of == role:
+                streak.append(entry)
                 counted = facts.get("failures")
                 failures = max(failures + 1, counted if isinstance(counted, int) else 0)
             case CompactionPrepared(role=of) if of == role:
@@ -121,17 +158,11 @@ def _examine_role(
             case CompactionPublished(role=of, compaction=made) if of == role and not made.is_offline:
                 streak, failures = [], 0
             case ReductionPublished(role=of, reduction=made) if of == role and (
-                made.model or (streak and streak[-1].facts.get("kind") in _OTHERS)
+                made.model or (streak and _is_others(streak[-1]))
             ):
                 streak, failures = [], 0
-    error = streak[-1].facts.get("error") if streak else None
-    return RoleHealth(
-        session=row.name,
-        role=role,
-        behind=max_uncovered is not None and uncovered > max_uncovered,
-        uncovered=uncovered,
-        failures=failures,
-        circuit_open=any(one.facts.get("circuit_open") is True for one in streak),
-        error=error if isinstance(error, str) else None,
-        since=since if streak else None,
-    )
+    return streak, failures
+
+
+def _is_others(entry: Entry) -> bool:
+    return isinstance(entry.record, EventRecorded) and entry.record.facts.get("kind") in _OTHERS

@@ -1,6 +1,6 @@
 """The states of a compactor: one run at a time, its deadline, the back-off after it. The work itself is in ``cycle``.
 
-Read it from top to bottom: a run and the outcomes that it may have; the host's calls; then a run's way from
+Read it from top to bottom: a run's end and its consequences; the host's calls; then a run's way from
 ``_claim`` through ``_dispatch`` and ``_run_cycle`` to ``_end``; last the timers' calls.
 """
 
@@ -15,8 +15,10 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
@@ -51,6 +53,8 @@ from .timers import (
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
+#: Seconds after which a worker is asked again that seems to have done nothing.
+HAND_OVER_SECONDS = 60.0
 
 
 class State(StrEnum):
@@ -64,7 +68,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Outcome(ValueObject):
+class Consequences(ValueObject):
     """The consequences of a run's end."""
 
     #: Results in a row by now that were no longer current.
@@ -79,26 +83,36 @@ class Outcome(ValueObject):
     stops: bool = False
 
 
-def outcome_of(error: BaseException | None, discards: int, *, forced: bool) -> Outcome:
+def consequences_of(error: BaseException | None, discards: int, *, forced: bool) -> Consequences:
     """Return the consequences of *error* (None: the run succeeded) after so many *discards* in a row."""
     match error:
         case None:
-            return Outcome(0, answers=forced)
+            return Consequences(0, answers=forced)
         case LeasedElsewhere() | LoopPaused():  # an event already, and no failure
-            return Outcome(discards, answers=True)
+            return Consequences(discards, answers=True)
         case LimitReached():  # likewise; callers go on waiting, as the compactor does in the queue
-            return Outcome(discards, looks_again=True)
+            return Consequences(discards, looks_again=True)
         case SessionPurged():  # nobody can write to this session again
-            return Outcome(discards, answers=True, stops=True)
+            return Consequences(discards, answers=True, stops=True)
         case StaleCompaction(reason="interpreter_exit"):  # to look again would never end
-            return Outcome(discards, answers=True)
+            return Consequences(discards, answers=True)
         case StaleCompaction(reason="stopped"):
-            return Outcome(discards, looks_again=True)
+            return Consequences(discards, looks_again=True)
         case StaleCompaction() if discards == 0:
-            return Outcome(1, looks_again=True)
+            return Consequences(1, looks_again=True)
         case StaleCompaction():  # rounds that are others at every reading would be paid for again and again
-            return Outcome(discards + 1, is_failure=True, answers=True)
-    return Outcome(discards, is_failure=True, answers=True)
+            return Consequences(discards + 1, is_failure=True, answers=True)
+    return Consequences(discards, is_failure=True, answers=True)
+
+
+class Dispatcher(Protocol):
+    """Has sessions compacted where there are workers: each of its jobs calls ``compactor.workers.run_due``."""
+
+    def due(self, session: str, role: str, not_before: datetime | None = None) -> object:
+        """Have *role* of *session* compacted, not before that time; a job that waits already will do for both.
+
+        It may block for as long as an engine takes to keep a job. If it raises, the caller tries again later.
+        """
 
 
 class Runner:
@@ -113,6 +127,7 @@ class Runner:
         rng: Callable[[], float],
         executor: Executor | None,
         limits: Limits | None,
+        dispatcher: Dispatcher | None,
     ) -> None:
         self._cycle = cycle
         self._config = cycle.config
@@ -123,6 +138,7 @@ class Runner:
         self._rng = rng
         self._executor = executor
         self._limits = limits
+        self._dispatcher = dispatcher
         self._after_fork()
         renew_after_fork(self)
 
@@ -147,6 +163,7 @@ class Runner:
         limits = self._limits
         self._ticket = Ticket(limits, partial(_take_turn_of, weakref.ref(self))) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
+        self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
         self.failures = 0  # since the last success
         self._model_failed = False  # whether the last of them came after a model was asked
         self.last_error: str | None = None
@@ -321,9 +338,10 @@ class Runner:
                 return
             job, submitted = partial(self._run_cycle, run), None
             # What is not due needs no thread of its own. What is the host's may block a shared one, as may indexing.
-            shares = self._executor is None and not self._cycle.calls_host
-            run.only_looks = shares and not (run.forced or run.look or self._index_due)
-            thread = LOOKS if run.only_looks else self._own_thread()
+            only_looks, shares = not (run.forced or run.look), self._executor is None and not self._cycle.calls_host
+            shares &= only_looks and not self._index_due
+            run.only_looks = shares or (only_looks and self._dispatcher is not None)
+            thread = LOOKS if shares else self._own_thread()
         try:
             if thread is not None:
                 thread.run(job)
@@ -384,8 +402,10 @@ class Runner:
                 if run.look is not None:
                     if reason := self._forbid(run):
                         raise StaleCompaction(reason)
-                    self._dispatch(run)  # it is due: it goes on on a thread of its own
-                    return
+                    if self._dispatcher is None:
+                        self._dispatch(run)  # it is due: it goes on on a thread of its own
+                        return
+                    self._hand_over(run, self._dispatcher)
             except BaseException as raised:  # noqa: BLE001  (a panic of a native extension is no Exception)
                 error = raised
             if self._close(run):
@@ -397,6 +417,19 @@ class Runner:
                 self._forget_call(run)
             if self._index_due:
                 self._index_texts()
+
+    def _hand_over(self, run: Run, dispatcher: Dispatcher) -> None:
+        """Have a worker do what is due; again if nothing came of that within a minute."""
+        run.look, journal, now = None, self._cycle.journal, self._clock.monotonic()
+        generation, known = journal.read().generation, self._handed_over
+        waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
+        if not waits and not (known is not None and journal.refresh()):  # what is new is looked at by itself
+            dispatcher.due(self._events.session, self.role, None)
+            self._handed_over = generation, now
+        run.skip_reason, run.recheck_in = Skip.DISPATCHED, HAND_OVER_SECONDS
+        self._events.emit(
+            Skipped(role=self.role, generation=generation, reason=Skip.DISPATCHED, rounds=0, tail=0, closed=0)
+        )
 
     def _forbid(self, run: Run) -> StaleReason | None:
         """Return why *run* may not publish any more; None: it may."""
@@ -454,14 +487,19 @@ class Runner:
             answered = run.asked or not self._model_failed
             if run.published or (run.reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
-            outcome = outcome_of(error, self._discards, forced=run.forced)
+            outcome = consequences_of(error, self._discards, forced=run.forced)
             self._discards = outcome.discards
         may_go_on = True
         try:
             if error is not None or run.recheck_in is not None or self._cancel is not None:  # seldom
                 self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, outcome, may_go_on, self._backoff = raised, outcome_of(raised, 0, forced=run.forced), False, None
+            error, outcome, may_go_on, self._backoff = (
+                raised,
+                consequences_of(raised, 0, forced=run.forced),
+                False,
+                None,
+            )
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return
@@ -491,7 +529,7 @@ class Runner:
             self._tell_stopped("session_purged")
         self._dispatch(following)
 
-    def _follow_up(self, run: Run, error: BaseException | None, outcome: Outcome) -> None:
+    def _follow_up(self, run: Run, error: BaseException | None, outcome: Consequences) -> None:
         """Emit the discard or failure, and set the timer."""
         if error is None:
             self._schedule(run.recheck_in)

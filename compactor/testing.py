@@ -13,8 +13,8 @@ The contract is a class of pytest tests for authors of stores. Subclass it and i
             return MyStore(self.path)
 
 ``StoreContract`` is for a store that loses everything on close. Add ``IndexedStoreContract``,
-``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract`` and ``MeasuredStoreContract`` as base
-classes for the capabilities that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in
+``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract``, ``MarkingStoreContract`` and
+``MeasuredStoreContract`` as base classes for the capabilities that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in
 ``conftest.py``, failures show their values.
 """
 
@@ -34,6 +34,7 @@ from memory.stores.contract import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    MarkingStoreContract,
     MeasuredStoreContract,
     SearchableStoreContract,
     StoreContract,
@@ -50,6 +51,7 @@ __all__ = [
     "FakeClock",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "MarkingStoreContract",
     "MeasuredStoreContract",
     "ScriptedSummarizer",
     "SearchableStoreContract",

@@ -6,12 +6,13 @@ import re
 
 from ..arguments import require
 from ..errors import StoreError
-from .base import Checkpoint, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
+from .base import Checkpoint, DueSession, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
 from .inmemory import InMemoryStore
 from .retention import delete_files, expire, list_expired
 
 __all__ = [
     "Checkpoint",
+    "DueSession",
     "Extent",
     "FoundText",
     "FoundTexts",

@@ -52,6 +52,15 @@ class SessionRow(NamedTuple):
 Order = Literal["name", "activity"]
 
 
+class DueSession(NamedTuple):
+    """A session that somebody is to look at: whether a compaction is due."""
+
+    #: The name in the store; it begins with the tenant's.
+    name: str
+    #: The time from which on that is to be done, in UTC and without seconds.
+    due_at: datetime
+
+
 class Checkpoint(NamedTuple):
     """The state of a Memory after one entry; opening from it skips the earlier log. It holds no texts."""
 
@@ -107,6 +116,8 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "erasing": ("redact_all",),
     # The store knows the length of a log without reading it.
     "measured": ("extent", "extents"),
+    # An append marks its session in its own transaction, until somebody has looked whether a compaction is due.
+    "marking": ("list_due", "clear_due"),
 }
 
 
@@ -219,6 +230,15 @@ class Store(ABC):
                 one for one in found if (at := one.cursor[:16]) < minute or (at == minute and key_of(one.name) > key)
             ]
         return found[:limit]
+
+    def list_due(self, now: datetime, limit: int = 1_000) -> Sequence[DueSession]:  # noqa: ARG002
+        """Return at most *limit* sessions with a mark of *now* or before, the earliest first; none if this store marks
+        none. An append marks its session with the time two minutes from then, in its own transaction."""
+        return []
+
+    def clear_due(self, session: str, due_at: datetime) -> bool:  # noqa: ARG002
+        """Take the mark of *due_at* from *session*, and return whether it had that one: nobody wrote since."""
+        return False
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""

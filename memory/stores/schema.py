@@ -83,8 +83,15 @@ def _add_activity(connection: Connection, dialect: Dialect) -> None:
         connection.execute(tenant, {"tenant": split_name(unescape(name))[0], "id": number})
 
 
+def _add_due(connection: Connection, _dialect: Dialect) -> None:
+    """2 to 3: sessions know the minute (UTC) from which on somebody is to look at them; NULL: nobody need."""
+    connection.execute(text("ALTER TABLE compactor_sessions ADD COLUMN due_at TEXT"))
+    due = "CREATE INDEX compactor_sessions_due ON compactor_sessions (due_at, key) WHERE due_at IS NOT NULL"
+    connection.execute(text(due))
+
+
 #: Migration n makes version n from version n - 1; version 0 is an empty database. Released migrations never change.
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity)
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due)
 
 
 def version_of(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:

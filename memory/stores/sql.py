@@ -14,6 +14,7 @@ from ..entries import Entry, RoundOpened
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import (
     Checkpoint,
+    DueSession,
     Extent,
     FoundTexts,
     Order,
@@ -44,14 +45,23 @@ MAX_APPENDED = 20
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
+#: The time between the newest append and the look at a session that its mark asks for. At least two minutes: all appends
+#: of one minute share a mark, and none may come after that was cleared.
+_UNTIL_DUE = timedelta(minutes=2)
 
 _ADD_SESSION = text(
-    """INSERT INTO compactor_sessions (key, name, tenant, last_activity) VALUES (:key, :name, :tenant, :minute)
-    ON CONFLICT DO NOTHING"""
+    """INSERT INTO compactor_sessions (key, name, tenant, last_activity, due_at)
+    VALUES (:key, :name, :tenant, :minute, :due_at) ON CONFLICT DO NOTHING"""
 )
 _ADD_ACTIVITY = text(
-    "UPDATE compactor_sessions SET last_activity = :minute WHERE key = :key AND last_activity < :minute"
+    """UPDATE compactor_sessions SET last_activity = :minute, due_at = :due_at
+    WHERE key = :key AND last_activity < :minute"""
 )
+_LIST_DUE = text(
+    """SELECT name, due_at FROM compactor_sessions WHERE due_at IS NOT NULL AND due_at <= :minute
+    ORDER BY due_at, key LIMIT :limit"""
+)
+_CLEAR_DUE = text("UPDATE compactor_sessions SET due_at = NULL WHERE key = :key AND due_at = :due_at")
 # One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
 # with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
 _APPEND = """INSERT INTO compactor_entries (session, {columns})
@@ -176,7 +186,9 @@ class SqlStore(Store):
         active = at - self._active.get(key, _NEVER) < _MINUTE
 
         def add(connection: Connection) -> None:
-            activity = {"key": key, "minute": minute_of(at)} if not active or after == 0 else {}
+            activity = {}
+            if not active or after == 0:
+                activity = {"key": key, "minute": minute_of(at), "due_at": minute_of(at + _UNTIL_DUE)}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
@@ -258,6 +270,18 @@ class SqlStore(Store):
             ]
 
         return self._read(read)
+
+    def list_due(self, now: datetime, limit: int = 1_000) -> Sequence[DueSession]:
+        where = {"minute": minute_of(now), "limit": limit}
+
+        def read(connection: Connection) -> list[DueSession]:
+            return [DueSession(unescape(name), parse_minute(at)) for name, at in connection.execute(_LIST_DUE, where)]
+
+        return self._read(read)
+
+    def clear_due(self, session: str, due_at: datetime) -> bool:
+        where = {"key": key_of(session), "due_at": minute_of(due_at)}
+        return self._connections.write(lambda connection: connection.execute(_CLEAR_DUE, where).rowcount > 0)
 
     def extent(self, session: str) -> Extent | None:
         return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)

@@ -19,7 +19,7 @@ PACKAGES = ("memory", "prompts", "compactor")
 #: The pictures of docs/architecture.md, from top to bottom and from left to right: each module imports what stands behind
 #: it. A package stands for those of its modules that are not named.
 LAYERS = """
-    compactor.__main__ compactor.cli compactor.server compactor.inspector compactor.telemetry compactor.mcp compactor.presets compactor.testing compactor.integrations compactor
+    compactor.__main__ compactor.cli compactor.server compactor.inspector compactor.telemetry compactor.mcp compactor.workers compactor.presets compactor.testing compactor.integrations compactor
 
     compactor.sessions compactor.health
     compactor.background compactor.compose compactor.difference

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from compactor.runner import Outcome, outcome_of
+from compactor.runner import Consequences, consequences_of
 from memory import SessionPurged, StaleCompaction
 
-FAILED = Outcome(0, is_failure=True, answers=True)
+FAILED = Consequences(0, is_failure=True, answers=True)
 
 
 @pytest.mark.parametrize(
     ("error", "follows"),
     [
-        (LeasedElsewhere(30), Outcome(0, answers=True)),
-        (LimitReached(None), Outcome(0, looks_again=True)),
-        (StaleCompaction("generation"), Outcome(1, looks_again=True)),
-        (StaleCompaction("rounds_changed"), Outcome(1, looks_again=True)),
-        (StaleCompaction("stopped"), Outcome(0, looks_again=True)),
-        (StaleCompaction("interpreter_exit"), Outcome(0, answers=True)),
-        (SessionPurged("gone"), Outcome(0, answers=True, stops=True)),
+        (LeasedElsewhere(30), Consequences(0, answers=True)),
+        (LimitReached(None), Consequences(0, looks_again=True)),
+        (StaleCompaction("generation"), Consequences(1, looks_again=True)),
+        (StaleCompaction("rounds_changed"), Consequences(1, looks_again=True)),
+        (StaleCompaction("stopped"), Consequences(0, looks_again=True)),
+        (StaleCompaction("interpreter_exit"), Consequences(0, answers=True)),
+        (SessionPurged("gone"), Consequences(0, answers=True, stops=True)),
         (CompactionTimeout("too long"), FAILED),
         (SummaryRejected("shorter", "not shorter"), FAILED),
         (OSError(), FAILED),
@@ -29,30 +29,32 @@ FAILED = Outcome(0, is_failure=True, answers=True)
     ids=repr,
 )
 @pytest.mark.parametrize("forced", [False, True])
-def test_each_error_has_its_outcome(error: BaseException, follows: Outcome, forced: bool) -> None:
+def test_each_error_has_its_outcome(error: BaseException, follows: Consequences, forced: bool) -> None:
     """Whether somebody waits or not."""
-    assert outcome_of(error, 0, forced=forced) == follows
+    assert consequences_of(error, 0, forced=forced) == follows
 
 
 def test_a_run_without_an_error_tells_those_who_asked_for_it() -> None:
     """There was nothing to do; and the row of discards ends."""
-    assert outcome_of(None, 3, forced=True) == Outcome(0, answers=True)
-    assert outcome_of(None, 3, forced=False) == Outcome(0)
+    assert consequences_of(None, 3, forced=True) == Consequences(0, answers=True)
+    assert consequences_of(None, 3, forced=False) == Consequences(0)
 
 
 def test_the_second_discard_in_a_row_is_a_failure() -> None:
     """Rounds that are others at every reading would be paid for again and again."""
-    assert outcome_of(StaleCompaction("rounds_changed"), 1, forced=False) == Outcome(2, is_failure=True, answers=True)
+    assert consequences_of(StaleCompaction("rounds_changed"), 1, forced=False) == Consequences(
+        2, is_failure=True, answers=True
+    )
 
 
 @pytest.mark.parametrize("reason", ["stopped", "interpreter_exit"])
 def test_an_end_is_no_failure_whatever_was_discarded_before(reason: str) -> None:
     """Nor is it one more in the row."""
-    outcome = outcome_of(StaleCompaction(reason), 5, forced=False)
+    outcome = consequences_of(StaleCompaction(reason), 5, forced=False)
     assert (outcome.discards, outcome.is_failure) == (5, False)
 
 
 @pytest.mark.parametrize("error", [OSError(), LeasedElsewhere(1), LimitReached(1)], ids=repr)
 def test_what_is_no_discard_leaves_their_number(error: Exception) -> None:
     """Only a success ends the row."""
-    assert outcome_of(error, 2, forced=True).discards == 2
+    assert consequences_of(error, 2, forced=True).discards == 2

@@ -12,7 +12,7 @@ import openai.types.chat
 import memory
 
 #: For who writes a store or a journal of their own, in ``memory.entries``, ``memory.rounds`` and ``memory.stores``.
-OF_STORES = {"CompactionPrepared", "Record", "Checkpoint", "Extent", "FoundTexts", "StoredText"}
+OF_STORES = {"CompactionPrepared", "Record", "Checkpoint", "DueSession", "Extent", "FoundTexts", "StoredText"}
 #: What is known by another name: ``Journal``, a callable, and what ``Rounds`` shows.
 KNOWN = {"RoleJournal", "RoundsGetter", "Snapshot"}
 

@@ -145,8 +145,20 @@ def test_sessions_of_version_1_get_their_tenant_and_their_activity(url: str) -> 
         }
         store.append("plain", [entry()], after=11)
         assert store.list_sessions(order="activity")[0].name == "plain"
-    with closing(SqlStore(dialect_of(url))) as older, pytest.raises(NewerVersion, match="version 2"):
+    with closing(SqlStore(dialect_of(url))) as older, pytest.raises(NewerVersion, match=f"version {len(MIGRATIONS)}"):
         older.open(MIGRATIONS[:1])
+
+
+def test_sessions_of_version_2_are_marked_with_their_next_append(url: str) -> None:
+    """Not before: whoever has them open looks at them, and nobody else did so far."""
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    with opened(url, migrations=MIGRATIONS[:2]) as store:
+        on(store, ADD_SESSION_1, key="s", name="s")
+        on(store, ADD_ENTRY_1, key="s", number=1, id="e1", at=at.isoformat())
+    with opened(url) as store:
+        assert store.list_due(at + timedelta(days=1)) == []
+        store.append("s", [entry(created_at=at + timedelta(hours=1))], after=1)
+        assert [one.name for one in store.list_due(at + timedelta(days=1))] == ["s"]
 
 
 def test_activity_is_written_once_a_minute(url: str) -> None:

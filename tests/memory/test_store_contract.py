@@ -14,6 +14,7 @@ from compactor.testing import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    MarkingStoreContract,
     MeasuredStoreContract,
     SearchableStoreContract,
     StoreContract,
@@ -63,6 +64,7 @@ class Complete(
     SearchableStoreContract,
     LeasingStoreContract,
     ErasingStoreContract,
+    MarkingStoreContract,
     MeasuredStoreContract,
 ):
     """What a store in a database can do."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .erasing import ErasingStoreContract
 from .leases import LeasingStoreContract
 from .logs import DurableStoreContract, StoreContract
+from .marks import MarkingStoreContract
 from .measures import MeasuredStoreContract
 from .parts import IndexedStoreContract
 from .texts import SearchableStoreContract
@@ -18,6 +19,7 @@ __all__ = [
     "ErasingStoreContract",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "MarkingStoreContract",
     "MeasuredStoreContract",
     "SearchableStoreContract",
     "StoreContract",

@@ -1,0 +1,204 @@
+"""One compaction cycle from the log alone, on the caller's thread; and the search for what nobody has looked at."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+from memory import CompactedMessage, Memory, Store
+from memory.arguments import require, require_role, whole_number
+from memory.errors import SessionPurged
+from memory.events import Event
+from memory.stores.base import adapt_store
+from memory.values import ValueObject
+
+from ..background import ContextCompactor, Options
+from ..config import Settings
+from ..events import Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
+from ..health import find_failures
+from ..models import price_of
+from ..runner import Dispatcher
+from ..timers import SYSTEM_CLOCK
+
+R = TypeVar("R")
+#: Seconds after which a job looks again that found no room in the limits, if these cannot say when there is.
+RETRY_SECONDS = 5.0
+#: Why nothing was published, where no ``Skip`` says it.
+FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome(ValueObject):
+    """What became of one ``run_due``."""
+
+    #: The compaction that was published; None: there was a reason not to.
+    published: CompactedMessage | None = None
+    #: Why nothing was published: a ``Skip``, ``failed``, ``backing_off``, ``shortened`` (messages were shortened, and that
+    #: was enough) or why the compactor stopped, such as ``session_purged``. Empty if something was.
+    reason: str = ""
+    #: Seconds after which it is worth another try; None: when something is added to the session.
+    retry_in: float | None = None
+    #: Dollars for the model's answers, as far as prices are known.
+    spent: float = 0.0
+
+
+def run_due(
+    store: Store,
+    session: str,
+    role: str,
+    *,
+    settings: Settings | None = None,
+    summarizer: object | None = None,
+    budget: int | None = None,
+    **options: Unpack[Options],
+) -> Outcome:
+    """Compact *role* of *session* if that is due, on this thread, and return the outcome.
+
+    *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
+    tokens of its prompts; all else is in the log. Before the time that the log names after a failure, no model is asked.
+    Any number of processes may call this at once: one of them compacts, and the others return when its lease ends.
+    A call that outlasts ``call_timeout`` counts as failed, and still occupies this thread until it ends.
+
+    Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
+    """
+    store = adapt_store(store)
+    require("session", session, str, "the session's name, as a text")
+    require_role(role)
+    failures = find_failures(store, session, role)
+    clock = options.get("clock") or SYSTEM_CLOCK
+    if failures.retry_at is not None and (left := (failures.retry_at - clock.now()).total_seconds()) > 0:
+        return Outcome(reason=BACKING_OFF, retry_in=left)
+    config = (settings if settings is not None else Settings()).for_role(role)
+    if budget is not None:
+        config = config.with_defaults(max_tokens=whole_number("budget", budget, 1))
+    memory, jobs, heard = Memory(session, store=store, clock=clock.now), _Jobs(), _Heard()
+    options["executor"] = jobs
+    compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
+    compactor.on_event(heard.note, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
+    compactor.remember_failures(failures.number)
+    before = compactor.get_compaction()
+    try:
+        compactor.start()
+        jobs.run_all()
+    finally:
+        compactor.stop(0)
+    after = compactor.get_compaction()
+    is_new = after is not None and (before is None or after.generation != before.generation)
+    return heard.outcome(after if is_new else None)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Worker(ValueObject):
+    """The settings of one process of workers; ``run`` is what its jobs call."""
+
+    store: Store
+    roles: tuple[str, ...] = ("assistant",)
+    settings: Settings = field(default_factory=Settings)
+    summarizer: object | None = None
+    #: Tokens of the prompts; None: as the configuration says.
+    budget: int | None = None
+    options: Options = field(default_factory=Options)
+
+    def run(self, session: str, role: str) -> Outcome:
+        """Return what ``run_due`` returns. A session that was purged is no error."""
+        try:
+            return run_due(
+                self.store,
+                session,
+                role,
+                settings=self.settings,
+                summarizer=self.summarizer,
+                budget=self.budget,
+                **self.options,
+            )
+        except SessionPurged:
+            return Outcome(reason="session_purged")
+
+    def sweep(self, dispatcher: Dispatcher, limit: int = 1_000) -> int:
+        """Do what ``sweep`` does, for these roles."""
+        return sweep(self.store, dispatcher, self.roles, limit=limit)
+
+
+def sweep(
+    store: Store, dispatcher: Dispatcher, roles: Sequence[str], *, now: datetime | None = None, limit: int = 1_000
+) -> int:
+    """Have workers look at up to *limit* sessions that were written to and then left, and return how many there were.
+
+    Each append marks its session, in its own transaction, so that no crash of a host loses what is due. A session is
+    swept when nothing was written for two minutes; its mark goes once the *dispatcher* has kept a job for each of
+    *roles*. Call this every minute, in one process or in several. Raises ``StoreError`` and the dispatcher's errors.
+    """
+    now = datetime.now(UTC) if now is None else now
+    marked = adapt_store(store).list_due(now, limit)
+    for name, due_at in marked:
+        for role in roles:
+            dispatcher.due(name, role, None)
+        store.clear_due(name, due_at)
+    return len(marked)
+
+
+def job_time(outcome: Outcome, now: datetime | None = None) -> datetime | None:
+    """Return when a job with that *outcome* is to run again; None: not by itself."""
+    if outcome.retry_in is None:
+        return None
+    return (datetime.now(UTC) if now is None else now) + timedelta(seconds=outcome.retry_in)
+
+
+class _Jobs(Executor):
+    """Keeps a compactor's jobs until the thread that waits for them runs them."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        future: Future[R] = Future()
+        self._jobs.append((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def run_all(self) -> None:
+        while self._jobs:
+            future, job = self._jobs.popleft()
+            future.set_running_or_notify_cancel()
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+
+
+class _Heard:
+    """What a compactor's events said."""
+
+    def __init__(self) -> None:
+        self._spent, self._rejected, self._reason = 0.0, 0.0, ""
+        self._retry_in: float | None = None
+        self._is_shortened = False
+
+    def note(self, event: Event) -> None:
+        match event:
+            case Prepared(reused=False, price=price):  # includes the attempts before
+                self._spent, self._rejected = self._spent + (price or 0.0), 0.0
+            case Rejected(usage=usage, model=model):
+                self._rejected += (price_of(model, usage) or 0.0) if usage and model else 0.0
+            case Failed(retry_in=seconds):
+                self._reason, self._retry_in = FAILED, seconds
+            case Skipped(reason=reason, retry_in=seconds):
+                unknown = RETRY_SECONDS if reason in (Skip.LIMITED, Skip.PAUSED) else None
+                self._reason, self._retry_in = reason, unknown if seconds is None else seconds
+            case Stopped(reason=reason):
+                self._reason, self._retry_in = reason, None
+            case Reduced():
+                self._is_shortened = True
+
+    def outcome(self, published: CompactedMessage | None) -> Outcome:
+        spent = self._spent + self._rejected
+        if published is not None:  # what came after it, such as a failure, still says when to look again
+            return Outcome(published, "", self._retry_in, spent)
+        has_nothing_left = self._reason in ("", Skip.BELOW_TRIGGER)
+        reason = SHORTENED if self._is_shortened and has_nothing_left else self._reason
+        return Outcome(None, str(reason), self._retry_in, spent)
