@@ -399,13 +399,8 @@ class Runner:
                         cancel()
                     if permit is not None:
                         permit.release()
-                if run.look is not None:
-                    if reason := self._forbid(run):
-                        raise StaleCompaction(reason)
-                    if self._dispatcher is None:
-                        self._dispatch(run)  # it is due: it goes on on a thread of its own
-                        return
-                    self._hand_over(run, self._dispatcher)
+                if run.look is not None and self._goes_on(run):
+                    return
             except BaseException as raised:  # noqa: BLE001  (a panic of a native extension is no Exception)
                 error = raised
             if self._close(run):
@@ -418,8 +413,14 @@ class Runner:
             if self._index_due:
                 self._index_texts()
 
-    def _hand_over(self, run: Run, dispatcher: Dispatcher) -> None:
-        """Have a worker do what is due; again if nothing came of that within a minute."""
+    def _goes_on(self, run: Run) -> bool:
+        """Do what *run* has found due on a thread of its own, and return True. With a dispatcher, have a worker do it,
+        again if nothing came of that within a minute, and return False."""
+        if reason := self._forbid(run):
+            raise StaleCompaction(reason)
+        if (dispatcher := self._dispatcher) is None:
+            self._dispatch(run)
+            return True
         run.look, journal, now = None, self._cycle.journal, self._clock.monotonic()
         generation, known = journal.read().generation, self._handed_over
         waits = known is not None and known[0] == generation and now < known[1] + HAND_OVER_SECONDS
@@ -430,6 +431,7 @@ class Runner:
         self._events.emit(
             Skipped(role=self.role, generation=generation, reason=Skip.DISPATCHED, rounds=0, tail=0, closed=0)
         )
+        return False
 
     def _forbid(self, run: Run) -> StaleReason | None:
         """Return why *run* may not publish any more; None: it may."""

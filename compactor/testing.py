@@ -14,7 +14,8 @@ The contract is a class of pytest tests for authors of stores. Subclass it and i
 
 ``StoreContract`` is for a store that loses everything on close. Add ``IndexedStoreContract``,
 ``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract``, ``MarkingStoreContract`` and
-``MeasuredStoreContract`` as base classes for the capabilities that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in
+``MeasuredStoreContract`` as base classes for the capabilities that the store has. With
+ ``pytest.register_assert_rewrite("memory.stores.contract")`` in
 ``conftest.py``, failures show their values.
 """
 

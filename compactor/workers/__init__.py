@@ -1,7 +1,6 @@
 """Workers: compaction where there are processes for it, on an engine that hosts run anyway.
 
-A host's compactors have a ``Dispatcher`` and only look; ``run_due`` is what a job does. ``procrastinate`` and ``celery``
-have a dispatcher and the job for their engine.
+A host's compactors have a ``Dispatcher`` and only look; ``run_due`` is what a job does.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Outcome(ValueObject):
 
     #: The compaction that was published; None: there was a reason not to.
     published: CompactedMessage | None = None
-    #: Why nothing was published: a ``Skip``, ``failed``, ``backing_off``, ``shortened`` (messages were shortened, and that
+    #: Why nothing was published: a ``Skip``, ``failed``, ``backing_off``, ``shortened`` (messages were shortened, which
     #: was enough) or why the compactor stopped, such as ``session_purged``. Empty if something was.
     reason: str = ""
     #: Seconds after which it is worth another try; None: when something is added to the session.
@@ -60,7 +60,7 @@ def run_due(
     """Compact *role* of *session* if that is due, on this thread, and return the outcome.
 
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
-    tokens of its prompts; all else is in the log. Before the time that the log names after a failure, no model is asked.
+    tokens of its prompts; the rest is in the log. After a failure, no model is asked before the time that stands there.
     Any number of processes may call this at once: one of them compacts, and the others return when its lease ends.
     A call that outlasts ``call_timeout`` counts as failed, and still occupies this thread until it ends.
 

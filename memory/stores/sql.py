@@ -45,8 +45,8 @@ MAX_APPENDED = 20
 #: Maximum sessions whose last written minute of activity is known.
 MAX_ACTIVE = 10_000
 _MINUTE, _NEVER = timedelta(minutes=1), datetime.min.replace(tzinfo=UTC)
-#: The time between the newest append and the look at a session that its mark asks for. At least two minutes: all appends
-#: of one minute share a mark, and none may come after that was cleared.
+#: The time from the newest append to the look at a session that its mark asks for. At least two minutes: all appends of
+#: one minute share a mark, and none may come after that was cleared.
 _UNTIL_DUE = timedelta(minutes=2)
 
 _ADD_SESSION = text(
