@@ -12,9 +12,10 @@ from memory.rounds import utc_now
 from ..background import ContextCompactor
 from ..events import Discarded, Failed, Prepared, Published, Reduced, Rejected, Reverted, Started
 from ..sessions import Sessions
+from ..workers.due import Worker
 
 #: What can be watched.
-Target = Sessions | ContextCompactor
+Target = Sessions | ContextCompactor | Worker
 #: The events that metrics and spans are made of. Looks are not among them: they are told on the thread that appends.
 EVENTS: tuple[type[Event], ...] = (Started, Prepared, Rejected, Published, Reduced, Failed, Discarded, Reverted)
 
@@ -139,16 +140,19 @@ def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
 
 
 def read_age(targets: Sequence[Target]) -> float:
-    """Return the value of ``AGE``, in seconds."""
-    since = [one for target in targets if (one := target.status().behind_since) is not None]
+    """Return the value of ``AGE``, in seconds; a worker, whose sessions are those of the store, adds nothing."""
+    watched = [target.status() for target in targets if not isinstance(target, Worker)]
+    since = [one.behind_since for one in watched if one.behind_since is not None]
     return max((utc_now() - min(since)).total_seconds(), 0.0) if since else 0.0
 
 
 def count_open_circuits(targets: Sequence[Target]) -> int:
-    """Return the value of ``CIRCUITS``."""
-    return sum(
-        target.status().circuits_open if isinstance(target, Sessions) else target.circuit_open for target in targets
-    )
+    """Return the value of ``CIRCUITS``; likewise."""
+    number = 0
+    for target in targets:
+        if not isinstance(target, Worker):
+            number += target.status().circuits_open if isinstance(target, Sessions) else target.circuit_open
+    return number
 
 
 #: How the value of each gauge is read.

@@ -13,13 +13,13 @@ from typing import Any, TypeVar, Unpack
 from memory import CompactedMessage, Memory, Store
 from memory.arguments import require, require_role, whole_number
 from memory.errors import SessionPurged
-from memory.events import Event
+from memory.events import Event, EventHook
 from memory.stores.base import adapt_store
 from memory.values import ValueObject
 
 from ..background import ContextCompactor, Options
 from ..config import Settings
-from ..events import Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
+from ..events import EventHooks, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..models import price_of
 from ..runner import Dispatcher
@@ -103,9 +103,17 @@ class Worker(ValueObject):
     #: Tokens of the prompts; None: as the configuration says.
     budget: int | None = None
     options: Options = field(default_factory=Options)
+    _hooks: EventHooks = field(default_factory=EventHooks, repr=False)
+
+    def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
+        """Call *callback* with each event of all jobs; return a function that stops that. As
+        ``ContextCompactor.on_event``."""
+        return self._hooks.add(callback, kinds)
 
     def run(self, session: str, role: str) -> Outcome:
         """Return what ``run_due`` returns. A session that was purged is no error."""
+        options = self.options.copy()
+        options.setdefault("on_event", self._tell)
         try:
             return run_due(
                 self.store,
@@ -114,10 +122,15 @@ class Worker(ValueObject):
                 settings=self.settings,
                 summarizer=self.summarizer,
                 budget=self.budget,
-                **self.options,
+                **options,
             )
         except SessionPurged:
             return Outcome(reason="session_purged")
+
+    def _tell(self, event: Event) -> None:
+        for hook, kinds, _ in self._hooks.hooks:
+            if isinstance(event, kinds):
+                hook(event)
 
     def sweep(self, dispatcher: Dispatcher, limit: int = 1_000) -> int:
         """Do what ``sweep`` does, for these roles."""

@@ -78,6 +78,11 @@ class Postgres(Dialect):
         host = self._url.host or self._url.query.get("host") or "this machine"
         self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
 
+    @property
+    def libpq_url(self) -> str:
+        """The URL as libpq and other libraries read it, with the password."""
+        return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+
     def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
         try:
             return connection.execute(statement, row).rowcount

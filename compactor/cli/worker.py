@@ -1,0 +1,86 @@
+"""The command ``worker``: compacts what hosts hand over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import typer
+
+from memory import StoreError
+from memory.messages import ASSISTANT
+
+from ..config import ConfigError, Settings
+from ..events import log_events, logger_to
+from ..workers import Worker
+from .session_commands import Store, option
+from .sessions import open_named
+from .terminal import CannotRun, screen
+
+app = typer.Typer()
+
+
+@app.command("worker", short_help="Compact what hosts hand over.")
+def work(
+    engine: Annotated[Literal["procrastinate", "celery"], option("NAME", "procrastinate or celery.")],
+    store: Store = None,
+    broker: Annotated[str | None, option("URL", "Celery's broker, or another database for jobs.")] = None,
+    role: Annotated[list[str] | None, option("ROLE", "An agent to compact for; may be repeated.")] = None,
+    budget: Annotated[int | None, option("N", "Tokens of the prompts, as hosts compose them.", min=1)] = None,
+    config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs at once.")] = 4,
+    drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="What jobs get to end on SIGTERM.")] = 30.0,
+    metrics_port: Annotated[int | None, option("N", "Serve Prometheus metrics here, on loopback.", min=0)] = None,
+) -> None:
+    """Compact the sessions of a store that hosts with a dispatcher hand over, until SIGTERM.
+
+    Hosts and workers share the store; settings and the budget are to be the same. Sessions that nobody has looked at
+    since they were left are found every minute. Needs: pip install "context-compactor[procrastinate]", or [celery].
+    """
+    if engine == "celery" and broker is None:
+        raise CannotRun("--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0")
+    try:
+        settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
+    except ConfigError as error:
+        raise CannotRun(str(error)) from error
+    with open_named(store, create=True) as opened:
+        worker = Worker(store=opened, roles=tuple(role or (ASSISTANT,)), settings=settings, budget=budget)
+        worker.on_event(log_events(logger_to()))
+        if metrics_port is not None:
+            _serve_metrics(worker, metrics_port)
+        screen().print(f"compactor works with {engine}, {concurrency} jobs at once; Ctrl-C ends it", soft_wrap=True)
+        try:
+            if engine == "procrastinate":
+                procrastinate: Any = _import("procrastinate")
+                asyncio.run(procrastinate.work(broker or store, worker, concurrency=concurrency, drain_seconds=drain))
+            else:
+                _import("celery").work(broker, worker, concurrency=concurrency, drain_seconds=drain)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise CannotRun(
+                f"{engine} cannot work: {type(error).__name__}; is its database or broker there?"
+            ) from error
+
+
+def _import(engine: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"..workers.{engine}", __package__)
+    except ModuleNotFoundError as error:
+        raise CannotRun(f'{engine} is not installed: pip install "context-compactor[{engine}]"') from error
+
+
+def _serve_metrics(worker: Worker, port: int) -> None:
+    try:
+        from prometheus_client import start_http_server
+
+        from ..telemetry.prometheus import make_registry
+    except ImportError as error:
+        raise CannotRun('metrics need prometheus-client: pip install "context-compactor[server]"') from error
+    try:
+        server, _ = start_http_server(port, "127.0.0.1", make_registry(worker))
+    except OSError as error:
+        raise CannotRun(f"port {port} cannot be used ({error.strerror}); choose another") from error
+    screen().print(f"metrics at http://127.0.0.1:{server.server_port}/metrics", soft_wrap=True)

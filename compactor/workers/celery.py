@@ -1,0 +1,86 @@
+"""Celery: jobs in RabbitMQ or Redis, for hosts that have it anyway. Needs the extra ``celery``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery import Celery
+
+from memory.errors import StoreError
+from memory.stores.base import escape, unescape
+
+from .due import Worker, job_time
+
+QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
+#: Maximum seconds that a job is put off: a worker keeps it in memory meanwhile. One that comes early is put off again.
+MAX_DELAY = 60.0
+#: Seconds after which Redis gives a job of a killed worker to another. A longer job is given to a second worker, which
+#: finds the lease taken. RabbitMQ does so at once.
+REDIS_TIMEOUT = 10
+#: A job that raised, because the store could not be reached, is tried again after 2, 4, 8... seconds.
+_MAX_RETRIES, _MAX_WAIT = 10, 600
+
+
+class CeleryDispatcher:
+    """A ``Dispatcher`` whose jobs are in *broker*: its URL, or an app of ``make_app``.
+
+    Celery merges no jobs: one that finds nothing due is cheap.
+    """
+
+    def __init__(self, broker: str | Celery) -> None:
+        self._app = make_app(broker) if isinstance(broker, str) else broker
+
+    def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
+        """Keep a job; returns when the broker has it. Raises kombu's ``OperationalError`` if it cannot be reached."""
+        _send(self._app, escape(session), escape(role), not_before)
+
+    def close(self) -> None:
+        self._app.close()
+
+
+def make_app(broker: str, worker: Worker | None = None) -> Celery:
+    """Return a Celery app; with a *worker*, it has the jobs: compact, and sweep every minute."""
+    app = Celery("compactor", broker=broker)
+    app.conf.update(
+        task_default_queue=QUEUE,
+        task_ignore_result=True,
+        task_acks_late=True,  # a job of a killed worker is given to another
+        task_reject_on_worker_lost=True,
+        task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2},
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"visibility_timeout": REDIS_TIMEOUT} if broker.startswith("redis") else {},
+        beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}},
+    )
+    if worker is not None:
+        _add_jobs(app, worker)
+    return app
+
+
+def _send(app: Celery, session: str, role: str, not_before: datetime | None) -> None:
+    now = datetime.now(UTC)
+    eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
+    app.send_task(COMPACT, (session, role), eta=eta)
+
+
+def _add_jobs(app: Celery, worker: Worker) -> None:
+    retry = {"retry_backoff": 2, "retry_backoff_max": _MAX_WAIT, "max_retries": _MAX_RETRIES}
+
+    @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
+    def compact(session: str, role: str) -> None:
+        outcome = worker.run(unescape(session), unescape(role))
+        if (at := job_time(outcome)) is not None:
+            _send(app, session, role, at)
+
+    @app.task(name=SWEEP, shared=False, expires=60.0)  # type: ignore[untyped-decorator]
+    def sweep() -> None:
+        worker.sweep(CeleryDispatcher(app))
+
+
+def work(broker: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Those in flight then get *drain_seconds*; what is left
+    is given back. *options* are Celery's for a worker."""
+    app = make_app(broker, worker)
+    app.conf.worker_soft_shutdown_timeout = drain_seconds
+    app.Worker(pool="threads", concurrency=concurrency, queues=[QUEUE], beat=True, **options).start()

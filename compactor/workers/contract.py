@@ -1,0 +1,113 @@
+"""The promises of a dispatcher and its jobs, as a pytest class: subclass it in the tests of an engine's adapter."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+
+from memory import StoreUnreachable
+
+from ..runner import Dispatcher
+from .due import Outcome
+
+#: Seconds that a job may take to come back.
+_SOON = 30.0
+#: Names that engines and databases may stumble over.
+_NAMES = ("", "a b", "\0", "\ud800", "\U0001f600", "日本", "%s {} $1", "'; DROP TABLE jobs; --", "../..", "x" * 2_000)
+
+
+class Calls:
+    """A ``Worker`` that keeps what it was called with, and gives *outcomes* in turn: each of them an outcome or an
+    error."""
+
+    def __init__(self, *outcomes: Outcome | Exception) -> None:
+        self._outcomes = [*outcomes]
+        self._changed = threading.Condition()
+        self.calls: list[tuple[str, str, float]] = []
+
+    def run(self, session: str, role: str) -> Outcome:
+        with self._changed:
+            self.calls.append((session, role, time.time()))
+            outcome = self._outcomes.pop(0) if self._outcomes else Outcome()
+            self._changed.notify_all()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
+        return 0
+
+    def wait_for(self, is_so: Callable[[list[tuple[str, str, float]]], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: is_so(self.calls), _SOON), f"no job came: {len(self.calls)} calls"
+
+
+class DispatcherContract(ABC):
+    """Implement ``engine``."""
+
+    @abstractmethod
+    def engine(self, worker: Calls) -> AbstractContextManager[Dispatcher]:
+        """Return a context manager that gives a dispatcher, and until its end runs its jobs with *worker*."""
+
+    def test_what_is_due_is_run_with_its_names(self) -> None:
+        """Of any session and role."""
+        worker = Calls()
+        with self.engine(worker) as dispatcher:
+            for name in _NAMES:
+                dispatcher.due(name, f"role of {name}", None)
+            worker.wait_for(lambda calls: {name for name, _, _ in calls} == {*_NAMES})
+        assert all(role == f"role of {name}" for name, role, _ in worker.calls)
+
+    def test_roles_of_a_session_are_not_mistaken_for_each_other(self) -> None:
+        worker = Calls()
+        with self.engine(worker) as dispatcher:
+            dispatcher.due("s", "a")
+            dispatcher.due("s", "b")
+            worker.wait_for(lambda calls: {role for _, role, _ in calls} == {"a", "b"})
+
+    def test_a_job_does_not_run_before_its_time(self) -> None:
+        """And not much later either."""
+        worker = Calls()
+        at = datetime.now(UTC) + timedelta(seconds=2)
+        with self.engine(worker) as dispatcher:
+            dispatcher.due("s", "a", at)
+            worker.wait_for(lambda calls: len(calls) == 1)
+        assert worker.calls[0][2] >= at.timestamp() - 0.05
+
+    def test_what_is_to_be_tried_again_is_run_again(self) -> None:
+        """After the time that the outcome names."""
+        worker = Calls(Outcome(reason="failed", retry_in=1.0))
+        with self.engine(worker) as dispatcher:
+            dispatcher.due("s", "a")
+            worker.wait_for(lambda calls: len(calls) == 2)
+        assert worker.calls[1][2] - worker.calls[0][2] >= 0.95
+
+    def test_a_job_that_raises_is_tried_again(self) -> None:
+        """The store may be back by then."""
+        worker = Calls(StoreUnreachable("the server is gone; start it"))
+        with self.engine(worker) as dispatcher:
+            dispatcher.due("s", "a")
+            worker.wait_for(lambda calls: len(calls) == 2)
+
+    def test_a_job_that_comes_while_another_runs_is_run_after_it(self) -> None:
+        """It may tell of rounds that the other has not seen."""
+        inside, go_on = threading.Event(), threading.Event()
+
+        class Slow(Calls):
+            def run(self, session: str, role: str) -> Outcome:
+                outcome = super().run(session, role)
+                inside.set()
+                go_on.wait(_SOON)
+                return outcome
+
+        worker = Slow()
+        with self.engine(worker) as dispatcher:
+            dispatcher.due("s", "a")
+            assert inside.wait(_SOON)
+            dispatcher.due("s", "a")
+            go_on.set()
+            worker.wait_for(lambda calls: len(calls) >= 2)

@@ -1,0 +1,121 @@
+"""Procrastinate: jobs in a PostgreSQL database, such as the one that has the sessions. Needs the extra
+``procrastinate``."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, Self
+
+from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.jobs import Status
+
+from memory.errors import StoreError
+from memory.stores.base import escape, unescape
+from memory.stores.postgres import Postgres
+
+from ..timers import DaemonExecutor
+from .due import Worker, job_time
+
+QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
+#: Seconds between two signs of life of a worker, and after which one without any counts as dead.
+HEARTBEAT, STALLED = 1.0, 4.0
+#: Maximum seconds between two looks for jobs whose time has come.
+POLL = 1.0
+#: Maximum threads for jobs; the engine runs no more of them than its concurrency.
+MAX_THREADS = 1_000
+#: A job that raised, because the store could not be reached, is tried again after 2, 4, 8... seconds.
+_RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
+
+
+class ProcrastinateDispatcher:
+    """A ``Dispatcher`` whose jobs are in the database at *url*, as a store's URL. ``close`` or ``with`` ends it.
+
+    At most one job of a role waits at a time; another may run meanwhile. Raises ``StoreError`` for another database.
+    """
+
+    def __init__(self, url: str, *, max_connections: int = 4) -> None:
+        if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
+            raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
+        connector = SyncPsycopgConnector(conninfo=Postgres(url).libpq_url, min_size=0, max_size=max_connections)
+        self._app = App(connector=connector).open()
+
+    def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
+        """Keep a job; returns when it is durable. Raises Procrastinate's ``ConnectorException``."""
+        names = {"session": escape(session), "role": escape(role)}
+        lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
+        with suppress(AlreadyEnqueued):
+            task = self._app.configure_task(COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before)
+            task.defer(**names)
+
+    def create_tables(self) -> None:
+        """Create Procrastinate's tables, unless they are there; its own command migrates older ones."""
+        try:
+            if not self._app.check_connection():
+                self._app.schema_manager.apply_schema()
+        except ConnectorException:
+            if not self._app.check_connection():  # else another process was faster
+                raise
+
+    def close(self) -> None:
+        self._app.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> App:
+    """Return a Procrastinate app with the jobs: compact, sweep every minute, and take over what a killed worker ran."""
+    app, threads = App(connector=PsycopgConnector(conninfo=Postgres(url).libpq_url)), DaemonExecutor(MAX_THREADS)
+
+    async def in_thread(call: partial[Any]) -> Any:
+        return await asyncio.wrap_future(threads.submit(call))
+
+    @app.task(name=COMPACT, queue=QUEUE, retry=_RETRY)
+    async def compact(session: str, role: str) -> None:
+        outcome = await in_thread(partial(worker.run, unescape(session), unescape(role)))
+        if (at := job_time(outcome)) is not None:
+            await in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
+
+    @app.periodic(cron="* * * * *")
+    @app.task(name=SWEEP, queue=QUEUE, queueing_lock=SWEEP)
+    async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
+        await in_thread(partial(worker.sweep, dispatcher))
+
+    @app.periodic(cron="*/2 * * * * *")
+    @app.task(name=RESCUE, queue=QUEUE, queueing_lock=RESCUE, pass_context=True)
+    async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
+        jobs = context.app.job_manager
+        for job in await jobs.get_stalled_jobs(queue=QUEUE, seconds_since_heartbeat=STALLED):
+            try:
+                await jobs.retry_job(job)
+            except ConnectorException:  # another job of this role waits already
+                await jobs.finish_job(job, Status.FAILED, delete_job=True)
+
+    return app
+
+
+async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Those in flight then get *drain_seconds*; what is left
+    is given back. *options* are Procrastinate's for a worker."""
+    with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
+        await asyncio.to_thread(dispatcher.create_tables)
+        app = make_app(url, worker, dispatcher)
+        async with app.open_async():
+            await app.run_worker_async(
+                queues=[QUEUE],
+                concurrency=concurrency + 1,  # one for sweeping and taking over
+                shutdown_graceful_timeout=drain_seconds,
+                fetch_job_polling_interval=POLL,
+                update_heartbeat_interval=HEARTBEAT,
+                stalled_worker_timeout=STALLED,
+                delete_jobs="successful",
+                **options,
+            )
