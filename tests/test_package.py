@@ -195,6 +195,7 @@ def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Pat
         ("compactor/inspector", []),
         ("compactor/server", ["server", "mcp"]),
         ("compactor/telemetry", ["otel", "server"]),
+        ("compactor/workers", ["procrastinate", "celery", "postgresql"]),
     ],
 )
 def test_what_is_imported_is_required(folder: str, extras: list[str]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
+from celery.beat import EmbeddedService
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -51,6 +54,7 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
         broker_transport_options={"visibility_timeout": REDIS_TIMEOUT} if broker.startswith("redis") else {},
+        beat_scheduler="celery.beat:Scheduler",  # keeps no file
         beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}},
     )
     if worker is not None:
@@ -83,4 +87,11 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, drain_seconds: fl
     is given back. *options* are Celery's for a worker."""
     app = make_app(broker, worker)
     app.conf.worker_soft_shutdown_timeout = drain_seconds
-    app.Worker(pool="threads", concurrency=concurrency, queues=[QUEUE], beat=True, **options).start()
+    name = f"compactor-{os.getpid()}@{socket.gethostname()}"
+    # A thread: Celery's own process for it would outlive a worker that is killed.
+    beat = EmbeddedService(app, thread=True)
+    beat.start()
+    try:
+        app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()
+    finally:
+        beat.stop()

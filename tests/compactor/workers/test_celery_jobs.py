@@ -36,6 +36,14 @@ class TestRedis(OnBroker):
         self.url = redis_url
 
 
+class TestRabbitMQ(OnBroker):
+    @pytest.fixture(autouse=True, scope="class")
+    def _broker(self) -> Iterator[None]:
+        with brokers.rabbitmq() as broker:
+            type(self).url = broker.url
+            yield
+
+
 def test_jobs_wait_for_a_worker(redis_url: str) -> None:
     """None is lost if nobody works yet."""
     CeleryDispatcher(redis_url).due("s", "a")
@@ -48,5 +56,5 @@ def test_jobs_wait_for_a_worker(redis_url: str) -> None:
 
 @pytest.fixture
 def redis_url() -> Iterator[str]:
-    with brokers.redis() as url:
-        yield url
+    with brokers.redis() as broker:
+        yield broker.url

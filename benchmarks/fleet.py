@@ -1,0 +1,248 @@
+"""Hosts append, workers compact, and workers, broker and database are killed or restarted meanwhile.
+
+    python -m benchmarks.fleet                                # Procrastinate: 3 hosts, 4 workers, 1,000 sessions
+    python -m benchmarks.fleet --engine celery                # with a Redis server of its own; --broker rabbitmq
+    python -m benchmarks.fleet --sessions 100 --kills 0 --no-restarts --workers 1
+
+Starts a PostgreSQL server of its own. Each call to the model is in a file before it is made, and takes --latency
+seconds. Prints what was seen, as JSON; the exit code is 1 where something was lost, published twice or not compacted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sessions import PaidSummarizer, calls_in, text_of
+from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Settings
+from compactor.workers import Dispatcher, Worker
+from memory import Memory, Store, StoreError, open_store
+from memory.entries import CompactionPublished, kinds_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import brokers
+import postgres
+
+ROLE = "assistant"
+CONFIG = CompactorConfig(threshold=8, retain_recent=3, backoff_initial=0.5, backoff_max=2.0)
+#: Seconds after which what is still not compacted counts as lost; the sweep takes two to three minutes.
+PATIENCE = 400.0
+
+
+def name_of(number: int) -> str:
+    return f"session-{number:05}"
+
+
+def messages_of(number: int, rounds: int) -> list[dict[str, Any]]:
+    said = [(f"{number}.{place}.query", f"{number}.{place}.answer") for place in range(rounds)]
+    return [
+        {"role": role, "content": text_of(tag).replace("\0", " ")}
+        for pair in said
+        for role, tag in zip(("user", "assistant"), pair, strict=True)
+    ]
+
+
+def connect(engine: str, url: str, broker: str) -> Dispatcher:
+    if engine == "procrastinate":
+        from compactor.workers.procrastinate import ProcrastinateDispatcher
+
+        return ProcrastinateDispatcher(url)
+    from compactor.workers.celery import CeleryDispatcher
+
+    return CeleryDispatcher(broker)
+
+
+def host(engine: str, url: str, broker: str, numbers: Sequence[int], rounds: int) -> None:
+    """Write *rounds* to each of the sessions *numbers*, in turn; whatever fails is written again."""
+    store, dispatcher, executor = patient(lambda: open_store(url)), connect(engine, url, broker), DaemonExecutor(4)
+    texts = {number: messages_of(number, rounds) for number in numbers}
+    compactors = {}
+    for number in numbers:
+        memory = patient(lambda number=number: Memory(name_of(number), store=store))
+        compactors[number] = (
+            ContextCompactor.for_role(memory, ROLE, CONFIG, executor=executor, dispatcher=dispatcher),
+            memory,
+        )
+        compactors[number][0].start()
+    for end in range(1, rounds + 1):
+        for number, (_, memory) in compactors.items():
+            patient(lambda memory=memory, said=texts[number][: 2 * end]: memory.sync(said))
+    for compactor, _ in compactors.values():
+        compactor.wait_idle(60)
+    for compactor, _ in compactors.values():
+        compactor.stop(5)
+    store.close()
+
+
+def patient(call: Any) -> Any:
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return call()
+        except StoreError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def work(engine: str, url: str, broker: str, calls: str, name: str, latency: float, concurrency: int) -> None:
+    store = patient(lambda: open_store(url))
+    summarizer = PaidSummarizer(Path(calls), name, latency)
+    worker = Worker(store=store, roles=(ROLE,), settings=Settings(CONFIG), summarizer=summarizer)
+    if engine == "procrastinate":
+        from compactor.workers.procrastinate import work as run
+
+        while True:  # as a supervisor does, when the database is down
+            with suppress(Exception):
+                asyncio.run(run(url, worker, concurrency=concurrency))
+            time.sleep(0.5)
+    from compactor.workers.celery import work as run_celery
+
+    run_celery(broker, worker, concurrency=concurrency, loglevel="ERROR")
+
+
+def covered_by(store: Store, name: str) -> tuple[int, int]:
+    """Return the last round that a session's newest compaction covers, and the number of its publications."""
+    published = [entry.record for entry in store.read_kinds(name, kinds_of(CompactionPublished))]
+    made = [one.compaction for one in published if isinstance(one, CompactionPublished)]
+    if len({one.generation for one in made}) != len(made):
+        raise SystemExit(f"{name} has a generation twice")
+    return (made[-1].last_round or 0 if made else 0), len(made)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=["procrastinate", "celery"], default="procrastinate")
+    parser.add_argument("--broker", choices=["redis", "rabbitmq"], default="redis")
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--sessions", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--latency", type=float, default=0.3)
+    parser.add_argument("--no-restarts", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    found = run(parser.parse_args(argv))
+    print(json.dumps(found, indent=2))
+    return 1 if found["faults"] else 0
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    rng, spawn = random.Random(given.seed), multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
+        server = start_database(stack)
+        url = stack.enter_context(server.database())
+        broker = stack.enter_context(getattr(brokers, given.broker)()) if given.engine == "celery" else None
+        address = broker.url if broker is not None else ""
+        create_tables(given.engine, url)
+        started = time.monotonic()
+        names = iter(range(10_000))
+
+        def start_worker() -> BaseProcess:
+            about = (given.engine, url, address, calls, f"w{next(names)}", given.latency, given.concurrency)
+            process = spawn.Process(target=work, args=about, daemon=True)
+            process.start()
+            return process
+
+        workers = [start_worker() for _ in range(given.workers)]
+        hosts = [
+            spawn.Process(
+                target=host,
+                args=(given.engine, url, address, range(one, given.sessions, given.hosts), given.rounds),
+                daemon=True,
+            )
+            for one in range(given.hosts)
+        ]
+        for one in hosts:
+            one.start()
+        restarts = (
+            [] if given.no_restarts else [server.restart, broker.restart if broker is not None else server.restart]
+        )
+        for kill in range(given.kills):
+            wait_for_calls(Path(calls), len(calls_in(Path(calls))) + 3)
+            place = rng.randrange(len(workers))
+            workers[place].kill()
+            workers[place].join()
+            workers[place] = start_worker()
+            if restarts and kill % max(given.kills // 3, 1) == 1:
+                restarts.pop()()
+        for one in hosts:
+            one.join()
+        written = time.monotonic() - started
+        faults = [f"a host ended with {one.exitcode}" for one in hosts if one.exitcode]
+        store = open_store(url)
+        due = given.rounds - CONFIG.threshold
+        left = {name_of(number) for number in range(given.sessions)}
+        until = time.monotonic() + PATIENCE
+        while left and time.monotonic() < until:
+            left = {name for name in left if covered_by(store, name)[0] < due}
+            time.sleep(0.2)
+        compacted = time.monotonic() - started
+        for one in workers:
+            one.kill()
+        faults += [f"{name} was not compacted" for name in sorted(left)[:10]]
+        faults += [*find_lost(store, given)]
+        asked = calls_in(Path(calls))
+        repeated = sum(count - 1 for count in Counter(one.digest for one in asked).values())
+        publications = sum(covered_by(store, name_of(number))[1] for number in range(given.sessions))
+        store.close()
+    return {
+        **{name: value for name, value in vars(given).items() if name != "seed"},
+        "seconds_until_written": round(written, 1),
+        "seconds_until_compacted": round(compacted, 1),
+        "calls": len(asked),
+        "repeated_calls": repeated,
+        "publications": publications,
+        "faults": faults,
+    }
+
+
+def start_database(stack: ExitStack) -> postgres.Postgres:
+    programs = postgres.binaries()
+    if programs is None:
+        raise SystemExit("PostgreSQL is not installed: there is no initdb")
+    server = postgres.Postgres(programs, {**postgres.DURABLE, "max_connections": "200"})
+    server.start()
+    stack.callback(server.remove)
+    return server
+
+
+def find_lost(store: Store, given: argparse.Namespace) -> Iterator[str]:
+    for number in range(given.sessions):
+        said = Memory(name_of(number), store=store).conversation.rounds
+        expected = [one["content"] for one in messages_of(number, given.rounds)[::2]]
+        if [round_.user_query for round_ in said] != expected:
+            yield f"{name_of(number)} is not what was written"
+
+
+def create_tables(engine: str, url: str) -> None:
+    open_store(url).close()
+    if engine == "procrastinate":
+        from compactor.workers.procrastinate import ProcrastinateDispatcher
+
+        with ProcrastinateDispatcher(url) as dispatcher:
+            dispatcher.create_tables()
+
+
+def wait_for_calls(path: Path, number: int, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while len(calls_in(path)) < number and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

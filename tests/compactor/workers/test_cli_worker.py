@@ -1,0 +1,71 @@
+"""``compactor worker``: a process that does what hosts hand over."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from command_line import run
+from scene import CONFIG, ROLE, SOON, add_round
+
+from compactor import ContextCompactor
+from memory import Memory, open_store
+
+
+def test_it_says_what_it_lacks(tmp_path: Path) -> None:
+    """In one line, before anything is opened."""
+    store = f"sqlite:///{tmp_path / 'x.db'}"
+    for arguments, told in [
+        (["--engine", "celery", "--store", store], "--engine celery needs --broker"),
+        (["--engine", "procrastinate"], "no store is named"),
+        (["--engine", "procrastinate", "--store", store, "--config", str(tmp_path / "none")], "cannot be read"),
+    ]:
+        done = run("worker", *arguments)
+        assert done.code == 2
+        assert told in done.err
+        assert "Traceback" not in done.err
+    assert not (tmp_path / "x.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is sent")
+def test_it_compacts_what_a_host_hands_over(postgres_url: str, tmp_path: Path) -> None:
+    """With the settings of its file, until SIGTERM; it serves metrics, and the host shows the summary."""
+    pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
+    from compactor.workers.procrastinate import ProcrastinateDispatcher
+
+    config = tmp_path / "config.json"
+    config.write_text('{"compaction.threshold": 7, "compaction.retain_recent": 3}', encoding="utf-8")
+    command = [sys.executable, "-m", "compactor", "worker", "--engine", "procrastinate", "--store", postgres_url]
+    options = ["--role", ROLE, "--config", str(config), "--metrics-port", "0", "--drain", "5"]
+    with (
+        closing(open_store(postgres_url)) as store,
+        subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        metrics = process.stdout.readline().split()[-1]
+        assert "procrastinate" in process.stdout.readline()
+        memory = Memory("s", store=store)
+        with ProcrastinateDispatcher(postgres_url) as dispatcher:
+            dispatcher.create_tables()
+            with ContextCompactor.for_role(memory, ROLE, CONFIG, dispatcher=dispatcher) as compactor:
+                for _ in range(10):
+                    add_round(memory)
+                until = time.monotonic() + SOON
+                while compactor.get_compaction() is None and time.monotonic() < until:
+                    memory.refresh()
+                found = compactor.get_compaction()
+        assert found is not None
+        assert found.end_index == 7
+        with urllib.request.urlopen(metrics) as answer:  # noqa: S310  (our own, on loopback)
+            assert b'compactor_compactions_total{outcome="published",role="Planner"} 1.0' in answer.read()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=SOON)
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
