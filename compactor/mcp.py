@@ -18,7 +18,7 @@ import structlog
 from memory import Recall, Store, StoreError, UnknownReference
 from memory.messages import ASSISTANT
 from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, text_in
-from memory.stores.tenants import name_in
+from memory.stores.tenants import name_in, split_name
 
 from .errors import CompactionFailed, CompactionTimeout
 from .sessions import Session, Sessions
@@ -94,7 +94,15 @@ _TOOLS: dict[str, tuple[str, str, Parameters]] = {
         {},
     ),
 }
-_SESSION: Parameters = {"session": ("string", True, "The session's name.")}
+_SESSION: Parameters = {"session": ("string", True, "The session's name; list_sessions has the names.")}
+#: The tool that is there where each call names its session.
+_LIST = "list_sessions"
+_LIST_TOOL: tuple[str, str, Parameters] = (
+    _LIST,
+    "List conversations, the most recently used first, with the number of their rounds.",
+    {"limit": ("integer", False, "Maximum conversations to return, up to 100. Default: 20.")},
+)
+_DEFAULT_LISTED, _MAX_LISTED = 20, 100
 _INSTRUCTIONS = (
     "Access to the full history of a conversation whose older rounds are summarized: search it, read the original"
     " text, pin messages, and compact it."
@@ -113,17 +121,20 @@ def make_server(
     """Return a server with the tools ``recall``, ``search``, ``read_rounds``, ``pin`` and ``compact_now``.
 
     *get_sessions* is called for each request. The tools serve *session*; without it, each takes the name of one of the
-    tenant's sessions, and *tenant_of* tells who asks. *role* is the agent whose posts are read and whose history is
-    compacted. Every answer has at most 6,000 tokens. A call that is wrong or fails gets an answer that is marked as an
-    error and says why.
+    tenant's sessions, ``list_sessions`` has the names, and *tenant_of* tells who asks. *role* is the agent whose posts
+    are read and whose history is compacted. Every answer has at most 6,000 tokens. A call that is wrong or fails gets
+    an answer that is marked as an error and says why.
     """
     added = _SESSION if session is None else {}
-    schemas = {name: {**parameters, **added} for name, (_, _, parameters) in _TOOLS.items()}
-    tools = [_describe(name, schemas[name]) for name in _TOOLS]
+    known = dict(_TOOLS) if session is not None else {_LIST: _LIST_TOOL, **_TOOLS}
+    schemas = {name: {**given, **(added if name != _LIST else {})} for name, (_, _, given) in known.items()}
+    tools = [_describe(name, *known[name][:2], schemas[name]) for name in known]
     workers = anyio.CapacityLimiter(_WORKERS)
 
     def work(tenant: str, name: str, arguments: Mapping[str, Any] | None) -> str:
         given = dict(read_arguments(arguments, schemas[name]))
+        if name == _LIST:
+            return _list_sessions(get_sessions().store, tenant, given.get("limit", _DEFAULT_LISTED))
         own = text_in(given, "session") if session is None else session
         given.pop("session", None)
         sessions = get_sessions()
@@ -136,8 +147,8 @@ def make_server(
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            if params.name not in _TOOLS:
-                raise Refused(f"there is no such tool; there are {', '.join(_TOOLS)}")
+            if params.name not in known:
+                raise Refused(f"there is no such tool; there are {', '.join(known)}")
             text = await anyio.to_thread.run_sync(
                 work, tenant_of(context), params.name, params.arguments, limiter=workers
             )
@@ -164,15 +175,15 @@ def make_server(
     )
 
 
-def _describe(name: str, parameters: Parameters) -> types.Tool:
+def _describe(name: str, reads: str, description: str, parameters: Parameters) -> types.Tool:
     properties = {field: {"type": kind, "description": text} for field, (kind, _, text) in parameters.items()}
     required = [field for field, (_, is_required, _) in parameters.items() if is_required]
     hints = types.ToolAnnotations(
-        read_only_hint=bool(_TOOLS[name][0]), destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        read_only_hint=bool(reads), destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
     return types.Tool(
         name=name,
-        description=_TOOLS[name][1],
+        description=description,
         input_schema={
             "type": "object",
             "properties": properties,
@@ -181,6 +192,18 @@ def _describe(name: str, parameters: Parameters) -> types.Tool:
         },
         annotations=hints,
     )
+
+
+def _list_sessions(store: Store, tenant: str, limit: object) -> str:
+    """Return a line for each of the *tenant*'s sessions."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _MAX_LISTED:
+        raise Refused(f"limit must be a whole number from 1 to {_MAX_LISTED}")
+    rows = store.list_sessions(tenant, limit=limit, order="activity")
+    lines = [
+        f"{json.dumps(split_name(row.name)[1])}: {row.rounds} rounds, last used {row.last_activity:%Y-%m-%d %H:%M} UTC"
+        for row in rows
+    ]
+    return "\n".join(lines) or "There are no conversations."
 
 
 def _find_session(store: Store, tenant: str, session: str) -> str:

@@ -106,7 +106,13 @@ def test_the_tools_of_all_sessions() -> None:
 
     async def scene(client: Client) -> None:
         tools = (await client.list_tools()).tools
-        assert all("session" in tool.input_schema["required"] for tool in tools)
+        assert [tool.name for tool in tools] == ["list_sessions", *TOOLS]
+        assert all("session" in tool.input_schema["required"] for tool in tools[1:])
+        listed = text_of(await client.call_tool("list_sessions", {}))
+        assert listed.startswith('"chat": 3 rounds, last used 2')
+        assert len(listed.splitlines()) == 1
+        for limit in (0, 101, True):
+            assert (await client.call_tool("list_sessions", {"limit": limit})).is_error
         found = await client.call_tool("read_rounds", {"session": "chat", "start": 1})
         assert not found.is_error
         for session in ("other", "plain", "bob\x1fother", "", "x" * 300, "\ud800", "../chat", "alice", 7, None):
@@ -237,7 +243,7 @@ def test_over_http_each_token_has_its_sessions(whole: bool, mode: str) -> None:
                     httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
                     Client(streamable_http_client(url, http_client=http), mode=mode) as client,
                 ):
-                    assert [tool.name for tool in (await client.list_tools()).tools] == TOOLS
+                    assert [tool.name for tool in (await client.list_tools()).tools][1:] == TOOLS
                     return await client.call_tool("search", {"session": "chat", "query": "99"})
 
             assert "r9.p1" in text_of(await ask(ALICE))
