@@ -35,9 +35,12 @@ from .prompt.accounting import Ledger, ledger_of
 from .runner import Dispatcher, Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
-from .timers import SYSTEM_CLOCK, Clock, bound_wait
+from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, bound_wait, call_weakly
 from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
+
+#: Where compactors with a dispatcher read what workers have published.
+_READERS = DaemonExecutor(2, "compactor-readers")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -185,6 +188,9 @@ class ContextCompactor:
             counts_bytes=counter is None,
             calls_host=not is_ours or condition.calls_host,
         )
+        self._hears_of_others = dispatcher is not None
+        #: Ends listening to what others publish; None: it does not listen.
+        self._end_listening: Callable[[], None] | None = None
         self._runner = Runner(
             self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits, dispatcher
         )
@@ -259,7 +265,18 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
+        if self._hears_of_others and self._end_listening is None and self._journal.listen is not None:
+            self._end_listening = self._journal.listen(call_weakly(self._read_news))
         self._runner.start()
+
+    def _read_news(self) -> None:
+        """Read what a worker has published, on a thread of the process."""
+        _READERS.run(call_weakly(self._journal.refresh_quietly))
+
+    def _listen_no_more(self) -> None:
+        end, self._end_listening = self._end_listening, None
+        if end is not None:
+            end()
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
@@ -268,6 +285,7 @@ class ContextCompactor:
         again. Waits for calls in flight, abandoned ones included, until each has taken *timeout* seconds in all:
         several compactors whose calls hang are waited for together. In a hook of this compactor it does not wait.
         """
+        self._listen_no_more()
         return self._runner.stop(bound_wait(timeout))
 
     def __enter__(self) -> Self:
@@ -298,6 +316,7 @@ class ContextCompactor:
     def begin_stop(self) -> Callable[[float], bool]:
         """Stop without waiting. The function that is returned waits until that time, of ``time.monotonic``, and returns
         whether no worker is left. To stop many, begin with all of them."""
+        self._listen_no_more()
         return self._runner.begin_stop()
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
 from memory.entries import CompactionPrepared
-from memory.errors import StaleCompaction
+from memory.errors import StaleCompaction, StoreError
 from memory.events import Event
 from memory.hooks import renew_after_fork
 from memory.journal import OVERTAKEN, CompactionRecord, Journal, RoleJournal
@@ -207,6 +207,12 @@ class JournalWriter:
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
+        self.listen = journal.listen if isinstance(journal, RoleJournal) else None
+
+    def refresh_quietly(self) -> None:
+        """Read what others wrote; if the store fails, the next write does."""
+        with suppress(StoreError):
+            self.refresh()
 
     def read(self) -> JournalState:
         """Return the present state, with the answers made from its generation wherever they are kept."""

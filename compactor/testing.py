@@ -13,10 +13,9 @@ The contract is a class of pytest tests for authors of stores. Subclass it and i
             return MyStore(self.path)
 
 ``StoreContract`` is for a store that loses everything on close. Add ``IndexedStoreContract``,
-``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract``, ``MarkingStoreContract`` and
-``MeasuredStoreContract`` as base classes for the capabilities that the store has. With
- ``pytest.register_assert_rewrite("memory.stores.contract")`` in
-``conftest.py``, failures show their values.
+``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract``, ``MarkingStoreContract``,
+``MeasuredStoreContract`` and ``NotifyingStoreContract`` as base classes for the capabilities that the store has. With
+``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py``, failures show their values.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from memory.stores.contract import (
     LeasingStoreContract,
     MarkingStoreContract,
     MeasuredStoreContract,
+    NotifyingStoreContract,
     SearchableStoreContract,
     StoreContract,
 )
@@ -54,6 +54,7 @@ __all__ = [
     "LeasingStoreContract",
     "MarkingStoreContract",
     "MeasuredStoreContract",
+    "NotifyingStoreContract",
     "ScriptedSummarizer",
     "SearchableStoreContract",
     "StoreContract",

@@ -377,6 +377,10 @@ class RoleJournal(Journal):
     def release(self) -> None:
         self._store.release(*self._lease)
 
+    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
+        return self._store.listen(self._memory.session_id, listener)
+
     def refresh(self) -> bool:
         return self._memory._write(None)[1]
 

@@ -116,6 +116,8 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "erasing": ("redact_all",),
     # The store knows the length of a log without reading it.
     "measured": ("extent", "extents"),
+    # A process hears of what another publishes.
+    "notifying": ("listen",),
     # An append marks its session in its own transaction, until somebody has looked whether a compaction is due.
     "marking": ("list_due", "clear_due"),
 }
@@ -230,6 +232,11 @@ class Store(ABC):
                 one for one in found if (at := one.cursor[:16]) < minute or (at == minute and key_of(one.name) > key)
             ]
         return found[:limit]
+
+    def listen(self, session: str, listener: Callable[[], object]) -> Callable[[], None]:  # noqa: ARG002
+        """Call *listener*, which must be quick, when something was published in *session*, on any thread and perhaps
+        without need; return a function that ends that."""
+        return lambda: None
 
     def list_due(self, now: datetime, limit: int = 1_000) -> Sequence[DueSession]:  # noqa: ARG002
         """Return at most *limit* sessions with a mark of *now* or before, the earliest first; none if this store marks

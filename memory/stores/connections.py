@@ -45,6 +45,8 @@ class Dialect(ABC):
     where: str
     #: Seconds to wait for a lock.
     patience: float
+    #: Somebody listens to notices.
+    is_listening = False
     #: The database is a file: only one connection can write at a time, and even a reader may change it.
     in_file: bool
     #: Begins a transaction that writes.
@@ -75,6 +77,16 @@ class Dialect(ABC):
     @abstractmethod
     def fault(self, error: DBAPIError) -> StoreError:
         """Return the ``StoreError`` for *error*."""
+
+    def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:  # noqa: ARG002
+        """Call *listener* at each notice of the session *key*; return a function that ends that."""
+        return lambda: None
+
+    def notify(self, connection: Connection, key: str) -> None:  # noqa: B027
+        """Send a notice of the session *key*."""
+
+    def close(self) -> None:  # noqa: B027
+        """Listen no more."""
 
     def look(self) -> Sequence[object] | None:
         """Return the versions recorded in the tables, without changing anything; None if there are no tables.

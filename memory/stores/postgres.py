@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from ..errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from .connections import DEFAULT_PATIENCE, Dialect, parse_seconds
+from .notices import CHANNEL, Notices
 
 Result = TypeVar("Result")
 
@@ -49,6 +50,9 @@ _QUOTING = ("22", "23")
 _UNREADABLE = ("42P01", "42703")
 
 
+_NOTIFY = text("SELECT pg_notify(:channel, :key)")
+
+
 class Postgres(Dialect):
     """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options.
 
@@ -75,6 +79,7 @@ class Postgres(Dialect):
         patience = self._url.query.get("timeout", str(DEFAULT_PATIENCE))
         self.patience = parse_seconds("timeout", patience if isinstance(patience, str) else patience[-1])
         self._url = self._url.difference_update_query(["timeout"])
+        self._notices = Notices(self._connect)
         host = self._url.host or self._url.query.get("host") or "this machine"
         self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
 
@@ -88,6 +93,25 @@ class Postgres(Dialect):
             return connection.execute(statement, row).rowcount
         except IntegrityError:
             return 0
+
+    def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:
+        return self._notices.listen(key, listener)
+
+    def notify(self, connection: Connection, key: str) -> None:
+        connection.execute(_NOTIFY, {"channel": CHANNEL, "key": key})
+
+    @property
+    def is_listening(self) -> bool:  # type: ignore[override]
+        return self._notices.is_listening
+
+    def close(self) -> None:
+        self._notices.close()
+
+    def _connect(self) -> Any:
+        from psycopg import connect  # here: psycopg is an extra
+
+        keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        return connect(self.libpq_url, autocommit=True, connect_timeout=10, **keepalives)  # type: ignore[arg-type]
 
     def engine(self) -> Engine:
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
 
-from ..entries import Entry, RoundOpened
+from ..entries import CompactionPublished, CompactionReverted, Entry, ReductionPublished, RoundOpened, kinds_of
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import (
     Checkpoint,
@@ -126,6 +127,10 @@ _INTEGERS = (column(name, BigInteger) for name in ("session", "number", "round",
 _entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "round_key", "created_at", "body")))
 
 
+#: Kinds of entries that other processes are told of at once.
+PUBLICATIONS = kinds_of(CompactionPublished, CompactionReverted, ReductionPublished)
+
+
 class SqlStore(Store):
     """Sessions in the tables of one database; call ``open`` before use.
 
@@ -136,6 +141,8 @@ class SqlStore(Store):
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        if dialect.in_file:
+            self.capabilities = self.capabilities - {"notifying"}
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
@@ -177,7 +184,14 @@ class SqlStore(Store):
             raise
 
     def close(self) -> None:
+        if self._dialect.is_listening:
+            self._dialect.close()
+            with suppress(StoreError):  # wakes the thread that listens
+                self._connections.write(lambda connection: self._dialect.notify(connection, ""))
         self._connections.close()
+
+    def listen(self, session: str, listener: Callable[[], object]) -> Callable[[], None]:
+        return self._dialect.listen(key_of(session), listener)
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         key = key_of(session)
@@ -200,6 +214,8 @@ class SqlStore(Store):
                 raise Conflict("the log does not end there")
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
+            if not PUBLICATIONS.isdisjoint(entry.kind for entry in entries):
+                self._dialect.notify(connection, key)
             number = find_session(connection, key) if len(page) < len(entries) else None
             # The rest page by page: there may be very many entries. The first page reserved their place.
             while (start := start + len(page)) < len(entries):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
@@ -172,3 +173,15 @@ def test_a_server_that_becomes_writable_again_is_written_to(postgres_url: str, p
         postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
         turn(memory, "2")
         same_as_resumed(memory, store)
+
+
+@pytest.mark.slow  # restarts a server
+def test_whoever_listens_is_called_when_the_server_is_back(own_postgres: Server) -> None:
+    """Something may have been published while it was away."""
+    with opened(own_postgres.url()) as store:
+        called = threading.Event()
+        store.listen("s", called.set)
+        assert called.wait(SOON)
+        called.clear()
+        own_postgres.restart()
+        assert called.wait(SOON)

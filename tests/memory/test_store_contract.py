@@ -16,6 +16,7 @@ from compactor.testing import (
     LeasingStoreContract,
     MarkingStoreContract,
     MeasuredStoreContract,
+    NotifyingStoreContract,
     SearchableStoreContract,
     StoreContract,
 )
@@ -81,7 +82,7 @@ class TestSQLite(Complete):
         self.url = f"sqlite:///{(tmp_path / 'chat.db').as_posix()}"
 
 
-class TestPostgreSQL(Complete):
+class TestPostgreSQL(Complete, NotifyingStoreContract):
     @pytest.fixture(autouse=True)
     def _place(self, postgres_url: str) -> Iterator[None]:
         self.url = postgres_url

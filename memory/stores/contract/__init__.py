@@ -11,6 +11,7 @@ from .leases import LeasingStoreContract
 from .logs import DurableStoreContract, StoreContract
 from .marks import MarkingStoreContract
 from .measures import MeasuredStoreContract
+from .notices import NotifyingStoreContract
 from .parts import IndexedStoreContract
 from .texts import SearchableStoreContract
 
@@ -21,6 +22,7 @@ __all__ = [
     "LeasingStoreContract",
     "MarkingStoreContract",
     "MeasuredStoreContract",
+    "NotifyingStoreContract",
     "SearchableStoreContract",
     "StoreContract",
 ]

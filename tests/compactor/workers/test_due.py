@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,19 @@ def test_compact_now_compacts_here() -> None:
 def test_only_a_dispatcher_is_one() -> None:
     with pytest.raises(TypeError, match="dispatcher: must be a Dispatcher"):
         ContextCompactor.for_role(Memory(), ROLE, dispatcher=lambda: None)  # type: ignore[arg-type]
+
+
+def test_a_host_hears_of_what_a_worker_published(postgres_url: str) -> None:
+    """Without writing, composing or waiting for its minute."""
+    with closing(open_store(postgres_url)) as here, closing(open_store(postgres_url)) as there:
+        memory, seen = write(here, 10), threading.Event()
+        compactor = ContextCompactor.for_role(memory, ROLE, CONFIG, dispatcher=Jobs())
+        compactor.on_event(lambda _: seen.set() if compactor.get_compaction() else None)
+        with compactor:
+            assert compactor.wait_idle(SOON)
+            assert run_due(there, "s", ROLE, settings=RULE, summarizer=ScriptedSummarizer()).published
+            assert seen.wait(SOON)
+        assert end_of(compactor) == 7
 
 
 # The sweep.
