@@ -286,6 +286,7 @@ def expire_(
     files: Annotated[
         str | None, option("DIR", "Instead of sessions, erase old files in this store_dir, of all chats.")
     ] = None,
+    tenant: Annotated[str | None, option("NAME", "Only sessions of this tenant.")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -305,12 +306,12 @@ def expire_(
         _print(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
         return
     with open_named(store, write=True) as opened:
-        old = list_expired(opened, age)
+        old = list_expired(opened, age, tenant=tenant)
         if old:
             names = ", ".join(one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
             question = f"{quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
             confirm(question, "nothing was erased", yes=yes)
-        gone = expire(opened, age, sessions=old)
+        gone = expire(opened, age, sessions=old, tenant=tenant)
     _print(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
 
 

@@ -12,31 +12,49 @@ from ..entries import EventRecorded, kinds_of
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
-from .base import Store, adapt_store
+from .base import Store, adapt_store, minute_of
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
+#: Sessions that are looked at at once.
+_PAGE = 1_000
 _FILE = r"[a-z0-9_-]{1,40}-[0-9a-f]{16}(-\d{1,3})?\.[a-z]{1,8}"
 #: Our files: a name, the hash of the content and an extension; and their temporary files.
 _OURS = compile_later(rf"{_FILE}|\.({_FILE}\.)?[0-9a-f]{{32}}\.tmp", re.ASCII)
 
 
-def list_expired(store: Store, older_than: timedelta, *, now: datetime | None = None) -> list[str]:
-    """Return the sessions without an append for longer than *older_than*, sorted. *now* defaults to the present."""
-    before = (utc_now() if now is None else now) - older_than
-    return sorted(name for name, extent in adapt_store(store).extents().items() if extent.created_at < before)
+def list_expired(
+    store: Store, older_than: timedelta, *, now: datetime | None = None, tenant: str | None = None
+) -> list[str]:
+    """Return the sessions without an append for longer than *older_than*, sorted, of one *tenant* ("": those without)
+    or of all (None). *now* defaults to the present."""
+    store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
+    found, after = list[str](), f"{minute_of(before)} "  # as the cursor of a row in that minute, before all others
+    while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
+        # The log decides: activity is to the minute, and older versions did not write it.
+        extents = ((row.name, store.extent(row.name)) for row in rows)
+        found += [name for name, extent in extents if extent is not None and extent.created_at < before]
+        after = rows[-1].cursor
+    return sorted(found)
 
 
 def expire(
-    store: Store, older_than: timedelta, *, now: datetime | None = None, sessions: Iterable[str] | None = None
+    store: Store,
+    older_than: timedelta,
+    *,
+    now: datetime | None = None,
+    sessions: Iterable[str] | None = None,
+    tenant: str | None = None,
 ) -> list[str]:
     """Purge the sessions without an append for longer than *older_than*, files included, and return their names.
 
-    Nothing expires by itself: call this regularly, such as once a day. *sessions* limits it to these names. A session
-    with an append during the call is still purged. Raises ``StoreError``; sessions purged before it stay purged.
+    Nothing expires by itself: call this regularly, such as once a day. *tenant* and *sessions* limit it to one tenant
+    and to these names. A session with an append during the call is still purged. Raises ``StoreError``; sessions purged
+    before it stay purged.
     """
     wanted = None if sessions is None else set(sessions)
-    purged = [name for name in list_expired(store, older_than, now=now) if wanted is None or name in wanted]
+    expired = list_expired(store, older_than, now=now, tenant=tenant)
+    purged = [name for name in expired if wanted is None or name in wanted]
     for session in purged:
         store.purge(session)
     return purged

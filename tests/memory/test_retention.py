@@ -11,6 +11,7 @@ import pytest
 
 from compactor.presets import expire_files
 from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store
+from memory.stores.tenants import name_in
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -102,6 +103,18 @@ def test_sessions_expire_when_somebody_says_so(store: Store, tmp_path: Path) -> 
     assert list(store.sessions()) == ["new"]
     assert not (tmp_path / "old").exists()
     assert (tmp_path / "new" / OURS).exists()
+
+
+def test_a_tenants_sessions_expire_alone(store: Store) -> None:
+    """However many there are, and to the second."""
+    for number in range(3):
+        session(store, name_in("acme", f"s{number}"), at=NOON + timedelta(seconds=number))
+        session(store, f"s{number}")
+    now = NOON + DAY + timedelta(seconds=2)
+    assert list_expired(store, DAY, now=now, tenant="other") == []
+    assert expire(store, DAY, now=now, tenant="acme") == [name_in("acme", "s0"), name_in("acme", "s1")]
+    assert expire(store, DAY, now=now, tenant="") == ["s0", "s1", "s2"]
+    assert list(store.sessions()) == [name_in("acme", "s2")]
 
 
 def test_files_can_be_removed_before_the_store_does_it(store: Store, tmp_path: Path) -> None:
