@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -319,15 +320,19 @@ class Converted(Conversations[Item]):
 
 #: Keys of which the values are no text that anybody said.
 _NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature", "data"))
+#: A file as a URL. Words may begin with ``data:``, too.
+_match_file: Any = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.=-]+)*;base64,[A-Za-z0-9+/=_-]*", re.ASCII).fullmatch
 
 
 def redact(value: Any, redactor: Callable[[str], str]) -> Any:
     """Return a copy of a message, or of a part of one, with each text as *redactor* returns it. Ids and data of files
     stay."""
     if isinstance(value, str):
-        return value if value.startswith("data:") else redactor(value)
+        return value if _match_file(value) else redactor(value)
     if isinstance(value, Mapping):
-        return {key: one if key in _NOT_SAID else redact(one, redactor) for key, one in value.items()}
+        # The data of a document may be its text.
+        kept = _NOT_SAID - {"data"} if value.get("type") == "text" else _NOT_SAID
+        return {key: one if key in kept else redact(one, redactor) for key, one in value.items()}
     return [redact(one, redactor) for one in value] if isinstance(value, (list, tuple)) else value
 
 

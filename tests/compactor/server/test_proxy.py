@@ -23,6 +23,7 @@ from openai import AsyncOpenAI, OpenAI
 from proxied import KEY, answer_any, proxy, read_text
 
 from compactor import CompactorConfig
+from compactor.integrations.base import redact
 from compactor.tokens import count_prompt, counter_for
 from memory import StoreUnreachable
 from memory.stores import InMemoryStore
@@ -617,6 +618,38 @@ def test_summaries_are_asked_of_the_requests_own_endpoint_model_and_key(path: st
         asked = model.requests[1]
     assert (asked.path.partition("?")[0], asked.body["model"]) == (f"/v1/{path}", "gpt-4o-mini")
     assert KEY in (asked.headers.get("x-api-key", ""), asked.headers.get("authorization", "").removeprefix("Bearer "))
+
+
+DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Call 555-0199."}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD5550199="}}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("chat/completions", "data: 555-0199"),
+        ("chat/completions", "data:image/png;base64, and then 555-0199"),
+        ("messages", [DOCUMENT, {"type": "text", "text": "Who is that?"}]),
+    ],
+)
+def test_a_redactor_also_sees_words_that_look_like_a_file(path: str, said: Any) -> None:
+    """A message may begin with ``data:``, and a document's data may be its text."""
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "Ok."}]
+    with (
+        ModelServer("") as model,
+        proxy(model, redactor=lambda text: text.replace("555-0199", "[number]")) as (url, state),
+    ):
+        body = {"model": "gpt-4o-mini", "messages": [*messages, {"role": "user", "content": "Go on."}]}
+        CLIENT.post(f"{url}/v1/{path}", json=body | {"max_tokens": 5}, headers=AUTH)
+        (session,) = list_sessions(state)
+        kept = repr([entry.record.model_dump_json() for entry in state.sessions.store.read(session, 0)])
+    assert "[number]" in kept
+    assert "555-0199" not in kept
+
+
+def test_a_redactor_leaves_the_data_of_a_picture() -> None:
+    """A file whose letters were replaced is no file any more."""
+    assert redact([PICTURE], lambda text: text.replace("555", "***")) == [PICTURE]
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
