@@ -37,6 +37,8 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=0, max=65_535, metavar="N", help="Port; 0: any free one.")] = 8765,
     config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
+    budget: Annotated[int | None, option("N", "Tokens of a prompt whose request names none.", min=1)] = None,
+    role: Annotated[list[str] | None, option("ROLE", "An agent to compact for; may be repeated.")] = None,
     upstream: Annotated[list[str] | None, option("KIND=URL", "A provider's address; KIND is openai or anthropic.")] = (
         None
     ),
@@ -54,7 +56,8 @@ def serve(
             raise CannotRun("--demo has its own settings; leave --config out")
         run_demo(host, port)
         return
-    given = {"store": store, "host": host, "port": port, "upstreams": dict(map(_parse_upstream, upstream or ()))}
+    given: dict[str, Any] = {"store": store, "host": host, "port": port, "budget": budget}
+    given |= {"upstreams": dict(map(_parse_upstream, upstream or ())), "roles": tuple(role) if role else None}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     run(import_server().create_app(settings), settings)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import Status
 
 from memory.errors import StoreError
@@ -89,14 +89,14 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await in_thread(partial(worker.sweep, dispatcher))
 
-    @app.periodic(cron="*/2 * * * * *")
+    @app.periodic(cron="* * * * * */2")  # the last are seconds
     @app.task(name=RESCUE, queue=QUEUE, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
         for job in await jobs.get_stalled_jobs(queue=QUEUE, seconds_since_heartbeat=STALLED):
             try:
                 await jobs.retry_job(job)
-            except ConnectorException:  # another job of this role waits already
+            except UniqueViolation:  # another job of this role waits already
                 await jobs.finish_job(job, Status.FAILED, delete_job=True)
 
     return app

@@ -82,7 +82,9 @@ class RelayedResponse(Response):
             await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:
-            headers = drop_headers(answer.headers.raw, _PAGE)
+            # A length beside an encoding is to be ignored (RFC 9112, 6.3), and the encoding is ours from here.
+            wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()
+            headers = drop_headers(answer.headers.raw, _PAGE | wrong)
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                 await self._wait_for_writing()  # its client may go on at its last byte

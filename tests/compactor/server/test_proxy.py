@@ -467,6 +467,12 @@ def chunks(*pieces: bytes, end: bytes = b"") -> Callable[[Exchange], None]:
     return answer
 
 
+def both_lengths(exchange: Exchange) -> None:
+    """Answer with two bytes, and with the length of another body in front of them."""
+    exchange.start(200, {"Content-Length": "5", "Transfer-Encoding": "chunked"})
+    exchange.write(b"2\r\n{}\r\n0\r\n\r\n")
+
+
 FAULTS: dict[str, Callable[[Exchange], None]] = {
     "cut in a stream": chunks(b"data: 1\n\n", b"data: 2\n\n"),
     "cut in a body": drop_midway(),
@@ -501,6 +507,13 @@ def observe(url: str) -> tuple[Any, ...]:
         }
         headers = {name: value for name, value in answer.headers.items() if name in kept}
     return answer.status_code, headers, seen, ended
+
+
+def test_a_length_beside_an_encoding_is_not_passed_on() -> None:
+    """It is that of no body; the bytes, and how they end, are as without us."""
+    with ModelServer("") as model, proxy(model) as (url, _):
+        model.always(both_lengths)
+        assert observe(f"{url}/v1") == (200, {}, b"{}", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -60,10 +60,17 @@ def test_settings_come_from_options_file_and_environment(tmp_path: Path, monkeyp
     made: list[Any] = []
     monkeypatch.setattr(serve, "run", lambda app, settings: made.append((app, settings)))
     url = "https://api.example/v1"
-    serve.serve(store="memory://", config=str(tmp_path / "config.json"), upstream=[f"openai={url}"], allow_host=["a.b"])
+    serve.serve(
+        store="memory://",
+        config=str(tmp_path / "config.json"),
+        upstream=[f"openai={url}"],
+        allow_host=["a.b"],
+        budget=9,
+        role=["x", "y"],
+    )
     ((app, settings),) = made
     assert (settings.config.threshold, settings.upstreams, settings.hosts) == (7, {"openai": url}, ("a.b",))
-    assert list(settings.tokens) == ["alice"]
+    assert (list(settings.tokens), settings.budget, settings.roles) == (["alice"], 9, ("x", "y"))
     assert app.state.compactor.settings is settings
 
 

@@ -6,12 +6,15 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from scene import SOON
 
 pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
+
+import psycopg
 
 from compactor.workers.contract import Calls, DispatcherContract
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
@@ -78,8 +81,10 @@ def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
     assert sorted(name for name, _, _ in worker.calls) == ["s", "t"]
 
 
-def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str) -> None:
-    """It was running when its process was killed, and nobody has heard of it since."""
+@pytest.mark.parametrize("waits", [False, True], ids=["alone", "beside one that waits"])
+def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) -> None:
+    """It was running when its process was killed, and nobody has heard of it since. It is run once, also where another
+    job of its role waits by now."""
     worker = Calls()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
@@ -92,8 +97,28 @@ def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str) -> None:
                 assert job is not None
 
         asyncio.run(take_and_die())
+        if waits:
+            dispatcher.due("s", "a", datetime.now(UTC) + timedelta(seconds=8))
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
+            assert count_jobs(postgres_url) <= 1, "the one that runs, at most"
+
+
+def count_jobs(url: str) -> int:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        found = connection.execute("SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'compactor.compact'")
+        return int(found.fetchall()[0][0])
+
+
+def test_the_dead_are_looked_for_every_two_seconds(postgres_url: str) -> None:
+    """At any time of the hour."""
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        app = make_app(postgres_url, Calls(), dispatcher)  # type: ignore[arg-type]
+    tasks = {name: task for (name, _), task in app.periodic_registry.periodic_tasks.items()}
+    for minute in (0, 1, 59):
+        at = datetime(2026, 5, 1, 12, minute, 30, tzinfo=UTC).timestamp()
+        assert tasks["compactor.rescue"].croniter.get_next(ret_type=float, start_time=at) == at + 2
+        assert tasks["compactor.sweep"].croniter.get_next(ret_type=float, start_time=at) == at + 30
 
 
 def test_a_url_of_another_database_is_refused() -> None:
