@@ -14,7 +14,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from coming_from import rows
+from command_line import run
 from fenced import ROOT, Block, blocks, reader
 
 import compactor
@@ -164,6 +166,22 @@ def test_prompts_of_the_docs_can_be_used(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "planner.yaml"
     path.write_text(block.text, encoding="utf-8")
     assert CompactorConfig(prompt_template_path=str(path)).prompt.render("<conversation/>")
+
+
+@pytest.mark.parametrize("block", [block for page in DOCS for block in blocks(page, "yml")], ids=str)
+def test_workers_in_containers_are_given_options_that_they_have(block: Block) -> None:
+    """And no less time to end than the jobs in flight get."""
+    read = yaml.safe_load(block.text)
+    if "services" in read:
+        service = read["services"]["worker"]
+        words, seconds = service["command"].split(), int(service["stop_grace_period"].removesuffix("s"))
+    else:
+        pod = read["spec"]["template"]["spec"]
+        words, seconds = pod["containers"][0]["args"], pod["terminationGracePeriodSeconds"]
+    assert words[:2] == ["compactor", "worker"]
+    told = run("worker", "--help", COLUMNS="200").out
+    assert all(word in told for word in words if word.startswith("--"))
+    assert float(words[words.index("--drain") + 1]) < seconds
 
 
 @pytest.mark.parametrize("page", ["docs/configuration.md"])
