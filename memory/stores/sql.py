@@ -214,7 +214,7 @@ class SqlStore(Store):
                 raise Conflict("the log does not end there")
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
-            if not PUBLICATIONS.isdisjoint(entry.kind for entry in entries):
+            if not PUBLICATIONS.isdisjoint([entry.kind for entry in page]):  # an import is of a session of its own
                 self._dialect.notify(connection, key)
             number = find_session(connection, key) if len(page) < len(entries) else None
             # The rest page by page: there may be very many entries. The first page reserved their place.
