@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from celery.beat import EmbeddedService
+from celery.beat import EmbeddedService, Scheduler
 
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
@@ -54,7 +54,6 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
         broker_transport_options={"visibility_timeout": REDIS_TIMEOUT} if broker.startswith("redis") else {},
-        beat_scheduler="celery.beat:Scheduler",  # keeps no file
         beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}},
     )
     if worker is not None:
@@ -89,7 +88,7 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, drain_seconds: fl
     app.conf.worker_soft_shutdown_timeout = drain_seconds
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     # A thread: Celery's own process for it would outlive a worker that is killed.
-    beat = EmbeddedService(app, thread=True)
+    beat = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)  # this one keeps no file
     beat.start()
     try:
         app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()
