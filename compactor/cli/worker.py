@@ -29,7 +29,9 @@ def work(
     budget: Annotated[int | None, option("N", "Tokens of the prompts, as hosts compose them.", min=1)] = None,
     config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs at once.")] = 4,
-    drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="What jobs get to end on SIGTERM.")] = 30.0,
+    drain: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Procrastinate: what jobs get on SIGTERM.")
+    ] = 30.0,
     metrics_port: Annotated[int | None, option("N", "Serve Prometheus metrics here, on loopback.", min=0)] = None,
 ) -> None:
     """Compact the sessions of a store that hosts with a dispatcher hand over, until SIGTERM.
@@ -54,7 +56,7 @@ def work(
                 procrastinate: Any = _import("procrastinate")
                 asyncio.run(procrastinate.work(broker or store, worker, concurrency=concurrency, drain_seconds=drain))
             else:
-                _import("celery").work(broker, worker, concurrency=concurrency, drain_seconds=drain)
+                _import("celery").work(broker, worker, concurrency=concurrency)
         except StoreError:
             raise
         except Exception as error:

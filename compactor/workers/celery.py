@@ -13,14 +13,15 @@ from celery.beat import EmbeddedService, Scheduler
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
-from .due import Worker, job_time
+from ..events import Skip
+from .due import BACKING_OFF, Worker, job_time
 
 QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
 #: Maximum seconds that a job is put off: a worker keeps it in memory meanwhile. One that comes early is put off again.
 MAX_DELAY = 60.0
-#: Seconds after which Redis gives a job of a killed worker to another. A longer job is given to a second worker, which
-#: finds the lease taken. RabbitMQ does so at once.
-REDIS_TIMEOUT = 10
+#: Seconds after which Redis gives a job of a killed worker to another; RabbitMQ does so at once. Longer than a job runs
+#: or is put off: Redis would give it to a second worker as well, and both would send the next.
+REDIS_TIMEOUT = 180
 #: A job that raised, because the store could not be reached, is tried again after 2, 4, 8... seconds.
 _MAX_RETRIES, _MAX_WAIT = 10, 600
 
@@ -28,7 +29,7 @@ _MAX_RETRIES, _MAX_WAIT = 10, 600
 class CeleryDispatcher:
     """A ``Dispatcher`` whose jobs are in *broker*: its URL, or an app of ``make_app``.
 
-    Celery merges no jobs: one that finds nothing due is cheap.
+    Celery merges no jobs. One that finds nothing due, or a failure that another job waits out, is cheap and the last.
     """
 
     def __init__(self, broker: str | Celery) -> None:
@@ -61,31 +62,32 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
     return app
 
 
-def _send(app: Celery, session: str, role: str, not_before: datetime | None) -> None:
+def _send(app: Celery, session: str, role: str, not_before: datetime | None, *, waits: bool = False) -> None:
+    """Send a job; *waits*: it is the one that waits out a failure."""
     now = datetime.now(UTC)
     eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
-    app.send_task(COMPACT, (session, role), eta=eta)
+    app.send_task(COMPACT, (session, role, waits), eta=eta)
 
 
 def _add_jobs(app: Celery, worker: Worker) -> None:
     retry = {"retry_backoff": 2, "retry_backoff_max": _MAX_WAIT, "max_retries": _MAX_RETRIES}
 
     @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
-    def compact(session: str, role: str) -> None:
+    def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
-        if (at := job_time(outcome)) is not None:
-            _send(app, session, role, at)
+        is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would begin a row of its own
+        if not is_waited_out and (at := job_time(outcome)) is not None:
+            _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)
 
     @app.task(name=SWEEP, shared=False, expires=60.0)  # type: ignore[untyped-decorator]
     def sweep() -> None:
         worker.sweep(CeleryDispatcher(app))
 
 
-def work(broker: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
-    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Those in flight then get *drain_seconds*; what is left
-    is given back. *options* are Celery's for a worker."""
+def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT; those in flight end first, however long they take. If
+    the process is killed meanwhile, others get them. *options* are Celery's for a worker."""
     app = make_app(broker, worker)
-    app.conf.worker_soft_shutdown_timeout = drain_seconds
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     # A thread: Celery's own process for it would outlive a worker that is killed.
     beat = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)  # this one keeps no file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +12,9 @@ pytest.importorskip("celery", reason="the extra `celery` is not installed")
 
 from celery.contrib.testing.worker import start_worker
 
-from compactor.workers.celery import CeleryDispatcher, make_app
+from compactor import CompactorConfig
+from compactor.workers import Outcome
+from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, CeleryDispatcher, make_app
 from compactor.workers.contract import Calls, DispatcherContract
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
@@ -51,7 +52,30 @@ def test_jobs_wait_for_a_worker(redis_url: str) -> None:
     app = make_app(redis_url, worker)  # type: ignore[arg-type]
     with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False):
         worker.wait_for(lambda calls: len(calls) == 1)
-    assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize(
+    ("waits", "outcome", "sent"),
+    [
+        (False, Outcome(reason="failed", retry_in=5.0), [True]),
+        (True, Outcome(reason="failed", retry_in=5.0), [True]),
+        (True, Outcome(reason="backing_off", retry_in=5.0), [True]),
+        (False, Outcome(reason="backing_off", retry_in=5.0), []),
+        (False, Outcome(reason="leased", retry_in=5.0), [False]),
+        (False, Outcome(reason="below_trigger"), []),
+    ],
+)
+def test_one_job_waits_out_a_failure(waits: bool, outcome: Outcome, sent: list[bool]) -> None:
+    """However many are sent meanwhile: what each host asks for every minute does not add up."""
+    app = make_app("memory://", Calls(outcome))  # type: ignore[arg-type]
+    found: list[bool] = []
+    app.send_task = lambda _name, given, **_more: found.append(given[2])
+    app.tasks["compactor.compact"]("s", "a", waits)
+    assert found == sent
+
+
+def test_redis_gives_no_job_that_is_under_way_to_another() -> None:
+    assert max(MAX_DELAY, CompactorConfig().call_timeout) < REDIS_TIMEOUT
 
 
 @pytest.fixture
