@@ -286,8 +286,11 @@ class JournalWriter:
             wait = self._journal.lease(LEASE_SECONDS) if self._leased else math.inf
         if wait > 0:  # this process was stopped for so long that another has it
             self.let_expire()
-        else:
-            self._renew_later()
+            return
+        self._renew_later()
+        if not self._leased:  # given back while it was renewed: nobody is to wait for it
+            with self._guard("lease"):
+                self._journal.release()
 
     def record_failure(self, event: Event) -> None:
         """Keep *event* in the log if it tells of a failure. An event hook.

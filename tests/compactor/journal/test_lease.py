@@ -263,6 +263,26 @@ def test_a_process_that_was_stopped_for_too_long_does_not_take_the_lease_back() 
     pair.run_one.run_all()
 
 
+def test_a_lease_that_was_given_back_while_it_was_renewed_is_free() -> None:
+    """The renewal was on its way to the store, and took it once more."""
+    pair = Pair()
+    pair.start()
+    lease = pair.store.lease
+
+    def give_back_first(*given: Any, **more: Any) -> float:
+        pair.one._journal.release()
+        return lease(*given, **more)
+
+    def think() -> None:
+        pair.store.lease = give_back_first  # type: ignore[method-assign]
+        pair.clock.advance(RENEWED)
+        pair.store.lease = lease  # type: ignore[method-assign]
+        assert pair.memories[1].journal(ROLE).lease(LASTS) == 0.0
+
+    pair.during = think
+    pair.run_one.run_all()
+
+
 def test_a_renewal_that_fails_is_tried_again() -> None:
     """The store may be back before the lease ends."""
     pair = Pair()
