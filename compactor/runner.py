@@ -496,12 +496,8 @@ class Runner:
             if error is not None or run.recheck_in is not None or self._cancel is not None:  # seldom
                 self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, outcome, may_go_on, self._backoff = (
-                raised,
-                consequences_of(raised, 0, forced=run.forced),
-                False,
-                None,
-            )
+            error, outcome = raised, consequences_of(raised, 0, forced=run.forced)
+            may_go_on, self._backoff = False, None
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
                 return

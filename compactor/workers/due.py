@@ -113,7 +113,7 @@ class Worker(ValueObject):
     def run(self, session: str, role: str) -> Outcome:
         """Return what ``run_due`` returns. A session that was purged is no error."""
         options = self.options.copy()
-        options.setdefault("on_event", self._tell)
+        options["on_event"] = partial(self._tell, options.get("on_event"))
         try:
             return run_due(
                 self.store,
@@ -127,7 +127,10 @@ class Worker(ValueObject):
         except SessionPurged:
             return Outcome(reason="session_purged")
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, own: EventHook | None, event: Event) -> None:
+        """Call *own*, the hook of ``options``, and those of ``on_event``."""
+        if own is not None:
+            own(event)
         for hook, kinds, _ in self._hooks.hooks:
             if isinstance(event, kinds):
                 hook(event)
@@ -146,8 +149,8 @@ def sweep(
     swept when nothing was written for two minutes; its mark goes once the *dispatcher* has kept a job for each of
     *roles*. Call this every minute, in one process or in several. Raises ``StoreError`` and the dispatcher's errors.
     """
-    now = datetime.now(UTC) if now is None else now
-    marked = adapt_store(store).list_due(now, limit)
+    now, store = datetime.now(UTC) if now is None else now, adapt_store(store)
+    marked = store.list_due(now, limit)
     for name, due_at in marked:
         for role in roles:
             dispatcher.due(name, role, None)

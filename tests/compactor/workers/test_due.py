@@ -159,6 +159,18 @@ def test_a_rejected_answer_is_paid_for_too(store: Store) -> None:
     assert outcome.spent >= 0.25
 
 
+def test_a_worker_tells_all_hooks(store: Store) -> None:
+    """That of its options, and those that were added."""
+    write(store, 10)
+    first, second = list[object](), list[object]()
+    worker = Worker(store=store, settings=RULE, summarizer=lambda _: PRICES, options={"on_event": first.append})
+    remove = worker.on_event(second.append, (Started,))
+    assert worker.run("s", ROLE).published
+    assert [type(event) for event in second] == [Started]
+    assert second[0] in first
+    remove()
+
+
 def test_a_purged_session_is_no_error(store: Store) -> None:
     """A job for it may still be there."""
     write(store, 10)

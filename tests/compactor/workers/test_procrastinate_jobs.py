@@ -16,6 +16,7 @@ pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not in
 
 import psycopg
 
+from compactor.workers import Outcome
 from compactor.workers.contract import Calls, DispatcherContract
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
 from memory import StoreError
@@ -102,6 +103,27 @@ def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) ->
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 1)
             assert count_jobs(postgres_url) <= 1, "the one that runs, at most"
+
+
+def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
+    """A job that outlasts the time that it gets waits for another worker."""
+    go_on = threading.Event()
+
+    class Slow(Calls):
+        def run(self, session: str, role: str) -> Outcome:
+            outcome = super().run(session, role)
+            go_on.wait(SOON)
+            return outcome
+
+    slow, other = Slow(), Calls()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a")
+        with working(postgres_url, slow):
+            slow.wait_for(lambda calls: len(calls) == 1)
+        with working(postgres_url, other):
+            other.wait_for(lambda calls: len(calls) == 1)
+        go_on.set()
 
 
 def count_jobs(url: str) -> int:
