@@ -243,6 +243,7 @@ def test_a_killed_process_is_waited_for_no_longer_than_its_lease_lasts() -> None
 
     pair.during = be_killed
     pair.run_one.run_all()
+    assert not of_kind(pair.one.events, Failed), "what is asserted within the call held"
 
 
 def test_a_process_that_was_stopped_for_too_long_does_not_take_the_lease_back() -> None:
@@ -261,6 +262,7 @@ def test_a_process_that_was_stopped_for_too_long_does_not_take_the_lease_back() 
 
     pair.during = be_stopped
     pair.run_one.run_all()
+    assert not of_kind(pair.one.events, Failed), "what is asserted within the call held"
 
 
 def test_a_lease_that_was_given_back_while_it_was_renewed_is_free() -> None:
@@ -281,6 +283,7 @@ def test_a_lease_that_was_given_back_while_it_was_renewed_is_free() -> None:
 
     pair.during = think
     pair.run_one.run_all()
+    assert not of_kind(pair.one.events, Failed), "what is asserted within the call held"
 
 
 def test_a_renewal_that_fails_is_tried_again() -> None:
