@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,18 @@ class Block:
         return next((one for one in FRAMEWORKS for name in imported if f"{name}.".startswith(f"{one}.")), "")
 
     def run(self) -> dict[str, Any]:
-        """Run the block as a script is run, and return its names. Its lines are those of the page in a traceback."""
+        """Run the block as a script is run, and return its names. Its lines are those of the page in a traceback.
+
+        Its client is closed: a script leaves that to its end, but here another test would find the open connection.
+        """
         code = compile("\n" * self.line + self.text, str(ROOT / self.page), "exec")
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec(code, names)  # noqa: S102  (our own pages)
+        try:
+            exec(code, names)  # noqa: S102  (our own pages)
+        finally:
+            close = getattr(names.get("client"), "close", None)
+            if close is not None and not iscoroutinefunction(close):
+                close()
         return names
 
 
