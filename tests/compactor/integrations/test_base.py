@@ -283,9 +283,9 @@ def test_whatever_history_a_host_gives_it_reads_what_a_host_reads_that_is_new(da
                     items = [*items, *turns[len(items) : len(items) + data.draw(st.integers(1, 60), label="more")]]
                 case "edit":
                     asked = [one for one in items[-NEWEST // 2 :] if "question" in str(one)]
-                    data.draw(st.sampled_from(asked), label="edited").update(
-                        make_said(kind, f"question, edited {step}")
-                    )
+                    if asked:  # else all was dropped
+                        edited = data.draw(st.sampled_from(asked), label="edited")
+                        edited.update(make_said(kind, f"question, edited {step}"))
                 case "copy":
                     items = copy.deepcopy(items)
                 case "drop_newest":
