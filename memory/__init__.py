@@ -30,7 +30,7 @@ from .overlays import CompactedMessage, CompactionProvider, JournalState, Note, 
 from .recall import Recall
 from .rounds import USER, Attachment, Post, Round, ToolCall
 from .search import RECALL_TOOLS, Hit
-from .stores import InMemoryStore, SessionRow, Store, delete_files, expire, list_expired, open_store
+from .stores import InMemoryStore, SessionRow, Store, delete_files, expire, list_expired, open_store, purge_tenant
 from .sync import Synced
 from .usage import Usage
 from .visibility import Rounds
@@ -93,4 +93,5 @@ __all__ = [
     "expire",
     "list_expired",
     "open_store",
+    "purge_tenant",
 ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import compactor
-from benchmarks import aims, durable_append, opening, own_compaction
+from benchmarks import aims, capacity, durable_append, opening, own_compaction
 from benchmarks.long_session import ROLE, build, entries_of
 from benchmarks.sessions import Plain
 from compactor import ContextCompactor, compose
@@ -57,6 +58,36 @@ def test_the_same_session_is_built_each_time_but_for_its_ids() -> None:
     assert [re.sub(r'"created_at":"[^"]*"', "", body) for body in first] == [
         re.sub(r'"created_at":"[^"]*"', "", body) for body in second
     ]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_copied_sessions_are_ones_that_a_store_could_have_made(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """They are listed, open with their compaction, go on, and are due as the benchmark says."""
+    url = request.getfixturevalue("postgres_url") if name == "postgresql" else sqlite_in(tmp_path)
+    filled = capacity.build(url, 200)
+    store = filled.store
+    assert [row.name for row in store.list_sessions(limit=1_000)] == [capacity.name_of(n) for n in range(200)]
+    assert len(store.list_sessions("tenant-7", order="activity")) == 2
+    memory = Memory(capacity.name_of(117), store=store)
+    rounds, compaction = memory.get_role_rounds(capacity.ROLE)
+    assert len(rounds) == capacity.ROUNDS
+    assert compaction is not None
+    memory.append({"role": "user", "content": "And now?"})
+    assert len(Memory(capacity.name_of(117), store=store).conversation.rounds) == capacity.ROUNDS + 1
+    assert len(Memory(capacity.name_of(116), store=store).conversation.rounds) == capacity.ROUNDS
+    assert len(store.list_due(datetime.now(UTC), 1_000)) == 199  # a session that was just written to has time
+    assert filled.bytes > 0
+    store.close()
+
+
+@pytest.mark.slow
+def test_each_row_of_capacity_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    capacity.main(["--sessions", "1000", "2000", "--times", "2"])
+    rows = rows_of(capsys.readouterr().out)
+    assert len(rows) == 2 * (len(capacity.ACTS) + 3)
+    assert {row[0] for row in rows} == {"1,000 sessions", "2,000 sessions"}
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired
+from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired, purge_tenant
 from memory.rounds import utc_now
 
 from ..config import CompactorConfig, ConfigError
@@ -277,6 +277,28 @@ def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJs
         confirm(question, "nothing was erased", yes=yes)
         opened.purge(session)
     _print(as_json, {"purged": size}, one_line(f"session {session} is erased: {describe_size(size)}"))
+
+
+@app.command("purge-tenant", short_help="Erase a tenant.")
+def purge_tenant_(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its name.")],
+    store: Store = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase for good all sessions of a tenant, with their files. Asks for confirmation.
+
+    Stop what writes for the tenant before.
+
+    JSON: {"tenant", "purged": number}.
+    """
+    with open_named(store, write=True) as opened:
+        confirm(f"Erase all sessions of the tenant {one_line(tenant, 80)}, for good?", "nothing was erased", yes=yes)
+        try:
+            purged = purge_tenant(opened, tenant)
+        except ConfigError as error:
+            raise CannotRun(str(error)) from error
+    _print(as_json, {"tenant": tenant, "purged": purged}, f"{quantity(purged, 'session')} erased")
 
 
 @app.command("expire", short_help="Erase old sessions or files.")

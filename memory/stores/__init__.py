@@ -8,7 +8,7 @@ from ..arguments import require
 from ..errors import StoreError
 from .base import Checkpoint, DueSession, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
 from .inmemory import InMemoryStore
-from .retention import delete_files, expire, list_expired
+from .retention import delete_files, expire, list_expired, purge_tenant
 
 __all__ = [
     "Checkpoint",
@@ -24,6 +24,7 @@ __all__ = [
     "expire",
     "list_expired",
     "open_store",
+    "purge_tenant",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Retention: purges unused sessions, and deletes a session's files outside the store."""
+"""Retention: purges unused sessions and whole tenants, and deletes a session's files outside the store."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from ..arguments import ConfigError
 from ..entries import EventRecorded, kinds_of
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
 from .base import Store, adapt_store, minute_of
+from .tenants import name_in
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
@@ -57,6 +59,29 @@ def expire(
     purged = [name for name in expired if wanted is None or name in wanted]
     for session in purged:
         store.purge(session)
+    return purged
+
+
+def purge_tenant(store: Store, tenant: str) -> int:
+    """Purge every session of *tenant*, files included, and return their number.
+
+    When this returns, no session of the tenant was left. Stop what writes or compacts for the tenant before. Raises
+    ``ConfigError`` for a name that no tenant has, and ``StoreError`` if the tenant's sessions are written to meanwhile;
+    sessions purged before it stay purged.
+    """
+    if not tenant:
+        raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
+    name_in(tenant, "")
+    store, purged, after = adapt_store(store), 0, None
+    while rows := store.list_sessions(tenant, after=after, limit=_PAGE):
+        for row in rows:
+            store.purge(row.name)
+        purged, after = purged + len(rows), rows[-1].name
+    if store.list_sessions(tenant, limit=1):
+        raise StoreError(
+            f"sessions of the tenant {tenant!r} were written to while they were purged; {purged} are gone: stop what"
+            " writes for this tenant, and purge it again"
+        )
     return purged
 
 

@@ -118,7 +118,8 @@ _TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expir
     WHERE l.holder = excluded.holder OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
-_PURGE_LEASES = text("DELETE FROM compactor_leases WHERE session = :key")
+# A compactor may have renewed its lease after the session was purged: the next purge takes that along.
+_PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 _COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")
@@ -146,7 +147,9 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
-        self._take_lease, self._lease_left = (text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT))
+        self._take_lease, self._lease_left, self._purge_leases = (
+            text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT, _PURGE_LEASES)
+        )
 
     def __repr__(self) -> str:
         return f"<SqlStore on {self._dialect.where}>"
@@ -337,7 +340,7 @@ class SqlStore(Store):
         key = key_of(session)
 
         def erase(connection: Connection) -> bool:
-            connection.execute(_PURGE_LEASES, {"key": key})
+            connection.execute(self._purge_leases, {"key": key})
             number = find_session(connection, key, lock=True)
             if number is None:
                 return False

@@ -512,6 +512,17 @@ def test_expire_erases_sessions_that_nobody_has_written_to(url: str) -> None:
     assert run("expire", "--older-than", "23h", "--store", url, "--yes").out == "1 session erased\n"
 
 
+def test_purge_tenant_erases_all_sessions_of_one(url: str) -> None:
+    """After somebody said yes; those of others stay."""
+    for name in (name_in("acme", "a"), name_in("acme", "b"), "c"):
+        aged(url, name, 1)
+    purge = ("purge-tenant", "acme", "--store", url)
+    assert run(*purge, typed=True, said="n\n").err.endswith("nothing was erased\n")
+    assert run(*purge, "--yes", "--json").document == {"tenant": "acme", "purged": 2}
+    assert [one["session"] for one in run("sessions", "--store", url, "--json").document["sessions"]] == ["c"]
+    assert "tenant" in refusal(run("purge-tenant", "", "--store", url, "--yes"))
+
+
 def test_expire_erases_old_files_of_all_chats(tmp_path: Path) -> None:
     """Of a folder that is named; sessions stay."""
     path = tmp_path / "files"

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, inspect
 
+from compactor import CompactorConfig, ContextCompactor
 from compactor.presets import expire_files
-from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store
+from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store, purge_tenant
+from memory.arguments import ConfigError
 from memory.stores.tenants import name_in
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -23,6 +26,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     kept = open_store("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/chat.db")
     yield kept
     kept.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{(tmp_path / 'chat.db').as_posix()}"
 
 
 def session(store: Store, name: str, *, at: datetime = NOON, folder: Path | None = None) -> Memory:
@@ -115,6 +125,65 @@ def test_a_tenants_sessions_expire_alone(store: Store) -> None:
     assert expire(store, DAY, now=now, tenant="acme") == [name_in("acme", "s0"), name_in("acme", "s1")]
     assert expire(store, DAY, now=now, tenant="") == ["s0", "s1", "s2"]
     assert list(store.sessions()) == [name_in("acme", "s2")]
+
+
+def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
+    """In no table, in no file, and in no byte of a SQLite file; everything of the others is."""
+    store = open_store(url)
+    for tenant, word in (("acme", "zebra"), ("acmes", "giraffe"), ("", "walrus")):
+        for number in range(3):
+            name = name_in(tenant, f"{word}-{number}")
+            memory = session(store, name, folder=tmp_path / word / str(number))
+            for place in range(8):
+                said = f"Parcel {place} of the {word} is in hall {number}. " + " ".join(map(str, range(100)))
+                memory.append({"role": ("user", "assistant")[place % 2], "content": said})
+            compactor = ContextCompactor.for_role(memory, "assistant", CompactorConfig(threshold=2, retain_recent=1))
+            assert compactor.compact_now(timeout=60)
+            compactor.stop()
+            assert memory.search(word)
+            store.lease(name, "assistant", "a compactor that was killed", 0.0)
+    store.lease(name_in("acme", "zebra-9"), "assistant", "a compactor that was late", 0.0)
+    others = [list(store.read(name)) for name in store.sessions() if "zebra" not in name]
+
+    assert purge_tenant(store, "acme") == 3
+
+    assert [list(store.read(name)) for name in store.sessions()] == others
+    assert not any((tmp_path / "zebra").glob("*/*"))
+    assert len([*(tmp_path / "giraffe").glob("*/*")]) == 3
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        names = inspect(connection).get_table_names()
+        rows = {name: repr(connection.exec_driver_sql(f"SELECT * FROM {name}").all()) for name in names}  # noqa: S608
+    engine.dispose()
+    assert all("giraffe" in rows[name] for name in ("compactor_sessions", "compactor_entries"))
+    assert [name for name, found in rows.items() if "zebra" in found or "acme\\" in found] == []
+    store.close()
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        assert b"giraffe" in path.read_bytes()
+        assert b"zebra" not in b"".join(part.read_bytes() for part in path.parent.glob(f"{path.name}*"))
+
+
+def test_a_tenant_that_is_written_to_is_not_said_to_be_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    session(store, name_in("acme", "s"))
+    purge = store.purge
+
+    def purge_and_write(name: str) -> None:
+        purge(name)
+        session(store, name)
+
+    monkeypatch.setattr(store, "purge", purge_and_write)
+    with pytest.raises(StoreError, match="stop what writes"):
+        purge_tenant(store, "acme")
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "acme\x1f"])
+def test_a_tenant_that_is_none_is_refused(store: Store, tenant: str) -> None:
+    """Above all the empty one, which would purge whatever has no tenant."""
+    session(store, "mine")
+    with pytest.raises(ConfigError):
+        purge_tenant(store, tenant)
+    assert list(store.sessions()) == ["mine"]
 
 
 def test_files_can_be_removed_before_the_store_does_it(store: Store, tmp_path: Path) -> None:
