@@ -273,6 +273,12 @@ class ContextCompactor:
         """Read what a worker has published, on a thread of the process."""
         _READERS.run(call_weakly(self._journal.refresh_quietly))
 
+    def look_for_published(self) -> None:
+        """Read what a worker has published, where the store sends no notices; ``compose`` calls this. One short read,
+        and none for a compactor without a dispatcher."""
+        if self._hears_of_others:
+            self._journal.look()
+
     def _listen_no_more(self) -> None:
         end, self._end_listening = self._end_listening, None
         if end is not None:

@@ -131,6 +131,7 @@ def compose(
     before = ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
     asked.budgets, asked.model = (*asked.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
+    _call_provider(memory, role, "look_for_published")
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)

@@ -208,11 +208,18 @@ class JournalWriter:
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
         self.listen = journal.listen if isinstance(journal, RoleJournal) else None
+        self._is_behind = journal.is_behind if isinstance(journal, RoleJournal) and not journal.is_notified else None
 
     def refresh_quietly(self) -> None:
         """Read what others wrote; if the store fails, the next write does."""
         with suppress(StoreError):
             self.refresh()
+
+    def look(self) -> None:
+        """Read what others wrote, if there is anything and the store sends no notices of it; as ``refresh_quietly``."""
+        with suppress(StoreError):
+            if self._is_behind is not None and self._is_behind():
+                self.refresh()
 
     def read(self) -> JournalState:
         """Return the present state, with the answers made from its generation wherever they are kept."""

@@ -381,6 +381,17 @@ class RoleJournal(Journal):
         """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
         return self._store.listen(self._memory.session_id, listener)
 
+    @property
+    def is_notified(self) -> bool:
+        """Whether ``listen`` tells of what other processes publish."""
+        return "notifying" in self._store.capabilities
+
+    def is_behind(self) -> bool:
+        """Return whether the log has entries that are not known here; one read, which waits for no writer. May raise
+        ``StoreError``."""
+        memory = self._memory
+        return next(iter(self._store.read(memory.session_id, memory.snapshot.number, 1)), None) is not None
+
     def refresh(self) -> bool:
         return self._memory._write(None)[1]
 

@@ -321,3 +321,42 @@ def test_a_store_that_fails_is_the_callers_affair() -> None:
 
     with pytest.raises(StoreUnreachable):
         run_due(Gone(), "s", ROLE, settings=Settings(CompactorConfig()))
+
+
+def test_a_host_on_sqlite_sees_with_its_next_prompt_what_a_worker_published(store: Store, tmp_path: Path) -> None:
+    """Without writing, and also where another of its threads holds the writer's lock for nothing new."""
+    memory = write(store, 10)
+    with (
+        closing(open_store(f"sqlite:///{tmp_path / 'log.db'}")) as theirs,
+        ContextCompactor.for_role(memory, ROLE, CONFIG, dispatcher=Jobs()),
+    ):
+        assert PRICES not in str(compose(memory, ROLE, budget=4_000))
+        outcome = run_due(theirs, "s", ROLE, settings=RULE, summarizer=lambda _request: PRICES)
+        assert outcome.published is not None
+        assert PRICES in str(compose(memory, ROLE, budget=4_000).messages)
+        composed: list[object] = []
+        composing = threading.Thread(target=lambda: composed.append(compose(memory, ROLE, budget=4_000)))
+        with memory._lock:
+            composing.start()
+            composing.join(60)
+        assert composed
+
+
+def test_a_prompt_is_made_where_the_store_cannot_be_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = write(store, 10)
+    with ContextCompactor.for_role(memory, ROLE, CONFIG, dispatcher=Jobs()):
+        before = compose(memory, ROLE, budget=4_000).messages
+
+        def fail(*_arguments: object) -> object:
+            raise StoreUnreachable("away")
+
+        monkeypatch.setattr(store, "read", fail)
+        assert compose(memory, ROLE, budget=4_000).messages == before
+
+
+def test_a_host_that_compacts_by_itself_does_not_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = write(store, 3)
+    with ContextCompactor.for_role(memory, ROLE, CompactorConfig(threshold=100)) as compactor:
+        assert compactor.wait_idle(60)
+        monkeypatch.setattr(store, "read", None)
+        assert compose(memory, ROLE, budget=4_000).messages
