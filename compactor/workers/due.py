@@ -14,7 +14,7 @@ from memory import CompactedMessage, Memory, Store
 from memory.arguments import require, require_role, whole_number
 from memory.errors import SessionPurged
 from memory.events import Event, EventHook
-from memory.stores.base import adapt_store
+from memory.stores.base import DueSession, adapt_store
 from memory.values import ValueObject
 
 from ..background import ContextCompactor, Options
@@ -150,11 +150,14 @@ def sweep(
     *roles*. Call this every minute, in one process or in several. Raises ``StoreError`` and the dispatcher's errors.
     """
     now, store = datetime.now(UTC) if now is None else now, adapt_store(store)
-    marked = store.list_due(now, limit)
-    for name, due_at in marked:
-        for role in roles:
-            dispatcher.due(name, role, None)
-        store.clear_due(name, due_at)
+    marked, kept = store.list_due(now, limit), list[DueSession]()
+    try:
+        for session in marked:
+            for role in roles:
+                dispatcher.due(session.name, role, None)
+            kept.append(session)
+    finally:  # the dispatcher may have kept some jobs, and then none
+        store.clear_due(kept)
     return len(marked)
 
 

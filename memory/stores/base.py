@@ -243,9 +243,9 @@ class Store(ABC):
         none. An append marks its session with the time two minutes from then, in its own transaction."""
         return []
 
-    def clear_due(self, session: str, due_at: datetime) -> bool:  # noqa: ARG002
-        """Take the mark of *due_at* from *session*, and return whether it had that one: nobody wrote since."""
-        return False
+    def clear_due(self, marked: Sequence[DueSession]) -> int:  # noqa: ARG002
+        """Take their marks from the sessions *marked*, and return how many had these: others were written to since."""
+        return 0
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         """Yield all entries whose ``round`` is one of *first* to *last*, both inclusive, in the order of the log."""

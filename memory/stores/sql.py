@@ -62,7 +62,9 @@ _LIST_DUE = text(
     """SELECT name, due_at FROM compactor_sessions WHERE due_at IS NOT NULL AND due_at <= :minute
     ORDER BY due_at, key LIMIT :limit"""
 )
-_CLEAR_DUE = text("UPDATE compactor_sessions SET due_at = NULL WHERE key = :key AND due_at = :due_at")
+_CLEAR_DUE = text("UPDATE compactor_sessions SET due_at = NULL WHERE key IN :keys AND due_at = :due_at").bindparams(
+    bindparam("keys", type_=Text, expanding=True)
+)
 # One statement, so that an append takes one round trip and one commit. It inserts only if the log ends just before,
 # with the entry that the writer knows. The primary key refuses one of two concurrent inserts.
 _APPEND = """INSERT INTO compactor_entries (session, {columns})
@@ -298,9 +300,20 @@ class SqlStore(Store):
 
         return self._read(read)
 
-    def clear_due(self, session: str, due_at: datetime) -> bool:
-        where = {"key": key_of(session), "due_at": minute_of(due_at)}
-        return self._connections.write(lambda connection: connection.execute(_CLEAR_DUE, where).rowcount > 0)
+    def clear_due(self, marked: Sequence[DueSession]) -> int:
+        by_minute: dict[str, list[str]] = {}
+        for name, due_at in marked:
+            by_minute.setdefault(minute_of(due_at), []).append(key_of(name))
+        wheres = [
+            {"due_at": minute, "keys": keys[start : start + PAGE]}
+            for minute, keys in by_minute.items()
+            for start in range(0, len(keys), PAGE)
+        ]
+
+        def clear(connection: Connection) -> int:
+            return sum(connection.execute(_CLEAR_DUE, where).rowcount for where in wheres)
+
+        return self._connections.change(clear) if wheres else 0
 
     def extent(self, session: str) -> Extent | None:
         return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ...entries import Entry, RoundFinished
+from ..base import DueSession
 from ._samples import NAMES, STAMP
 from .logs import StoreContract
 
@@ -38,7 +39,7 @@ class MarkingStoreContract(StoreContract):
         """The next append makes another."""
         self._write("s", 0)
         (marked,) = self.store.list_due(_LATER)
-        assert self.another().clear_due("s", marked.due_at)
+        assert self.another().clear_due([marked]) == 1
         assert self.store.list_due(_LATER) == []
         self._write("s", 1, 180)
         assert [one.name for one in self.another().list_due(STAMP + timedelta(minutes=6))] == ["s"]
@@ -48,9 +49,21 @@ class MarkingStoreContract(StoreContract):
         self._write("s", 0)
         (marked,) = self.store.list_due(_LATER)
         self._write("s", 1, 100)
-        assert not self.store.clear_due("s", marked.due_at)
-        assert not self.store.clear_due("none", marked.due_at)
+        self._write("left", 0)
+        left = DueSession("left", marked.due_at)
+        assert self.store.clear_due([marked, DueSession("none", marked.due_at), left]) == 1
+        assert self.store.clear_due([]) == 0
         assert [one.name for one in self.store.list_due(STAMP + timedelta(minutes=4))] == ["s"]
+
+    def test_many_marks_are_cleared_at_once(self) -> None:
+        """Of any names and several minutes."""
+        names = [*NAMES, *(f"s{number}" for number in range(1_100))]
+        for number, name in enumerate(names):
+            self._write(name, 0, number % 3 * 60)
+        marked = self.store.list_due(STAMP + timedelta(minutes=6), 10_000)
+        assert {one.name for one in marked} == set(names)
+        assert self.another().clear_due(marked) == len(names)
+        assert self.store.list_due(STAMP + timedelta(minutes=6)) == []
 
     def test_a_purged_session_is_not_due(self) -> None:
         """Nor is it when it starts again, before its time."""

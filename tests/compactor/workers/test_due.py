@@ -42,9 +42,11 @@ class Jobs:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, datetime | None]] = []
         self.raises: Exception | None = None
+        #: How many it keeps before it raises.
+        self.takes = 0
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        if self.raises is not None:
+        if self.raises is not None and len(self.asked) >= self.takes:
             raise self.raises
         self.asked.append((session, role, not_before))
 
@@ -302,6 +304,18 @@ def test_a_session_that_no_engine_took_is_swept_again(store: Store) -> None:
         sweep(store, jobs, [ROLE], now=later)
     jobs.raises = None
     assert sweep(store, jobs, [ROLE], now=later) == 1
+
+
+def test_what_was_handed_over_before_a_fault_is_not_handed_over_again(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        write(store, 1, name)
+    jobs, later = Jobs(), datetime.now().astimezone() + timedelta(minutes=5)
+    jobs.takes, jobs.raises = 2, ConnectionError("no broker any more")
+    with pytest.raises(ConnectionError):
+        sweep(store, jobs, [ROLE], now=later)
+    jobs.raises = None
+    assert sweep(store, jobs, [ROLE], now=later) == 1
+    assert [session for session, _, _ in jobs.asked] == ["a", "b", "c"]
 
 
 def test_a_sweep_takes_no_more_than_its_limit(store: Store) -> None:
