@@ -100,7 +100,7 @@ class PaidSummarizer:
         self._seconds = seconds
 
     def __call__(self, request: SummaryRequest) -> str:
-        word = uuid4().hex
+        word = str(uuid4().int)  # without letters: those of a hash read like words that the conversation lacks
         os.write(self._file, f"{self._writer} {digest_of(request)} {word} {time.monotonic()}\n".encode())
         time.sleep(self._seconds)
         return f"They spoke of parcels and tariffs, at length; this was noted down under {word}."
