@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 from memory.visibility import sees
 
-from ._later import importing
 from .config import CompactorConfig, check_config
 from .coroutines import Coroutines, HostLoop
 from .cost.automatic import RULE, Automatic
@@ -176,7 +177,8 @@ class ContextCompactor:
             rounds_getter=rounds_getter,
             journal=self._journal,
             trigger=condition,
-            choose_strategies=partial(_choose_strategies, given, isinstance(trigger, Automatic)),
+            given_strategies=given,
+            is_automatic=isinstance(trigger, Automatic),
             ledger=Ledger(role, self._count),
             emit=emit,
             emit_later=self._events.emit_later,
@@ -279,11 +281,6 @@ class ContextCompactor:
         if self._hears_of_others:
             self._journal.look()
 
-    def _listen_no_more(self) -> None:
-        end, self._end_listening = self._end_listening, None
-        if end is not None:
-            end()
-
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
 
@@ -291,8 +288,9 @@ class ContextCompactor:
         again. Waits for calls in flight, abandoned ones included, until each has taken *timeout* seconds in all:
         several compactors whose calls hang are waited for together. In a hook of this compactor it does not wait.
         """
-        self._listen_no_more()
-        return self._runner.stop(bound_wait(timeout))
+        timeout = bound_wait(timeout)
+        end = self.begin_stop(timeout)
+        return end(math.inf if timeout is None else time.monotonic() + timeout)
 
     def __enter__(self) -> Self:
         self.start()
@@ -319,11 +317,14 @@ class ContextCompactor:
         """Run what the host gave that is asynchronous on the loop of *host*, which compactors may share."""
         self._coroutines.host = host
 
-    def begin_stop(self) -> Callable[[float], bool]:
+    def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
         """Stop without waiting. The function that is returned waits until that time, of ``time.monotonic``, and returns
-        whether no worker is left. To stop many, begin with all of them."""
-        self._listen_no_more()
-        return self._runner.begin_stop()
+        whether no worker is left. To stop many, begin with all of them. A call in flight has *timeout* seconds in all,
+        if that is given."""
+        end_listening, self._end_listening = self._end_listening, None
+        if end_listening is not None:
+            end_listening()
+        return self._runner.begin_stop(timeout)
 
     @property
     def is_running(self) -> bool:
@@ -475,21 +476,6 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "limits": (Limits, "what Limits(...) gives"),
     "dispatcher": (("due",), "a Dispatcher, such as those of compactor.workers"),
 }
-
-
-def _choose_strategies(given: tuple[Strategy, ...] | None, is_automatic: bool) -> tuple[Strategy, ...]:
-    """Return the *given* strategies, or else the usual ones, which are imported now."""
-    if given is not None:
-        return given
-    with importing:
-        from .strategies import compact_rounds, offload_large
-        from .strategies.compact_notes import compact_notes_in_view
-        from .strategies.compress_tool_runs import compress_open_round
-
-    if not is_automatic:
-        return (compact_rounds,)
-    offload = offload_large(kinds="tool_result", preview=400, ending=200)
-    return offload, compact_notes_in_view, compress_open_round
 
 
 def _check_strategies(strategies: Iterable[Any], getter: RoundsGetter | None) -> tuple[Strategy, ...]:

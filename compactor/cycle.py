@@ -21,6 +21,7 @@ from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 from memory.rounds import cached_property, copy_with
 from memory.visibility import Rounds
 
+from ._later import importing
 from .config import CompactorConfig
 from .coroutines import Coroutines, LoopPaused, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
@@ -83,8 +84,9 @@ class Cycle:
     rounds_getter: Callable[[], Sequence[Any]]
     journal: JournalWriter
     trigger: Trigger
-    #: Returns the strategies in their order. Called when a compaction is due: only then does a process load them.
-    choose_strategies: Callable[[], Sequence[Strategy]]
+    #: The strategies in their order; None: the usual ones, those for a trigger that was chosen automatically or not.
+    given_strategies: Sequence[Strategy] | None = None
+    is_automatic: bool = False
     ledger: Ledger
     emit: Callable[[Event], None]
     #: Emits an event of that class, with fields of these names and values, which is made when somebody asks for it.
@@ -106,8 +108,6 @@ class Cycle:
     calls_host: bool = False
     #: When the first round began that no compaction covers, if one is due; None: none is due.
     behind_since: datetime | None = field(default=None, init=False)
-    #: When a compaction became due, by ``monotonic``, until a model is asked.
-    _due_at: float | None = field(default=None, init=False)
     #: Whether the model was looked up.
     _is_checked: bool = field(default=False, init=False)
     #: The last look, if it found nothing due; and the number of rounds that an event told last.
@@ -116,20 +116,18 @@ class Cycle:
 
     @cached_property
     def strategies(self) -> Sequence[Strategy]:
-        return self.choose_strategies()
+        """The strategies in their order. A process loads the usual ones only when a compaction is due."""
+        if self.given_strategies is not None:
+            return self.given_strategies
+        with importing:
+            from .strategies import compact_rounds, offload_large
+            from .strategies.compact_notes import compact_notes_in_view
+            from .strategies.compress_tool_runs import compress_open_round
 
-    def note_due(self, view: View | None) -> None:
-        """Note that a compaction is due in *view*; None: that none is."""
-        self.behind_since = view.rounds[view.end].created_at if view is not None and view.end < view.total else None
-        if self.behind_since is None:
-            self._due_at = None
-        elif self._due_at is None:
-            self._due_at = self.monotonic()
-
-    def take_wait(self) -> float:
-        """Return the seconds since a compaction became due; 0 if it was asked since."""
-        due_at, self._due_at = self._due_at, None
-        return self.monotonic() - due_at if due_at is not None else 0.0
+        if not self.is_automatic:
+            return (compact_rounds,)
+        offload = offload_large(kinds="tool_result", preview=400, ending=200)
+        return offload, compact_notes_in_view, compress_open_round
 
     # What happens in a pass. *Due*: a compaction is deferred, and its policy says that it is to be shown.
     #
@@ -282,8 +280,11 @@ class Cycle:
 
     def read_rounds(self) -> Rounds | HostRounds:
         """Return the rounds as they are now, as the role sees them."""
-        rounds = self.rounds_getter()
-        return rounds.for_role(self.ledger.role) if isinstance(rounds, Rounds) else rounds_for(rounds, self.ledger.role)
+        getter, role = self.rounds_getter, self.ledger.role
+        if isinstance(getter, RoundsGetter):
+            return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
+        rounds = getter()
+        return rounds.for_role(role) if isinstance(rounds, Rounds) else rounds_for(rounds, role)
 
     def publish_if_shorter(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
@@ -366,7 +367,6 @@ class StrategyPass:
             experience=cycle.experience,
             rounds=rounds,
             read_rounds=cycle.read_rounds,
-            take_wait=cycle.take_wait,
             base=state.generation,
             prepared=state.prepared,
         )
@@ -436,7 +436,12 @@ class StrategyPass:
             cycle.emit_later(*_EVALUATED, evaluated)
             if verdict.cost_evaluation is not None:
                 cycle.emit(copy_with(verdict.cost_evaluation, role=view.role, generation=generation))
-            cycle.note_due(view if verdict.is_due or due is not None else None)
+            is_behind = view.end < view.total and (verdict.is_due or due is not None)
+            cycle.behind_since = view.rounds[view.end].created_at if is_behind else None
+            if not is_behind:
+                cycle.experience.due_at = None
+            elif cycle.experience.due_at is None:
+                cycle.experience.due_at = cycle.monotonic()
             if verdict.is_due:
                 return verdict
             if due is not None:  # the tail has outgrown the deferred compaction
@@ -449,7 +454,7 @@ class StrategyPass:
             cycle.remember_look(view, self._composed)
         return None
 
-    def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:
+    def apply(self, verdict: Verdict, due: Decision | None, run: Run) -> None:  # noqa: PLR0912  (one story)
         """Let strategies run until the trigger is no longer due; publish or defer what each gives, as it gives it.
 
         The failure of one of several strategies is told and remembered, and the next one runs. If all of them were not
@@ -460,13 +465,14 @@ class StrategyPass:
         work.mark, work.exceeds = verdict.mark, verdict.exceeds
         work.config, work.prices = cycle.trigger.config or cycle.config, cycle.trigger.prices
         work.plan = self._read_plan() if cycle.plan is not None else None
-        if work.takes_continued and isinstance(cycle.rounds_getter, RoundsGetter):
-            last = last_prompt_of(cycle.rounds_getter.memory, self.view.role)
-            if last is not None and work.may_continue(last.model or cycle.config.model):
-                limit = work.config.summarizer_input_tokens
-                work.continued = partial(
-                    last.go_on, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
-                )
+        getter, last = cycle.rounds_getter, None
+        if work.takes_continued and isinstance(getter, RoundsGetter):
+            last = last_prompt_of(getter.memory, self.view.role)
+        if last is not None and work.may_continue(last.model or cycle.config.model):
+            limit = work.config.summarizer_input_tokens
+            work.continued = partial(
+                last.go_on, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
+            )
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()
         for strategy in cycle.strategies:
@@ -485,8 +491,16 @@ class StrategyPass:
         else:
             if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
                 self.show_deferred()
-            self._tell_exhausted(forced=run.forced)
-        cycle.note_due(None)
+            view, number = self.ahead, len(cycle.strategies)
+            if (self._changed or self._failed) and (
+                self.published is None if run.forced else view.is_offline or cycle.trigger.verdict(view).is_due
+            ):
+                if not run.forced and number > 1:
+                    tokens = view.tokens
+                    cycle.emit(Exhausted(role=view.role, generation=work.base, strategies=number, tokens=tokens))
+                if self._failed:
+                    raise self._failed[0]
+        cycle.behind_since = cycle.experience.due_at = None
         if not self._changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
@@ -539,19 +553,6 @@ class StrategyPass:
         view, generation = self.ahead, self._state.generation
         skipped = view.role, generation, view.total, view.tail_length, view.closed, reason, retry_in
         self._cycle.emit_later(*_SKIPPED, skipped)
-
-    def _tell_exhausted(self, *, forced: bool) -> None:
-        """Tell if all strategies were not enough, and raise the first failure then."""
-        cycle, view = self._cycle, self.ahead
-        if not self._changed and not self._failed:
-            return
-        if self.published is not None if forced else not (view.is_offline or cycle.trigger.verdict(view).is_due):
-            return
-        number = len(cycle.strategies)
-        if not forced and number > 1:
-            cycle.emit(Exhausted(role=view.role, generation=self.work.base, strategies=number, tokens=view.tokens))
-        if self._failed:
-            raise self._failed[0]
 
     def _take(self, overlay: Overlay) -> None:
         """Publish or defer the overlay that a strategy gave."""

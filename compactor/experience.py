@@ -30,6 +30,8 @@ class Experience:
     addition: float | None = None
     #: How many more tokens an answer is charged for: those that a model spends on thoughts.
     thoughts: float | None = None
+    #: When a compaction became due, by the cycle's ``monotonic``, until a model is asked; None: none is due.
+    due_at: float | None = None
     #: Requests for changes, and how many of their answers were refused as no changes, or before any was accepted.
     asked_for_changes: int = 0
     refused_changes: int = 0

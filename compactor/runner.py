@@ -214,17 +214,9 @@ class Runner:
             )
         self._dispatch(run)
 
-    def stop(self, timeout: float | None) -> bool:
-        end = self.begin_stop()
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            if timeout is not None and self._calls:
-                # A call has so long in all, so that several that hang are waited for together.
-                until = min(until, max(self._calls.values()) + timeout)
-        return end(until)
-
-    def begin_stop(self) -> Callable[[float], bool]:
-        """Stop without waiting; return a function that waits until that time and says whether no worker is left."""
+    def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
+        """Stop without waiting; return a function that waits until that time and says whether no worker is left. With a
+        *timeout*, a call in flight has so long in all, so that several that hang are waited for together."""
         with self._lock:
             self._restart = False
             self._state = State.STOPPING
@@ -236,13 +228,14 @@ class Runner:
             if self._waiters:
                 self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             self._notify()
+            latest = math.inf if timeout is None else max(self._calls.values(), default=math.inf) + timeout
         waits = threading.get_ident() not in self._events.threads_inside  # else for a hook to return that waits itself
-        return partial(self._end_stop, thread, cancel, waits)
+        return partial(self._end_stop, thread, cancel, latest if waits else -math.inf)
 
     def _end_stop(
-        self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, waits: bool, until: float
+        self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, latest: float, until: float
     ) -> bool:
-        until = until if waits else -math.inf
+        until = min(until, latest)
         with self._lock:
             at_rest = self._wait_for(
                 lambda: self._state is not State.STOPPING and not self._calls, until - time.monotonic()
@@ -388,7 +381,8 @@ class Runner:
             cancel: Callable[[], object] | None = None
             try:
                 if self._cycle.calls_host:
-                    self._refuse_while_hanging()
+                    if len(self._calls) >= MAX_ABANDONED:
+                        raise _too_many_hang(len(self._calls))
                     cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
                 takes = self._ticket is not None and not run.only_looks
                 permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
@@ -409,7 +403,9 @@ class Runner:
                 self._events.emit(
                     Discarded(role=self.role, generation=self._cycle.journal.read().generation, reason="late")
                 )
-                self._forget_call(run)
+                with self._lock:
+                    self._calls.pop(run, None)
+                    self._notify()
             if self._index_due:
                 self._index_texts()
 
@@ -449,7 +445,8 @@ class Runner:
         summarizer, permit, call = run.summarizer, run.permit, object()
         run.asked = request.kind
         with self._lock:
-            self._refuse_while_hanging()
+            if len(self._calls) >= MAX_ABANDONED:
+                raise _too_many_hang(len(self._calls))
             self._calls[call] = time.monotonic()
         try:
             cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, call))
@@ -458,19 +455,12 @@ class Runner:
             finally:
                 cancel()
         finally:
-            self._forget_call(call)
+            with self._lock:  # in a forked child another one by now
+                self._calls.pop(call, None)
+                self._notify()
         if run.over:
             raise StaleCompaction("late")
         return answer
-
-    def _refuse_while_hanging(self) -> None:
-        if (abandoned := len(self._calls)) >= MAX_ABANDONED:
-            raise CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
-
-    def _forget_call(self, call: object) -> None:
-        with self._lock:  # in a forked child another one by now
-            self._calls.pop(call, None)
-            self._notify()
 
     def _close(self, run: Run) -> bool:
         """Return whether the caller is the first to know how *run* ended: its worker, or its deadline."""
@@ -519,7 +509,10 @@ class Runner:
                 self._thread.shutdown(wait=False)
                 self._thread = None
             following = self._claim() if may_go_on else None  # else when something happens
-            self._forget_context()
+            queues = self._ticket is not None and self._ticket.waiting
+            is_through = self._run is None and self._backoff is None and not queues
+            # The caller's context may hold a whole request.
+            self._events.context = None if is_through else self._events.context
             self._notify()
         if self._ticket is not None and following is None:
             self._ticket.give_back()
@@ -621,11 +614,6 @@ class Runner:
                 return
 
     # Called with the lock held.
-
-    def _forget_context(self) -> None:
-        """Let go of the caller's context, which may hold a whole request, unless there is something left to do."""
-        if self._run is None and self._backoff is None and not (self._ticket is not None and self._ticket.waiting):
-            self._events.context = None
 
     def _notify(self) -> None:
         if self._wake is not None:
@@ -748,6 +736,10 @@ class Runner:
 def _take_turn_of(runner: weakref.ref[Runner]) -> bool:
     found = runner()
     return found is not None and found._take_turn()
+
+
+def _too_many_hang(abandoned: int) -> CompactionTimeout:
+    return CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
 
 
 def _waits_for_itself(name: str) -> RuntimeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -143,8 +144,6 @@ class Work:
     base: int = 0
     covered: int = 0
     prepared: tuple[CompactionPrepared, ...] = ()
-    #: Returns the seconds since a compaction became due, and 0 when asked again.
-    take_wait: Callable[[], float] = lambda: 0.0
 
     #: The strategy that runs, and since the last publication: when it began, the requests that were made, whether the
     #: whole summary was written anew, the tokens of all rounds that were sent, and whether the answer was kept before.
@@ -165,9 +164,11 @@ class Work:
         """Return the summarizer's answer. Raises ``StaleCompaction`` if a round that strategies see was hidden or
         redacted since: no later request may tell of it."""
         if isinstance(self.rounds, Rounds) and self.read_rounds is not None:
-            now = self.read_rounds()
-            if isinstance(now, Rounds) and now.lacks_any_of(self.rounds):
-                raise StaleCompaction("rounds_changed")
+            rounds = self.read_rounds()
+            if isinstance(rounds, Rounds):
+                now, then = rounds._snapshot, self.rounds._snapshot
+                if now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden):
+                    raise StaleCompaction("rounds_changed")
         return (self.call or self.summarizer)(request)
 
     def may_continue(self, agent: str) -> bool:
@@ -272,7 +273,9 @@ class Work:
         is_kept = accepted is not None
         if accepted is None:
             self._take_turn(request)
-            self.emit(Started(**span, tokens_before=tokens_before, waited=self.take_wait()))
+            due_at, self.experience.due_at = self.experience.due_at, None
+            waited = self.monotonic() - due_at if due_at is not None else 0.0
+            self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
             is_addition = shown is None and previous is not None
             accepted = self._ask_until_accepted(request, source, accept, span, is_addition=is_addition)
         summary = accepted.summary

@@ -151,11 +151,6 @@ class Rounds(Sequence[Round]):
         end = None if compaction.end_round_id is None else self.end_of(compaction.end_round_id)
         return end is not None and end < compaction.end_index
 
-    def lacks_any_of(self, earlier: Rounds) -> bool:
-        """Return whether a round of *earlier* was hidden since, or anything redacted."""
-        now, then = self._snapshot, earlier._snapshot
-        return now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented

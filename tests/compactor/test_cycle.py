@@ -68,7 +68,7 @@ class Table:
             "monotonic": lambda: self.time,
         }
         strategies = more.pop("strategies", (compact_rounds,))
-        self.cycle = Cycle(choose_strategies=lambda: strategies, **options | more)
+        self.cycle = Cycle(given_strategies=strategies, **options | more)
 
     def run(
         self,
