@@ -21,7 +21,7 @@ from memory.values import ValueObject
 from memory.visibility import sees
 
 from .errors import BudgetExceeded
-from .prompt.accounting import Ledger, ledger_of
+from .prompt.accounting import TIMED_ROUNDS, Ledger, ledger_of
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
@@ -135,8 +135,7 @@ def compose(
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
-        correction = rounds.usage.correction
-        limit = math.floor((budget - reserve) / correction)
+        limit = math.floor((budget - reserve) / rounds.usage.correction)
         whole = show_all(view, front, limit, summary_as) if reminder is None else None
         messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)), summary_as)
         # Once: what another thread may defer by then waits for the next prompt.
@@ -144,7 +143,7 @@ def compose(
             break
     tokens = report.tokens_after
     if report.tokens_over:
-        needed = math.ceil(tokens * correction) + reserve
+        needed = math.ceil(tokens * rounds.usage.correction) + reserve
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
@@ -174,7 +173,10 @@ def compose(
     prompt.__dict__["_layout"] = layout
     if asked.is_watched and before != (header_tokens, tool_tokens, max(asked.budgets), model):
         _call_provider(memory, role, "notify_rounds_changed", rounds.total)
-    asked.note_seconds(memory.snapshot.total, time.perf_counter() - began)
+    newest, seconds = memory.snapshot.total, asked.seconds
+    seconds[newest] = max(time.perf_counter() - began, seconds.get(newest, 0.0))
+    for old in [*seconds][:TIMED_ROUNDS] if len(seconds) > 2 * TIMED_ROUNDS else ():
+        seconds.pop(old, None)
     return prompt
 
 

@@ -141,7 +141,7 @@ class PromptTemplate(ValueObject):
 
     def render(
         self,
-        content: str,
+        content: str | None,
         *,
         previous_summary: str | None = None,
         role: str = "",
@@ -150,10 +150,26 @@ class PromptTemplate(ValueObject):
     ) -> list[dict[str, Any]]:
         """Return the chat messages to send: one user message.
 
-        *content* is the quoted conversation. Values are inserted literally and never searched for placeholders. If the
-        template does not place them, the previous summary precedes the content and the plan follows it.
+        *content* is the quoted conversation; None: it stands above, as for ``instruct``. Values are inserted literally
+        and never searched for placeholders. If the template does not place them, the previous summary precedes the
+        content and the plan follows it.
         """
-        return [{"role": "user", "content": self._fill(content, previous_summary, role, target_tokens, plan)}]
+        quotes = {
+            tag: f"<{tag}>\n{_TAG.sub('&lt;', text)}\n</{tag}>" if text and text.strip() else ""
+            for tag, text in (("previous_summary", previous_summary), ("plan", plan))
+        }
+        before, after = (text if (tag, True) not in self._parts else "" for tag, text in quotes.items())
+        if content is None:
+            quotes["previous_summary"] = previous_summary or ""
+            before, content = "", ABOVE
+        values = {
+            "content": "\n\n".join(text for text in (before, content, after) if text),
+            "role": _TAG.sub("&lt;", role) or "the agent",
+            "target_tokens": _NO_TARGET if target_tokens is None else str(target_tokens),
+            "target_characters": _NO_TARGET if target_tokens is None else str(4 * target_tokens),
+        } | {tag: text or "(none)" for tag, text in quotes.items()}
+        filled = "".join(values[part] if is_value else part for part, is_value in self._parts)
+        return [{"role": "user", "content": filled}]
 
     def instruct(
         self, *, previous: bool = False, role: str = "", target_tokens: int | None = None, plan: str | None = None
@@ -162,27 +178,9 @@ class PromptTemplate(ValueObject):
 
         *previous*: the conversation begins with a summary.
         """
-        return self._fill(None, _PREVIOUS_ABOVE if previous else "", role, target_tokens, plan)
-
-    def _fill(
-        self, content: str | None, previous: str | None, role: str, target_tokens: int | None, plan: str | None
-    ) -> str:
-        """Return the template with its values; without *content*, the instruction after a conversation."""
-        quotes = {
-            tag: f"<{tag}>\n{_TAG.sub('&lt;', text)}\n</{tag}>" if text and text.strip() else ""
-            for tag, text in (("previous_summary", previous), ("plan", plan))
-        }
-        before, after = (text if (tag, True) not in self._parts else "" for tag, text in quotes.items())
-        if content is None:
-            quotes["previous_summary"] = previous or ""
-            before, content = "", ABOVE
-        values = {
-            "content": "\n\n".join(text for text in (before, content, after) if text),
-            "role": _TAG.sub("&lt;", role) or "the agent",
-            "target_tokens": _NO_TARGET if target_tokens is None else str(target_tokens),
-            "target_characters": _NO_TARGET if target_tokens is None else str(4 * target_tokens),
-        } | {tag: text or "(none)" for tag, text in quotes.items()}
-        return "".join(values[part] if is_value else part for part, is_value in self._parts)
+        above = _PREVIOUS_ABOVE if previous else ""
+        (message,) = self.render(None, previous_summary=above, role=role, target_tokens=target_tokens, plan=plan)
+        return str(message["content"])
 
 
 def split_template(template: str, names: Iterable[str] = PLACEHOLDERS) -> list[tuple[str, bool]]:

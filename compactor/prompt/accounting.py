@@ -103,13 +103,6 @@ class PromptLimits:
     #: Seconds that composing took at most, by the number of the newest round then.
     seconds: dict[int, float] = field(default_factory=dict)
 
-    def note_seconds(self, number: int, seconds: float) -> None:
-        """Remember how long a prompt took, of at most ``2 * TIMED_ROUNDS`` rounds."""
-        self.seconds[number] = max(seconds, self.seconds.get(number, 0.0))
-        if len(self.seconds) > 2 * TIMED_ROUNDS:
-            for old in [*self.seconds][:TIMED_ROUNDS]:
-                self.seconds.pop(old, None)
-
 
 class Published(NamedTuple):
     """The published reductions of a round, as reports list them."""

@@ -27,7 +27,7 @@ from ..summarizers.base import Style
 from ..tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from ..transcript import answered_calls, begin_line, quote
 from ..view import View
-from .incremental import SummaryQuestion, fold, quote_query, require_work
+from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
 from .tail import Location, Tail
 
 Scope = Literal["past", "current"]
@@ -71,7 +71,8 @@ def compress_tool_runs(
     plans = frozenset((plan_tools,) if isinstance(plan_tools, str) else plan_tools)
 
     def strategy(view: View) -> Iterator[Reduction]:
-        work = require_work(view, "compress_tool_runs")
+        if (work := view.work) is None:
+            raise needs_compactor("compress_tool_runs")
         if not view.keeps_reductions:
             return
         rejected: SummaryRejected | None = None
@@ -93,7 +94,8 @@ def compress_tool_runs(
 def compress_open_round(view: View) -> Iterator[Reduction]:
     """Yield the summary of the open round's tool calls, made from the round as the view shows it, if the prompt is near
     its budget and the summary costs no more than what prompts save until as many calls have come again."""
-    work = require_work(view, "compress_open_round")
+    if (work := view.work) is None:
+        raise needs_compactor("compress_open_round")
     mark = work.mark
     if mark is None or not view.keeps_reductions:
         return

@@ -51,11 +51,9 @@ def compact_view(view: View) -> Iterator[CompactedMessage]:
     return fold_due(view, "compact_view", as_shown=True)
 
 
-def require_work(view: View, strategy: str) -> Work:
-    """Return ``view.work``. Raises ``RuntimeError`` outside a compactor, where no model may be asked."""
-    if view.work is None:
-        raise RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
-    return view.work
+def needs_compactor(strategy: str) -> RuntimeError:
+    """Return the error for a view without ``work``, outside a compactor: no model may be asked there."""
+    return RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
 
 
 def measure_saving(before: int, frame: int, previous: int) -> tuple[int, int] | None:
@@ -152,7 +150,11 @@ class SummaryQuestion(ValueObject):
 
     def room(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens that the conversation may take in a request beside instructions and summary."""
-        _, empty = self._render(Step(), view, previous, self.target_tokens)
+        said, plan = previous.summary if previous is not None else None, self.work.plan
+        text = Step(texts=[self.lead] if self.lead else []).text
+        empty = self.prompt.render(
+            text, previous_summary=said, role=view.role, target_tokens=self.target_tokens, plan=plan
+        )
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
     def prepare(self, view: View, batch: Batch) -> tuple[Form, Send, Becomes]:
@@ -160,7 +162,9 @@ class SummaryQuestion(ValueObject):
         compaction."""
         work, step, request = self.work, batch.step, batch.request
         previous, target = request.previous, request.target_tokens
-        text, messages = self._render(step, view, previous, target)
+        text = Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
+        said = previous.summary if previous is not None else None
+        messages = self.prompt.render(text, previous_summary=said, role=view.role, target_tokens=target, plan=work.plan)
         continued = None
         if work.continued is not None and self.kind == "rounds" and step.at_boundary:
             has_previous = previous is not None
@@ -174,16 +178,6 @@ class SummaryQuestion(ValueObject):
         send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
         return "full", send, batch.compaction
 
-    def _render(
-        self, step: Step, view: View, previous: CompactedMessage | None, target: int | None
-    ) -> tuple[str, list[dict[str, Any]]]:
-        """Return the quoted text of *step*, and the messages that ask for its summary."""
-        text = Step(texts=[self.lead, *step.texts]).text if self.lead else step.text
-        said = previous.summary if previous else None
-        return text, self.prompt.render(
-            text, previous_summary=said, role=view.role, target_tokens=target, plan=self.work.plan
-        )
-
 
 def fold_due(
     view: View, strategy: str, ask: type[SummaryQuestion] = SummaryQuestion, *, as_shown: bool = False
@@ -192,7 +186,8 @@ def fold_due(
 
     Raises ``RuntimeError`` outside a compactor.
     """
-    work = require_work(view, strategy)
+    if (work := view.work) is None:
+        raise needs_compactor(strategy)
     view = unfold(view) if view.is_offline else view
     end = view.due_end(work.config, work.mark)
     rounds = logged = view.rounds[view.end : end]

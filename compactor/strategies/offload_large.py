@@ -18,7 +18,7 @@ from ..prompt.groups import parse_kind
 from ..prompt.shorten import OffloadRule, append_prohibitions, is_result, measure_reduction, size_of, summary_text
 from ..transcript import answered_calls
 from ..view import View
-from .incremental import SummaryQuestion, fold, quote_query, require_work
+from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
 from .tail import Tail, TailGroup
 
 #: Limits of a summary in tokens. Its target is a tenth of the post; the minimum never exceeds half of the post.
@@ -64,7 +64,9 @@ def offload_large(
 
     def strategy(view: View) -> Iterator[Reduction]:
         mine, count = copy_with(rule, role=view.role), view.ledger.count
-        work = require_work(view, "offload_large(summarize=True)") if summarize else view.work
+        work = view.work
+        if summarize and work is None:
+            raise needs_compactor("offload_large(summarize=True)")
         if work is not None and work.exceeds is not None and "tokens" not in work.exceeds:
             return  # offloading does not lower the number of messages
         over = view.tokens - work.mark if work is not None and work.mark is not None else math.inf
