@@ -78,11 +78,11 @@ class EventHooks:
         #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
         self.hear_looks = False
         self._heir: EventHooks | None = None
-        self._after_fork()
+        self._lock = threading.RLock()  # guards the replacing
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()  # guards the replacing
+        self._lock = threading.RLock()
 
     def add(
         self, call: EventHook, kinds: tuple[type[Event], ...] = (Event,), *, moves: bool = True

@@ -258,6 +258,8 @@ class RoleJournal(Journal):
         self.is_resident = self._store.is_resident
         #: Whether others see its leases.
         self.has_leases = "leasing" in self._store.capabilities
+        #: Whether ``listen`` tells of what other processes publish.
+        self.is_notified = "notifying" in self._store.capabilities
         #: Its lease: session, name, holder.
         self._lease = (memory.session_id, f"compact:{role}", holder or new_id())
         #: Whether a lease that exists before its first one belongs to a dead process.
@@ -380,11 +382,6 @@ class RoleJournal(Journal):
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
         return self._store.listen(self._memory.session_id, listener)
-
-    @property
-    def is_notified(self) -> bool:
-        """Whether ``listen`` tells of what other processes publish."""
-        return "notifying" in self._store.capabilities
 
     def is_behind(self) -> bool:
         """Return whether the log has entries that are not known here; one read, which waits for no writer. May raise

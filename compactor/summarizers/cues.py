@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 from operator import call
 
@@ -25,7 +25,7 @@ EXCEPT = "except"
 MAX_GAP, MAX_LETTERS = 8, 24
 #: Maximum characters of a sentence to read; a longer one is judged by its beginning.
 MAX_SENTENCE = 4_000
-#: Maximum words in the lookup cache.
+#: Words that were looked up and are remembered; at one more, all are forgotten.
 MAX_CACHED_WORDS = 50_000
 
 _FORBIDS, _RULES, _WISHES = "forbids", "rules", "wishes"
@@ -191,7 +191,7 @@ class Cues:
                             for word in anchor:
                                 self._exact.setdefault(word, []).append(phrase)
         self._any_wild = re.compile("|".join({anchor.pattern for anchor, _ in self._wild}) or "(?!)")
-        self._phrases_with = lru_cache(MAX_CACHED_WORDS)(self._look_up)
+        self._by_word: dict[str, tuple[_Phrase, ...]] = {}  # the phrases whose anchor a word is, once it was looked up
 
     def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
         """Return the kinds of the phrases in *sentence*, without those that a longer phrase overlaps.
@@ -224,7 +224,14 @@ class Cues:
         letters: set[str] = set()
         fit: dict[str, list[_Phrase]] = {}
         for word in different:
-            for phrase in self._phrases_with(word):
+            phrases = self._by_word.get(word)
+            if phrases is None:
+                wild = self._wild if self._any_wild.fullmatch(word) else ()
+                phrases = (*self._exact.get(word, ()), *[phrase for anchor, phrase in wild if anchor.fullmatch(word)])
+                if len(self._by_word) >= MAX_CACHED_WORDS:
+                    self._by_word = {}
+                self._by_word[word] = phrases
+            for phrase in phrases:
                 if (wanted is not None and phrase.kind not in wanted) or any(map(different.isdisjoint, phrase.needed)):
                     continue
                 if phrase.marks and phrase.marks.isdisjoint(letters := letters or different.union(*different)):
@@ -237,11 +244,6 @@ class Cues:
                     continue
                 if end := phrase.end_at(words, start, anywhere=anywhere):
                     yield phrase, start, end
-
-    def _look_up(self, word: str) -> tuple[_Phrase, ...]:
-        """Return the phrases whose anchor is *word*."""
-        wild = self._wild if self._any_wild.fullmatch(word) else ()
-        return (*self._exact.get(word, ()), *(phrase for anchor, phrase in wild if anchor.fullmatch(word)))
 
     def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
         if not where or start == 0 or (where == "," and words[start - 1] == BREAK):

@@ -478,7 +478,13 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
             taking = now.open_round(record.round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            live, said = now.live | {taking.number: taking.after(record)}, now.said + bound_tokens(record.post)
+            post, live = record.post, now.live | {taking.number: taking.after(record)}
+            said = now.said + MESSAGE_BOUND + _bound(post.message, post.extra)
+            said += 4 * (len(post.send_from) + len(post.send_to))
+            for call in post.tool_calls:
+                said += 2 * MESSAGE_BOUND + _bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
+            for one in post.attachment_list:
+                said += MESSAGE_BOUND + _bound(one.content, one.extra)
             now = now.copy_with(number=number, last=entry.id, live=live, said=said)
         elif type(record) is RoundOpened:
             total = now.total + 1
@@ -526,16 +532,6 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
             else:
                 now = now.copy_with(live={number: one for number, one in now.live.items() if one is not taking})
     return now
-
-
-def bound_tokens(post: Post) -> int:
-    """Return more tokens than prompts can need for *post*: for the bytes of its texts, and for each message."""
-    tokens = MESSAGE_BOUND + _bound(post.message, post.extra) + 4 * (len(post.send_from) + len(post.send_to))
-    for call in post.tool_calls:
-        tokens += 2 * MESSAGE_BOUND + _bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
-    for one in post.attachment_list:
-        tokens += MESSAGE_BOUND + _bound(one.content, one.extra)
-    return tokens
 
 
 def _bound(text: str, extra: object) -> int:
