@@ -237,8 +237,9 @@ class Runner:
     ) -> bool:
         until = min(until, latest)
         with self._lock:
-            at_rest = self._wait_for(
-                lambda: self._state is not State.STOPPING and not self._calls, until - time.monotonic()
+            wake = self._wake = self._wake or threading.Condition(self._lock)
+            at_rest = wake.wait_for(
+                lambda: self._state is not State.STOPPING and not self._calls, bound_wait(until - time.monotonic())
             )
         if cancel is not None:
             cancel()
@@ -297,7 +298,8 @@ class Runner:
         timeout = bound_wait(timeout)  # refused even if there is nothing to wait for
         ticket = self._ticket
         with self._lock:
-            self._wait_for(
+            wake = self._wake = self._wake or threading.Condition(self._lock)
+            wake.wait_for(
                 lambda: self._run is None and not (ticket is not None and ticket.waiting and self._state is State.IDLE),
                 timeout,
             )
@@ -618,12 +620,6 @@ class Runner:
     def _notify(self) -> None:
         if self._wake is not None:
             self._wake.notify_all()
-
-    def _wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
-        if is_so():
-            return True
-        self._wake = self._wake or threading.Condition(self._lock)
-        return self._wake.wait_for(is_so, bound_wait(timeout))
 
     def _own_thread(self) -> DaemonExecutor | None:
         """Return the compactor's thread; None if it has an executor."""

@@ -1,9 +1,12 @@
-"""Threads that start together."""
+"""Threads that start together, and what they do that nobody is told of."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+from executors import SOON
 
 
 def at_once(*works: Callable[[], object]) -> None:
@@ -24,3 +27,11 @@ def at_once(*works: Callable[[], object]) -> None:
         thread.join()
     if faults:
         raise faults[0]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until *is_so*; for what no event tells, such as that a thread waits itself."""
+    event, until = threading.Event(), time.monotonic() + SOON
+    while not is_so():
+        assert time.monotonic() < until
+        event.wait(0.001)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scene import CONFIG, ROLE, SOON, Heard, end_of, in_thread, joined, memory_of, of_kind, on_command, prices
+from threads import wait_until
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, State, SummaryRejected
 from compactor.events import Discarded, Skip
@@ -70,8 +71,7 @@ def test_compact_now_joins_a_run_in_flight() -> None:
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, summarizer) as compactor, summarizer:
         assert summarizer.started.wait(SOON)
         waiting = [in_thread(lambda: compactor.compact_now(SOON)) for _ in range(2)]
-        with compactor._runner._lock:
-            compactor._runner._wait_for(lambda: len(compactor._runner._waiters) == 2, SOON)
+        wait_until(lambda: len(compactor._runner._waiters) == 2)
         summarizer.release()
         results = [wait() for wait in waiting]
     assert results == [compactor.get_compaction()] * 2
@@ -91,8 +91,7 @@ def test_compact_now_goes_on_where_the_run_it_joined_had_nothing_to_do() -> None
     with ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, ScriptedSummarizer(), **options) as compactor:
         assert inside.wait(SOON)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._runner._lock:
-            compactor._runner._wait_for(lambda: bool(compactor._runner._waiters), 0.01)
+        wait_until(lambda: bool(compactor._runner._waiters))
         leave.set()
         assert waiting().end_index == 7
 
@@ -210,8 +209,7 @@ def test_a_compact_now_while_stopping_gets_a_run_of_its_own() -> None:
         assert summarizer.started.wait(SOON)
         compactor.stop(0)
         waiting = in_thread(lambda: compactor.compact_now(SOON))
-        with compactor._runner._lock:
-            compactor._runner._wait_for(lambda: bool(compactor._runner._waiters), 0.01)
+        wait_until(lambda: bool(compactor._runner._waiters))
     assert waiting().summary == prices("Paid for")
     assert of_kind(compactor.events, Discarded)[0].reason == "stopped"
     assert compactor.status().state is State.STOPPED

@@ -25,6 +25,7 @@ from scene import (
     of_kind,
     on_command,
 )
+from threads import wait_until
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, State
 from compactor.events import Discarded, Failed, Published, Stopped
@@ -172,8 +173,7 @@ def test_a_job_that_a_shut_down_cancels_stops_the_compactor_too() -> None:
         waits = ContextCompactor.for_role(memory, ROLE, CONFIG, ScriptedSummarizer(), executor=executor, on_event=heard)
         waits.start()
         asking = in_thread(waits.compact_now)
-        with waits._runner._lock:
-            waits._runner._wait_for(lambda: bool(waits._runner._waiters), 0.05)
+        wait_until(lambda: bool(waits._runner._waiters))
         executor.shutdown(wait=False, cancel_futures=True)
         heard.until(Stopped)
         with pytest.raises(CompactionFailed):

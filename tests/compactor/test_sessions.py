@@ -14,6 +14,7 @@ import pytest
 from executors import SOON, ManualExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import wait_until
 
 from compactor import (
     CompactorConfig,
@@ -325,7 +326,7 @@ def test_close_during_an_opening_is_told_to_all_who_wait_for_it() -> None:
     first.start()
     assert begun.wait(SOON)
     second.start()
-    wait_for(lambda: sessions._entries["a"].users == 2)
+    wait_until(lambda: sessions._entries["a"].users == 2)
     sessions.close()
     go.set()
     for thread in (first, second):
@@ -498,7 +499,7 @@ def test_whoever_opens_a_session_while_it_is_purged_waits_for_that() -> None:
         assert store.begun.wait(SOON)
         opening = threading.Thread(target=lambda: used.append(use(sessions, "a", talk)))
         opening.start()
-        wait_for(lambda: "a" in sessions._entries)
+        wait_until(lambda: "a" in sessions._entries)
         store.go.set()
         for thread in (purging, opening):
             thread.join(SOON)
@@ -515,7 +516,7 @@ def test_close_stops_all_within_one_deadline() -> None:
     for number in range(10):
         with sessions.open(f"s{number}") as session:
             talk(session, 4)
-    wait_for(lambda: model.in_flight == 10)
+    wait_until(lambda: model.in_flight == 10)
     began = time.monotonic()
     assert not sessions.close(timeout=0.2)
     assert time.monotonic() - began < SOON / 4
@@ -523,13 +524,6 @@ def test_close_stops_all_within_one_deadline() -> None:
     assert sessions.close(timeout=SOON)
     with pytest.raises(RuntimeError, match="closed"), sessions.open("s1"):
         pass
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    event, until = threading.Event(), time.monotonic() + SOON
-    while not is_so():
-        assert time.monotonic() < until
-        event.wait(0.001)
 
 
 def test_an_answer_within_the_deadline_is_paid_for_once() -> None:
@@ -542,7 +536,7 @@ def test_an_answer_within_the_deadline_is_paid_for_once() -> None:
     assert model.started.wait(SOON)
     closing = threading.Thread(target=sessions.close, args=(SOON,))
     closing.start()
-    wait_for(lambda: session.compactor.status().state is State.STOPPING)
+    wait_until(lambda: session.compactor.status().state is State.STOPPING)
     model.release()
     closing.join(SOON)
     with Sessions(store, summarizer=model, config=CONFIG) as later, later.open("a") as session:

@@ -8,13 +8,13 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from scene import SOON
-from threads import at_once
+from threads import at_once, wait_until
 
 from compactor import CompactorConfig, InMemoryStore, Memory, Session, Sessions, StoreError
 from compactor.events import Event, Published
@@ -68,20 +68,13 @@ class Talk:
 
     def check(self) -> None:
         """Nothing that was acknowledged is lost, nobody uses a session, and none is open beyond the limit."""
-        wait_for(lambda: self.sessions.status().in_use == 0)
-        wait_for(lambda: self.sessions.status().open <= MAX_OPEN)
+        wait_until(lambda: self.sessions.status().in_use == 0)
+        wait_until(lambda: self.sessions.status().open <= MAX_OPEN)
         assert self.sessions.close(SOON)
         self.store.rng = None
         for session_id, texts in self.acknowledged.items():
             said = "\n".join(str(message["content"]) for message in Memory(session_id, store=self.store).messages())
             assert [text for text in texts if text not in said] == []
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    event, until = threading.Event(), time.monotonic() + SOON
-    while not is_so():
-        assert time.monotonic() < until
-        event.wait(0.001)
 
 
 def message(number: int, text: str) -> dict[str, str]:
@@ -154,7 +147,7 @@ def test_too_many_are_closed_as_soon_as_they_are_at_rest() -> None:
         assert model.started.wait(SOON)
         assert sessions.status().open > 1
         model.release()
-        wait_for(lambda: sessions.status().open == 1)
+        wait_until(lambda: sessions.status().open == 1)
 
 
 def test_a_hook_may_close_the_sessions() -> None:
@@ -170,7 +163,7 @@ def test_a_hook_may_close_the_sessions() -> None:
     began = time.monotonic()
     with sessions[0].open("a") as session:
         speak(session)
-    wait_for(lambda: closed == [False])
+    wait_until(lambda: closed == [False])
     assert sessions[0].close(SOON)
     assert time.monotonic() - began < SOON
 
@@ -235,4 +228,4 @@ def test_dropped_sessions_leave_no_thread() -> None:
         pools = [one.name for one in {*threading.enumerate()} - before if one.name.startswith("compactor-pool")]
         return alive() is None and not pools
 
-    wait_for(is_gone)
+    wait_until(is_gone)
