@@ -129,7 +129,7 @@ class ContextCompactor:
         for name, option in {**functions, **others, "dispatcher": dispatcher}.items():
             if option is not None:
                 require(name, option, *_OPTIONS[name])
-        config = check_config(config)
+        config = config if isinstance(config, CompactorConfig) else check_config(config)
         if not isinstance(rounds_getter, RoundsGetter) or isinstance(summarizer, RoundsGetter):
             rounds_getter = _check_getter(rounds_getter, summarizer)
         if summarizer is not None and llm_api is not None:
@@ -161,7 +161,9 @@ class ContextCompactor:
         self._has_own_journal = journal is None
         if journal is None:
             journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
-        self._journal = JournalWriter(journal, role, emit, rounds_now, clock.call_later)
+        self._journal = JournalWriter(journal, role, emit, clock.call_later)
+        #: Returns the rounds without blocking; None: nothing does, or what the journal returns is up to date already.
+        self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
         self._events.hooks.add(self._journal.record_failure, EVENTS_TO_RECORD, moves=False)
         model = getattr(self.summarizer, "model", None)
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
@@ -191,6 +193,9 @@ class ContextCompactor:
             calls_host=not is_ours or condition.calls_host,
         )
         self._hears_of_others = dispatcher is not None
+        #: Reads what a worker has published, where the store sends no notices: one short read, which ``compose`` asks
+        #: for. None for a compactor without a dispatcher.
+        self.look_for_published = self._journal.look if self._hears_of_others else None
         #: Ends listening to what others publish; None: it does not listen.
         self._end_listening: Callable[[], None] | None = None
         self._runner = Runner(
@@ -221,6 +226,7 @@ class ContextCompactor:
         self.role = self._runner.role = role
         self._has_own_journal, self._session, self._events.session = False, memory.session_id, memory.session_id
         self._journal.use(memory.journal(role), role)
+        self._rounds_now = None
         self._count_with(memory)
 
     def _count_with(self, memory: Memory) -> None:
@@ -274,12 +280,6 @@ class ContextCompactor:
     def _read_news(self) -> None:
         """Read what a worker has published, on a thread of the process."""
         _READERS.run(call_weakly(self._journal.refresh_quietly))
-
-    def look_for_published(self) -> None:
-        """Read what a worker has published, where the store sends no notices; ``compose`` calls this. One short read,
-        and none for a compactor without a dispatcher."""
-        if self._hears_of_others:
-            self._journal.look()
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
@@ -352,7 +352,11 @@ class ContextCompactor:
 
     def get_compaction(self) -> CompactedMessage | None:
         """Return the published compaction; never blocks."""
-        return self._journal.current()
+        if self._rounds_now is None:
+            return self._journal.read().current
+        self._journal.withdraw_lost(self._rounds_now())
+        current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
+        return self._rounds_now().anchor(current)
 
     def publish_deferred(self) -> bool:
         """Show the deferred compaction if it makes prompts shorter; return whether another compaction is shown now.

@@ -228,7 +228,7 @@ def show_all(
     start, closed = view.end, view.closed
     if start > closed or (view.reductions.version and view.first_dropped):
         return None
-    sums, growing = view.prefix_sums, view.growing
+    sums, growing = view.prefix_sums, view.open_accounts  # none of which is covered
     first, last = sums.totals[start - sums.start], sums.totals[closed - sums.start]
     ahead, added = view.compaction_tokens, [view.summary] if view.summary is not None else []
     if added and summary_as == "header":

@@ -156,8 +156,7 @@ class JournalWriter:
     """A compactor's access to its journal.
 
     Publishing raises the journal's errors. Answers, leases and events must not stop a cycle: their errors are told as
-    ``PersistFailed``, when they begin and when they change. *rounds_now* returns the visible rounds without blocking,
-    if anything can.
+    ``PersistFailed``, when they begin and when they change.
     """
 
     def __init__(
@@ -165,11 +164,9 @@ class JournalWriter:
         journal: Journal,
         role: str,
         emit: Callable[[Event], object],
-        rounds_now: Callable[[], Rounds] | None = None,
         call_later: Callable[[float, Callable[[], None]], Callable[[], object]] = SYSTEM_CLOCK.call_later,
     ) -> None:
         self._emit = emit
-        self._rounds_now = rounds_now
         self._call_later = call_later
         #: Answers that the journal does not keep, or could not write.
         self._unwritten: tuple[CompactionPrepared, ...] = ()
@@ -190,8 +187,6 @@ class JournalWriter:
     def use(self, journal: Journal, role: str) -> None:
         """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
         self.role = role
-        if isinstance(journal, RoleJournal):
-            self._rounds_now = None  # what it returns is up to date already
         # A Memory withdraws by itself what covers a hidden round, and a host's journal may do what it likes.
         self.withdraw_lost = journal.withdraw_lost if isinstance(journal, LocalJournal) else lambda _rounds: False
         if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
@@ -229,14 +224,6 @@ class JournalWriter:
         with self._lock:
             self._unwritten = unwritten = tuple(one for one in self._unwritten if one.base >= state.generation)
         return copy_with(state, prepared=(*state.prepared, *(one for one in unwritten if one.base == state.generation)))
-
-    def current(self) -> CompactedMessage | None:
-        """Return the published compaction with present indices, if they are known; never blocks."""
-        if self._rounds_now is None:
-            return self._journal.read().current
-        self.withdraw_lost(self._rounds_now())
-        current = self._journal.read().current  # first: a round that is added in between only lengthens the tail
-        return self._rounds_now().anchor(current)
 
     def prepare(self, answer: CompactionPrepared) -> None:
         """Keep *answer*: in the log, or in this process if the log cannot be written. Not while the process exits."""

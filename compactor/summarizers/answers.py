@@ -24,22 +24,18 @@ _MAX_CLOSING = 200
 #: Maximum characters of remarks below a summary.
 _MAX_REMARKS = 400
 
+_REPLIES = "replies.yaml"
 _SENTENCE = compile_later(r"(?<=[.!?])\s+|\n+")
 _LEADING = compile_later(r"\A\W+")
 _GREETING = r"(?:(?:%s)\b(?: (?:there|again|back|so much|everyone|all))?[^\w<]*)+"
 _REMARK = r"\W{0,10}(?:%s)"
 
 
-def _load(kind: str, form: str = "%s") -> re.Pattern[str]:
-    """Return the pattern of one kind of reply."""
-    from .cues import load_pattern  # here: a process without a summary needs none
-
-    return load_pattern("replies.yaml", kind, form)
-
-
 def is_greeting(text: str) -> bool:
     """Return whether *text* only greets or thanks. A guess, for English only."""
-    greeting = _load("greeting", _GREETING)
+    from .cues import load_pattern  # here, as below: a process without a summary needs none
+
+    greeting = load_pattern(_REPLIES, "greeting", _GREETING)
     return len(text) <= _MAX_REPLY and greeting.fullmatch(text.strip()) is not None
 
 
@@ -50,14 +46,16 @@ def is_reply(text: str) -> bool:
     """
     if len(text) > _MAX_REPLY:
         return False
-    text = _LEADING.sub("", text).rstrip()
-    greeting = _load("greeting", _GREETING).match(text)
+    from .cues import load_pattern
+
+    text, offer = _LEADING.sub("", text).rstrip(), load_pattern(_REPLIES, "offer")
+    greeting = load_pattern(_REPLIES, "greeting", _GREETING).match(text)
     rest = text[greeting.end() :] if greeting else text
-    if not rest or _load("offer").match(rest) or _load("refusal").match(rest) or _load("abroad").match(text):
+    if not rest or offer.match(rest) or load_pattern(_REPLIES, "refusal").match(rest):
         return True
-    if greeting and _load("promise").match(rest):
+    if load_pattern(_REPLIES, "abroad").match(text) or (greeting and load_pattern(_REPLIES, "promise").match(rest)):
         return True
-    return len(text) <= _MAX_CLOSING and _load("offer").match(_SENTENCE.split(text)[-1]) is not None
+    return len(text) <= _MAX_CLOSING and offer.match(_SENTENCE.split(text)[-1]) is not None
 
 
 def is_remark(text: str) -> bool:
@@ -68,8 +66,10 @@ def is_remark(text: str) -> bool:
     said = text.strip(" \t\r\n*_`~-=#>")
     if not said or len(said) > _MAX_REMARKS:
         return not said
-    sentences = filter(str.strip, _SENTENCE.split(said))
-    return is_reply(said) or all(_load("remark", _REMARK).match(one) or is_reply(one) for one in sentences)
+    from .cues import load_pattern
+
+    remark, sentences = load_pattern(_REPLIES, "remark", _REMARK), filter(str.strip, _SENTENCE.split(said))
+    return is_reply(said) or all(remark.match(one) or is_reply(one) for one in sentences)
 
 
 # A tag's attributes, bounded: an unclosed tag is scanned once.
