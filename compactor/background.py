@@ -29,7 +29,7 @@ from .cost.limits import Limits
 from .cost.prices import Prices
 from .cost.publication import Deferral, DeferredPublication, Publication, publication_of
 from .cycle import Cycle, Strategy
-from .events import EventHooks, EventLog, Reverted, Skip
+from .events import EventHooks, EventLog, Hook, Reverted, Skip
 from .host_rounds import rounds_for
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, ledger_of
@@ -164,7 +164,7 @@ class ContextCompactor:
         self._journal = JournalWriter(journal, role, emit, clock.call_later)
         #: Returns the rounds without blocking; None: nothing does, or what the journal returns is up to date already.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
-        self._events.hooks.add(self._journal.record_failure, EVENTS_TO_RECORD, moves=False)
+        self._events.recorder = Hook(self._journal.record_failure, EVENTS_TO_RECORD)
         model = getattr(self.summarizer, "model", None)
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
             trigger = Automatic(model)

@@ -59,12 +59,10 @@ __all__ = [
 _Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]
 
 
-class _Hook(NamedTuple):
+class Hook(NamedTuple):
     call: EventHook
     #: It gets events of these classes.
     kinds: tuple[type[Event], ...]
-    #: It is the host's, and moves to the compactor that takes this one's place.
-    moves: bool = True
 
 
 class EventHooks:
@@ -74,7 +72,7 @@ class EventHooks:
     """
 
     def __init__(self) -> None:
-        self.hooks: tuple[_Hook, ...] = ()
+        self.hooks: tuple[Hook, ...] = ()
         #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
         self.hear_looks = False
         self._heir: EventHooks | None = None
@@ -84,11 +82,9 @@ class EventHooks:
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
 
-    def add(
-        self, call: EventHook, kinds: tuple[type[Event], ...] = (Event,), *, moves: bool = True
-    ) -> Callable[[], None]:
+    def add(self, call: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *call* with each event of these *kinds* from now on; return a function that stops that."""
-        added = _Hook(call, kinds, moves)
+        added = Hook(call, kinds)
         with self._lock:
             self._replace((*self.hooks, added))
 
@@ -102,12 +98,12 @@ class EventHooks:
         return remove
 
     def hand_over(self, heir: Self) -> None:
-        """Have *heir* call the host's hooks for all events that were added here, until they are removed."""
+        """Have *heir* call the hooks that were added here, until they are removed."""
         with self._lock, heir._lock:
             self._heir, known = heir, [one.call for one in heir.hooks]
-            heir._replace(heir.hooks + tuple(one for one in self.hooks if one.moves and one.call not in known))
+            heir._replace(heir.hooks + tuple(one for one in self.hooks if one.call not in known))
 
-    def _replace(self, hooks: tuple[_Hook, ...]) -> None:
+    def _replace(self, hooks: tuple[Hook, ...]) -> None:
         self.hooks = hooks
         self.hear_looks = any(issubclass(look, one.kinds) for one in hooks for look in (Evaluated, Skipped))
 
@@ -121,6 +117,8 @@ class EventLog:
         #: The session of all events.
         self.session = session
         self.hooks = EventHooks()
+        #: Called before the hooks: keeps some events in the compactor's journal.
+        self.recorder = Hook(lambda _event: None, ())
         #: Hooks that other compactors have as well.
         self.shared = _NO_HOOKS
         #: The context variables of the call that led to what happens now: hooks see them. None: no call did.
@@ -181,7 +179,7 @@ class EventLog:
                 self._events.append(event)
                 if len(self._events) >= 2 * self._size:
                     del self._events[: len(self._events) - self._size]
-            for hook, kinds, _ in (*self.hooks.hooks, *self.shared.hooks):
+            for hook, kinds in (self.recorder, *self.hooks.hooks, *self.shared.hooks):
                 if not isinstance(event, kinds):
                     continue
                 context = self.context

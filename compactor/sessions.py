@@ -459,7 +459,7 @@ class Sessions:
         return Session(memory, self._start_compactors(memory, entry.summarizer), self.budget)
 
     def _pass_on(self, event: Event) -> None:
-        for hook, kinds, _ in self._hooks.hooks:
+        for hook, kinds in self._hooks.hooks:
             if isinstance(event, kinds):
                 with suppress(Exception):
                     hook(event)

@@ -131,7 +131,7 @@ class Worker(ValueObject):
         """Call *own*, the hook of ``options``, and those of ``on_event``."""
         if own is not None:
             own(event)
-        for hook, kinds, _ in self._hooks.hooks:
+        for hook, kinds in self._hooks.hooks:
             if isinstance(event, kinds):
                 hook(event)
 
