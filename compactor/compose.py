@@ -118,9 +118,8 @@ def compose(
     """
     began = time.perf_counter()
     ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
-    if type(budget) is not int or budget < 1:
+    if type(budget) is not int or type(reserve) is not int or budget < 1 or reserve < 0:
         whole_number("budget", budget, 1)
-    if type(reserve) is not int or reserve < 0:
         whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
@@ -131,7 +130,8 @@ def compose(
     before = ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
     asked.budgets, asked.model = (*asked.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
-    _call_provider(memory, role, "look_for_published")
+    if getattr(memory.provider(role), "look_for_published", None) is not None:
+        _call_provider(memory, role, "look_for_published")
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
@@ -141,14 +141,13 @@ def compose(
         # Once: what another thread may defer by then waits for the next prompt.
         if report.tokens_before <= limit or attempt or _call_provider(memory, role, "publish_deferred") is not True:
             break
-    tokens = report.tokens_after
     if report.tokens_over:
-        needed = math.ceil(tokens * rounds.usage.correction) + reserve
+        needed = math.ceil(report.tokens_after * rounds.usage.correction) + reserve
         if on_overflow == "raise":
             raise BudgetExceeded(needed, budget)
         warnings.warn(f"the shortest prompt takes {needed} tokens, the budget is {budget}", OverBudget, stacklevel=2)
         report = copy_with(report, tokens_over=needed - budget)
-    memory.note_prompt(role, tokens)
+    memory.note_prompt(role, report.tokens_after)
     if report.tokens_before <= limit:
         plan_at = next(at for at, one in enumerate(messages) if one is reminder) if reminder is not None else None
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
@@ -169,7 +168,7 @@ def compose(
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))
-    prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), tokens, report)
+    prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), report.tokens_after, report)
     prompt.__dict__["_layout"] = layout
     if asked.is_watched and before != (header_tokens, tool_tokens, max(asked.budgets), model):
         _call_provider(memory, role, "notify_rounds_changed", rounds.total)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -236,15 +235,26 @@ class JournalWriter:
         with self._lock:
             self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
 
-    def lease(self) -> float:
+    def lease(self, *, renews: bool = False) -> float:
         """Take the lease, renew it until ``release`` or ``let_expire``, and return 0.0; or return the seconds until
-        another's expires. If the journal cannot say, it is ours: it only saves money."""
+        another's expires. If the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and is not
+        any more if it was given back meanwhile."""
+        wait, is_ours = 0.0, renews
         with self._guard("lease"):
             wait = self._journal.lease(LEASE_SECONDS)
-            if not wait > 0:
-                self._renew_later(begins=True)
+            is_ours = not wait > 0
+        if not is_ours:
             return wait
-        return 0.0
+        following: Callable[[], object] | None = None
+        if self._expires:
+            renew = call_weakly(self._renew)
+            following = self._call_later(RENEW_SECONDS, partial(_RENEWALS.run, renew) if self._is_slow else renew)
+        with self._lock:
+            self._leased = self._leased or not renews
+            unwanted, self._renewal = (self._renewal, following) if self._leased else (following, self._renewal)
+        if unwanted is not None:
+            unwanted()
+        return wait
 
     def release(self) -> None:
         """Give the lease back; if that fails, it expires."""
@@ -261,27 +271,10 @@ class JournalWriter:
             cancel()
         return leased
 
-    def _renew_later(self, *, begins: bool = False) -> None:
-        """Set the timer for the next renewal, if the lease is still ours, or *begins* to be."""
-        if not self._expires:
-            self._leased = begins or self._leased
-            return
-        renew = call_weakly(self._renew)
-        following = self._call_later(RENEW_SECONDS, partial(_RENEWALS.run, renew) if self._is_slow else renew)
-        with self._lock:
-            self._leased = begins or self._leased
-            unwanted, self._renewal = (self._renewal, following) if self._leased else (following, self._renewal)
-        if unwanted is not None:
-            unwanted()
-
     def _renew(self) -> None:
-        wait = 0.0
-        with self._guard("lease"):
-            wait = self._journal.lease(LEASE_SECONDS) if self._leased else math.inf
-        if wait > 0:  # this process was stopped for so long that another has it
+        if not self._leased or self.lease(renews=True) > 0:  # this process was stopped for so long that another has it
             self.let_expire()
             return
-        self._renew_later()
         if not self._leased:  # given back while it was renewed: nobody is to wait for it
             with self._guard("lease"):
                 self._journal.release()
