@@ -296,7 +296,8 @@ def _read_arguments(
         for message in system:
             require("system", message, Mapping, wanted)
     front = [keep_known(message) for message in system] if system else []
-    front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
+    if memory.snapshot.header:
+        front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
     return ledger_of(memory, role, counter if counter is not None else counter_for(model)), tuple(front)
 
 

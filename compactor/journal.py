@@ -198,6 +198,9 @@ class JournalWriter:
         #: Whether what is published is in the snapshots of a Memory.
         self.is_in_log = isinstance(journal, RoleJournal)
         self.has_index = not isinstance(journal, RoleJournal) or journal.has_index
+        #: Returns the present state, with the answers made from its generation wherever they are kept. It is the
+        #: journal's own method until there is an answer that the journal does not keep.
+        self.read: Callable[[], JournalState] = journal.read
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
@@ -215,8 +218,7 @@ class JournalWriter:
             if self._is_behind is not None and self._is_behind():
                 self.refresh()
 
-    def read(self) -> JournalState:
-        """Return the present state, with the answers made from its generation wherever they are kept."""
+    def _read_with_unwritten(self) -> JournalState:
         state = self._journal.read()
         if not self._unwritten:
             return state
@@ -234,6 +236,7 @@ class JournalWriter:
                 return
         with self._lock:
             self._unwritten = (*self._unwritten, answer)[-MAX_UNWRITTEN:]
+            self.read = self._read_with_unwritten
 
     def lease(self, *, renews: bool = False) -> float:
         """Take the lease, renew it until ``release`` or ``let_expire``, and return 0.0; or return the seconds until

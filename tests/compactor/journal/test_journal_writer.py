@@ -118,7 +118,7 @@ def test_an_answer_that_comes_while_others_are_looked_through_is_not_lost() -> N
                 late.join(0.1)  # it waits for its turn
             return 0
 
-    writer._unwritten = (Early(),)  # type: ignore[assignment]
+    writer.prepare(Early())  # type: ignore[arg-type]
     assert "early" in [found.digest for found in writer.read().prepared]
     late.join()
     assert "late" in [found.digest for found in writer.read().prepared]
