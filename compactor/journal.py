@@ -239,9 +239,9 @@ class JournalWriter:
             self.read = self._read_with_unwritten
 
     def lease(self, *, renews: bool = False) -> float:
-        """Take the lease, renew it until ``release`` or ``let_expire``, and return 0.0; or return the seconds until
-        another's expires. If the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and is not
-        any more if it was given back meanwhile."""
+        """Take the lease, renew it until ``release``, and return 0.0; or return the seconds until another's expires. If
+        the journal cannot say, it is ours: it only saves money. *renews*: it was ours, and stays so unless it was given
+        back meanwhile."""
         wait, is_ours = 0.0, renews
         with self._guard("lease"):
             wait = self._journal.lease(LEASE_SECONDS)
@@ -259,24 +259,20 @@ class JournalWriter:
             unwanted()
         return wait
 
-    def release(self) -> None:
-        """Give the lease back; if that fails, it expires."""
-        if self.let_expire():
-            with self._guard("lease"):
-                self._journal.release()
-
-    def let_expire(self) -> bool:
-        """Renew the lease no more, and return whether there was one: it ends by itself."""
+    def release(self, *, expires: bool = False) -> None:
+        """Renew the lease no more, and give it back; if that fails, or with *expires*, it ends by itself."""
         with self._lock:
             leased, self._leased = self._leased, False
             cancel, self._renewal = self._renewal, None
         if cancel is not None:
             cancel()
-        return leased
+        if leased and not expires:
+            with self._guard("lease"):
+                self._journal.release()
 
     def _renew(self) -> None:
         if not self._leased or self.lease(renews=True) > 0:  # this process was stopped for so long that another has it
-            self.let_expire()
+            self.release(expires=True)
             return
         if not self._leased:  # given back while it was renewed: nobody is to wait for it
             with self._guard("lease"):

@@ -685,7 +685,7 @@ class Runner:
                 self._calls[run], name = time.monotonic() - seconds, "host's trigger, getter or other callable"
             outlived, self._thread = self._thread, None
             thread = self._own_thread() if outlived is not None else None
-        self._cycle.journal.let_expire()
+        self._cycle.journal.release(expires=True)
         timeout = CompactionTimeout(f"the {name} did not answer within call_timeout={seconds:g} seconds")
         end = partial(self._work, partial(self._end, run, None, timeout))
         if outlived is None or thread is None:  # an executor's; all its slots may hang like this one

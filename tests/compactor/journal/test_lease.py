@@ -234,7 +234,7 @@ def test_a_killed_process_is_waited_for_no_longer_than_its_lease_lasts() -> None
     pair.start()
 
     def be_killed() -> None:
-        pair.one._journal.let_expire()
+        pair.one._journal.release(expires=True)
         pair.run_two.run_all()
         assert pair.two.status().skip_reason is Skip.LEASED
         pair.clock.advance(LASTS)
