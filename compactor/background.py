@@ -273,7 +273,7 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
-        if self._hears_of_others and self._end_listening is None and self._journal.listen is not None:
+        if self._hears_of_others and self._end_listening is None:
             self._end_listening = self._journal.listen(call_weakly(self._read_news))
         self._runner.start()
 

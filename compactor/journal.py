@@ -12,7 +12,7 @@ from memory.entries import CompactionPrepared
 from memory.errors import StaleCompaction, StoreError
 from memory.events import Event
 from memory.hooks import renew_after_fork
-from memory.journal import OVERTAKEN, CompactionRecord, Journal, RoleJournal
+from memory.journal import OVERTAKEN, CompactionRecord, Journal
 from memory.overlays import CompactedMessage, JournalState, Reduction
 from memory.rounds import Clock, copy_with, freeze_mapping, utc_now
 from memory.visibility import Rounds
@@ -22,7 +22,7 @@ from .host_rounds import COVERED, HostRounds
 from .summarizers.base import add_usage
 from .timers import SYSTEM_CLOCK, DaemonExecutor, call_weakly, interpreter_is_exiting
 
-#: A compaction is found again in a host's rounds as long as one of this many of the last it covers is still there.
+#: Number of covered round ids remembered per compaction; any one still present re-anchors it.
 ANCHORS = 64
 #: How many answers that the journal did not take are kept in this process.
 MAX_UNWRITTEN = 8
@@ -37,8 +37,6 @@ _FAILURES = (Discarded, Exhausted, Failed, StrategyFailed)
 _UNRECORDED = {"session", "role", "seconds"}
 #: Events for ``record_failure``: failures, what they cost, and the success that ends a row of them.
 EVENTS_TO_RECORD = (Published, Prepared, Rejected, *_FAILURES)
-#: What an object must have to serve as a journal as it is.
-_METHODS = [name for name in vars(Journal) if not name.startswith("_")]
 
 
 class LocalJournal(Journal):
@@ -186,26 +184,17 @@ class JournalWriter:
     def use(self, journal: Journal, role: str) -> None:
         """Write *role*'s compactions to *journal* from now on. Called before anything is written."""
         self.role = role
-        # A Memory withdraws by itself what covers a hidden round, and a host's journal may do what it likes.
-        self.withdraw_lost = journal.withdraw_lost if isinstance(journal, LocalJournal) else lambda _rounds: False
-        if not isinstance(journal, Journal) and not all(map(partial(hasattr, journal), _METHODS)):
-            journal = _HostJournal(journal)
+        journal = journal if isinstance(journal, Journal) else _HostJournal(journal)
         self._journal = journal
         self.keeps_reductions, self.keeps_answers = journal.keeps_reductions, journal.keeps_answers
-        #: Whether a lease ends by itself, and is to be renewed; and whether that may take long.
-        self._expires = isinstance(journal, RoleJournal) and journal.has_leases
-        self._is_slow = isinstance(journal, RoleJournal) and not journal.is_resident
-        #: Whether what is published is in the snapshots of a Memory.
-        self.is_in_log = isinstance(journal, RoleJournal)
-        self.has_index = not isinstance(journal, RoleJournal) or journal.has_index
+        self.is_in_log, self.has_index = journal.is_in_log, journal.has_index
         #: Returns the present state, with the answers made from its generation wherever they are kept. It is the
         #: journal's own method until there is an answer that the journal does not keep.
         self.read: Callable[[], JournalState] = journal.read
         # These raise the journal's errors.
         self.publish, self.reduce, self.revert = journal.publish, journal.reduce, journal.revert
         self.history, self.refresh, self.index_texts = journal.history, journal.refresh, journal.index_texts
-        self.listen = journal.listen if isinstance(journal, RoleJournal) else None
-        self._is_behind = journal.is_behind if isinstance(journal, RoleJournal) and not journal.is_notified else None
+        self.listen, self.withdraw_lost = journal.listen, journal.withdraw_lost
 
     def refresh_quietly(self) -> None:
         """Read what others wrote; if the store fails, the next write does."""
@@ -215,7 +204,7 @@ class JournalWriter:
     def look(self) -> None:
         """Read what others wrote, if there is anything and the store sends no notices of it; as ``refresh_quietly``."""
         with suppress(StoreError):
-            if self._is_behind is not None and self._is_behind():
+            if self._journal.is_behind():
                 self.refresh()
 
     def _read_with_unwritten(self) -> JournalState:
@@ -249,9 +238,10 @@ class JournalWriter:
         if not is_ours:
             return wait
         following: Callable[[], object] | None = None
-        if self._expires:
+        if self._journal.has_leases:
             renew = call_weakly(self._renew)
-            following = self._call_later(RENEW_SECONDS, partial(_RENEWALS.run, renew) if self._is_slow else renew)
+            renew = renew if self._journal.is_resident else partial(_RENEWALS.run, renew)
+            following = self._call_later(RENEW_SECONDS, renew)
         with self._lock:
             self._leased = self._leased or not renews
             unwanted, self._renewal = (self._renewal, following) if self._leased else (following, self._renewal)
@@ -323,12 +313,32 @@ class JournalWriter:
             self._emit(PersistFailed(role=self.role, what=what, error=error))
 
 
+#: With all of these, an object's methods are used as they are.
+_METHODS = [
+    "read",
+    "publish",
+    "revert",
+    "reduce",
+    "withdraw",
+    "prepare",
+    "lease",
+    "release",
+    "refresh",
+    "note",
+    "history",
+    "index_texts",
+]
+
+
 class _HostJournal(Journal):
-    """A host's object that has ``read``, ``publish`` and ``revert``, and perhaps ``reduce``."""
+    """A host's object that has ``read``, ``publish`` and ``revert``, and perhaps ``reduce`` or all of ``_METHODS``."""
 
     def __init__(self, journal: Any) -> None:
         self._journal = journal
         self.keeps_reductions = bool(getattr(journal, "keeps_reductions", False))
+        if all(callable(getattr(journal, name, None)) for name in _METHODS):
+            self.keeps_answers = bool(getattr(journal, "keeps_answers", False))
+            vars(self).update({name: getattr(journal, name) for name in _METHODS})
 
     def read(self) -> Any:
         return self._journal.read()

@@ -176,6 +176,13 @@ class Journal(ABC):
     keeps_reductions: bool = False
     #: Whether ``prepare`` ever keeps any.
     keeps_answers: bool = False
+    #: Whether what is published is in the snapshots of a Memory.
+    is_in_log: bool = False
+    #: Whether a lease ends by itself, so that it must be renewed; and whether that takes no I/O.
+    has_leases: bool = False
+    is_resident: bool = True
+    #: Whether ``index_texts`` ever has anything to do.
+    has_index: bool = True
 
     @abstractmethod
     def read(self) -> JournalState:
@@ -227,6 +234,19 @@ class Journal(ABC):
         """Read the entries that others wrote; return whether there were any."""
         return False
 
+    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:  # noqa: ARG002
+        """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
+        return lambda: None
+
+    def is_behind(self) -> bool:
+        """Return whether others wrote what ``listen`` does not tell of; a short read. May raise ``StoreError``."""
+        return False
+
+    def withdraw_lost(self, rounds: Any) -> bool:  # noqa: ARG002
+        """Withdraw every compaction that covers a failed round of *rounds*, unless the journal does so by itself;
+        return whether there was any."""
+        return False
+
     def note(self, name: str, facts: Mapping[str, Any]) -> None:  # noqa: B027  (nothing, by default)
         """Keep an event."""
 
@@ -246,20 +266,17 @@ class RoleJournal(Journal):
     """
 
     keeps_answers = True
+    is_in_log = True
 
     def __init__(self, memory: Memory, role: str, *, holder: str = "") -> None:
         self._memory = memory
         self._role = role
         self.keeps_reductions = bool(role)  # the empty role sees everything, as it was
         self._store = memory._store
-        #: Whether the store has an index for searching; else ``index_texts`` has nothing to do.
         self.has_index = "searchable" in self._store.capabilities
-        #: Whether the log is in this process's memory.
         self.is_resident = self._store.is_resident
-        #: Whether others see its leases.
         self.has_leases = "leasing" in self._store.capabilities
-        #: Whether ``listen`` tells of what other processes publish.
-        self.is_notified = "notifying" in self._store.capabilities
+        self._is_notified = "notifying" in self._store.capabilities
         #: Its lease: session, name, holder.
         self._lease = (memory.session_id, f"compact:{role}", holder or new_id())
         #: Whether a lease that exists before its first one belongs to a dead process.
@@ -380,14 +397,12 @@ class RoleJournal(Journal):
         self._store.release(*self._lease)
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call *listener*, which must be quick, when somebody else has published; return a function that ends that."""
         return self._store.listen(self._memory.session_id, listener)
 
-    def is_behind(self) -> bool:
-        """Return whether the log has entries that are not known here; one read, which waits for no writer. May raise
-        ``StoreError``."""
+    def is_behind(self) -> bool:  # one read, which waits for no writer
         memory = self._memory
-        return next(iter(self._store.read(memory.session_id, memory.snapshot.number, 1)), None) is not None
+        newer = () if self._is_notified else self._store.read(memory.session_id, memory.snapshot.number, 1)
+        return next(iter(newer), None) is not None
 
     def refresh(self) -> bool:
         return self._memory._write(None)[1]
