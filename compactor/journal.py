@@ -314,20 +314,10 @@ class JournalWriter:
 
 
 #: With all of these, an object's methods are used as they are.
-_METHODS = [
-    "read",
-    "publish",
-    "revert",
-    "reduce",
-    "withdraw",
-    "prepare",
-    "lease",
-    "release",
-    "refresh",
-    "note",
-    "history",
-    "index_texts",
-]
+_METHODS = (
+    *("read", "publish", "revert", "reduce", "withdraw", "prepare"),
+    *("lease", "release", "refresh", "note", "history", "index_texts"),
+)
 
 
 class _HostJournal(Journal):
