@@ -110,7 +110,7 @@ class Postgres:
         # Not in pytest's folder: that one belongs to root alone where root runs the tests.
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         atexit.register(self.remove)
-        user = _ordinary_user()
+        user = ordinary_user()
         if user:
             shutil.chown(self._folder, user["user"], user["group"])
         options = ["--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
@@ -147,14 +147,14 @@ class Postgres:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
-                **_ordinary_user(),
+                **ordinary_user(),
             )
         if done.returncode:
             told = "".join(file.read_text(encoding="utf-8", errors="replace") for file in (said, log) if file.exists())
             raise RuntimeError(f"{program} {' '.join(arguments)}: {told}")
 
 
-def _ordinary_user() -> dict[str, Any]:
+def ordinary_user() -> dict[str, Any]:
     """Whom to run the server as, where we are root: it refuses to be."""
     if getattr(os, "geteuid", lambda: 1)():
         return {}

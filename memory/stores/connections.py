@@ -47,6 +47,8 @@ class Dialect(ABC):
     patience: float
     #: Somebody listens to notices.
     is_listening = False
+    #: ``listen`` tells of what other processes publish. Known once connected.
+    notifies = False
     #: The database is a file: only one connection can write at a time, and even a reader may change it.
     in_file: bool
     #: Begins a transaction that writes.

@@ -30,7 +30,7 @@ _NO_ENTRY = ("3D000", "28000", "28P01")
 #: The same and other lasting faults while connecting, in English words: neither server nor libpq gives a code then.
 _REFUSED = re.compile(
     r"does not exist|no password supplied|authentication failed|pg_hba\.conf|permission denied for database"
-    r"|not permitted to log in|does not support SSL|invalid (?:port number|\w+ value)"
+    r"|not permitted to log in|unsupported startup parameter|does not support SSL|invalid (?:port number|\w+ value)"
 )
 #: Transient faults while connecting.
 _TOO_MANY = re.compile(r"too many (?:connections|clients)|remaining connection slots are reserved")
@@ -59,7 +59,11 @@ class Postgres(Dialect):
     ``?timeout=5`` sets the seconds to wait for another process's lock. Raises ``StoreUnreachable`` if the server is cut
     off, or silent for half a minute longer than that. The server's ``synchronous_commit`` decides how
     durable an append is.
+
+    Behind PgBouncer, nothing is kept on a connection: no prepared statements, settings or notices.
     """
+
+    notifies = True  # until a pooler is found
 
     in_file = False
     begin = "BEGIN"
@@ -95,6 +99,8 @@ class Postgres(Dialect):
             return 0
 
     def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:
+        if not self.notifies:  # the server would send the notices to whoever has that connection then
+            return super().listen(key, listener)
         return self._notices.listen(key, listener)
 
     def notify(self, connection: Connection, key: str) -> None:
@@ -136,14 +142,20 @@ class Postgres(Dialect):
         return engine
 
     def _configure(self, connection: Any, _record: Any) -> None:
-        # A writer that is cut off must not block others forever, neither here nor on the server.
+        # A writer that is cut off must not block others forever, neither here nor on the server. A pooler gives clients
+        # process numbers of its own. Behind it, settings would stay with a connection that other programs use too, and
+        # the name of a prepared statement might be that of another client's.
         autocommit, connection.autocommit = connection.autocommit, True
-        connection.execute(
-            """SELECT set_config(name, wanted, false) FROM (VALUES
+        here = connection.info.backend_pid
+        ((there, _),) = connection.execute(
+            """SELECT pg_backend_pid(), (SELECT count(set_config(name, wanted, false)) FROM (VALUES
                 ('lock_timeout', %s), ('idle_in_transaction_session_timeout', '60s')) AS timeouts (name, wanted)
-                WHERE current_setting(name) = '0'""",
-            [f"{max(1, round(self.patience * 1000))}ms"],
+                WHERE current_setting(name) = '0' AND pg_backend_pid() = %s)""",
+            [f"{max(1, round(self.patience * 1000))}ms", here],
         )
+        self.notifies = there == here
+        if not self.notifies:
+            connection.prepare_threshold = None
         connection.autocommit = autocommit
 
     def run_long(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:

@@ -144,8 +144,6 @@ class SqlStore(Store):
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        if dialect.in_file:
-            self.capabilities = self.capabilities - {"notifying"}
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
@@ -187,6 +185,8 @@ class SqlStore(Store):
         except BaseException:
             connections.keep_log()
             raise
+        if not dialect.notifies:
+            self.capabilities = self.capabilities - {"notifying"}
 
     def close(self) -> None:
         if self._dialect.is_listening:
