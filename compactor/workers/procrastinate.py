@@ -32,6 +32,11 @@ MAX_THREADS = 1_000
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 
 
+def _connect_to(url: str) -> dict[str, Any]:
+    # No prepared statements: behind PgBouncer their names might be those of another client's.
+    return {"conninfo": Postgres(url).libpq_url, "kwargs": {"prepare_threshold": None}}
+
+
 class ProcrastinateDispatcher:
     """A ``Dispatcher`` whose jobs are in the database at *url*, as a store's URL. ``close`` or ``with`` ends it.
 
@@ -41,7 +46,7 @@ class ProcrastinateDispatcher:
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
         if url.partition("://")[0] not in ("postgresql", "postgresql+psycopg"):
             raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
-        connector = SyncPsycopgConnector(conninfo=Postgres(url).libpq_url, min_size=0, max_size=max_connections)
+        connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **_connect_to(url))
         self._app = App(connector=connector).open()
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
@@ -73,7 +78,7 @@ class ProcrastinateDispatcher:
 
 def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> App:
     """Return a Procrastinate app with the jobs: compact, sweep every minute, and take over what a killed worker ran."""
-    app, threads = App(connector=PsycopgConnector(conninfo=Postgres(url).libpq_url)), DaemonExecutor(MAX_THREADS)
+    app, threads = App(connector=PsycopgConnector(**_connect_to(url))), DaemonExecutor(MAX_THREADS)
 
     async def in_thread(call: partial[Any]) -> Any:
         return await asyncio.wrap_future(threads.submit(call))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from poolers import bouncer
+from postgres import Postgres
 from scene import SOON
 
 pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
@@ -66,6 +69,23 @@ class TestProcrastinate(DispatcherContract):
             dispatcher.create_tables()
             with working(self.url, worker):
                 yield dispatcher
+
+
+class TestBehindPgBouncer(TestProcrastinate):
+    """In transaction mode: jobs are found by looking."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, postgres_url: str, postgres_server: Postgres) -> Iterator[None]:  # type: ignore[override]
+        with bouncer(postgres_server) as port:
+            self.url = postgres_url.replace(str(postgres_server.port), str(port))
+            yield
+
+    def test_many_hosts_and_jobs_share_its_connections(self) -> None:
+        """None runs a statement that another has prepared under the same name."""
+        worker, names = Calls(), {f"{host}.{job}" for host in range(6) for job in range(10)}
+        with self.engine(worker) as dispatcher, ThreadPoolExecutor(6) as hosts:
+            list(hosts.map(lambda name: dispatcher.due(name, "assistant"), names))
+            worker.wait_for(lambda calls: {name for name, _, _ in calls} == names)
 
 
 def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
