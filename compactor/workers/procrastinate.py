@@ -34,7 +34,7 @@ _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 
 def _connect_to(url: str) -> dict[str, Any]:
     # No prepared statements: behind PgBouncer their names might be those of another client's.
-    return {"conninfo": Postgres(url).libpq_url, "kwargs": {"prepare_threshold": None}}
+    return {"conninfo": Postgres(url).conninfo, "kwargs": {"prepare_threshold": None}}
 
 
 class ProcrastinateDispatcher:

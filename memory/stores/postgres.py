@@ -54,7 +54,8 @@ _NOTIFY = text("SELECT pg_notify(:channel, :key)")
 
 
 class Postgres(Dialect):
-    """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options.
+    """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options. Several hosts, of
+    which one can be written to: ``...@a:5432,b:5432/database?target_session_attrs=read-write``.
 
     ``?timeout=5`` sets the seconds to wait for another process's lock. Raises ``StoreUnreachable`` if the server is cut
     off, or silent for half a minute longer than that. The server's ``synchronous_commit`` decides how
@@ -76,8 +77,13 @@ class Postgres(Dialect):
         # Parsed as part of the host or database name, the end of the password would appear in every message.
         if place.count("@") > 1 or "@" in place.partition("/")[2]:
             raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for it, %2F for /")
+        entry, at, place = place.rpartition("@")
+        hosts, slash, database = place.partition("/")
+        if "," in hosts:  # SQLAlchemy reads them as options alone
+            options = "&".join([f"host={host}" for host in hosts.split(",")] + [options] * bool(options))
+            hosts, mark = "", "?"
         try:
-            self._url = make_url(f"postgresql+psycopg://{place}{mark}{options}")
+            self._url = make_url(f"postgresql+psycopg://{entry}{at}{hosts}{slash}{database}{mark}{options}")
         except Exception:  # noqa: BLE001  (any message may show the password)
             raise StoreError(f"the URL {_URL_IS_WRONG}") from None
         patience = self._url.query.get("timeout", str(DEFAULT_PATIENCE))
@@ -85,12 +91,15 @@ class Postgres(Dialect):
         self._url = self._url.difference_update_query(["timeout"])
         self._notices = Notices(self._connect)
         host = self._url.host or self._url.query.get("host") or "this machine"
-        self.where = f"the PostgreSQL database {self._url.database or ''!r} on {host}"
+        hosts = host if isinstance(host, str) else " or ".join(host)
+        self.where = f"the PostgreSQL database {self._url.database or ''!r} on {hosts}"
 
     @property
-    def libpq_url(self) -> str:
+    def conninfo(self) -> str:
         """The URL as libpq and other libraries read it, with the password."""
-        return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+        from psycopg.conninfo import make_conninfo  # here: psycopg is an extra
+
+        return make_conninfo(**self._url.get_dialect()().create_connect_args(self._url)[1])
 
     def insert(self, connection: Connection, statement: TextClause, row: Mapping[str, Any]) -> int:
         try:
@@ -117,7 +126,7 @@ class Postgres(Dialect):
         from psycopg import connect  # here: psycopg is an extra
 
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-        return connect(self.libpq_url, autocommit=True, connect_timeout=10, **keepalives)  # type: ignore[arg-type]
+        return connect(self.conninfo, autocommit=True, connect_timeout=10, **keepalives)  # type: ignore[arg-type]
 
     def engine(self) -> Engine:
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
