@@ -24,6 +24,7 @@ from memory import (
     Conflict,
     ContextError,
     Conversation,
+    EntriesLost,
     Event,
     EventHook,
     HistoryDiverged,
@@ -158,8 +159,8 @@ __all__ += [
 ]
 # Errors.
 __all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
-__all__ += ["HistoryDiverged", "LimitReached", "MessageError", "NewerVersion", "OlderVersion", "RoundClosed"]
-__all__ += ["SessionPurged"]
+__all__ += ["EntriesLost", "HistoryDiverged", "LimitReached", "MessageError", "NewerVersion", "OlderVersion"]
+__all__ += ["RoundClosed", "SessionPurged"]
 __all__ += ["ShadowedModule", "SpendExceeded", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull"]
 __all__ += ["StoreReadOnly", "StoreUnreachable", "SummarizerError", "SummaryRejected", "UnknownReference"]
 __all__ += ["UnknownRound"]

@@ -6,6 +6,7 @@ from .entries import Entry
 from .errors import (
     Conflict,
     ContextError,
+    EntriesLost,
     HistoryDiverged,
     MessageError,
     NewerVersion,
@@ -47,6 +48,7 @@ __all__ = [
     "Conflict",
     "ContextError",
     "Conversation",
+    "EntriesLost",
     "Entry",
     "Event",
     "EventHook",

@@ -7,6 +7,7 @@ from typing import Literal, Self
 __all__ = [
     "Conflict",
     "ContextError",
+    "EntriesLost",
     "HistoryDiverged",
     "MessageError",
     "NewerVersion",
@@ -130,6 +131,24 @@ class SessionPurged(StoreError):
         """Return the error about the entry of that *number*, which is not in the log any more."""
         return cls(
             f"entry {number} is gone from the log of this session, as if it had been purged; go on with a new Memory"
+        )
+
+
+class EntriesLost(SessionPurged):
+    """The store has lost the last entries that this Memory knows; continue with a new Memory.
+
+    Their writers were told that they are durable: a standby without them was made the primary, or a backup was
+    restored. Nothing was written. The new Memory has what the store has; give it the host's whole history by ``sync``,
+    or what this Memory still shows by ``append``, to add what is missing.
+    """
+
+    @classmethod
+    def at(cls, number: int) -> Self:
+        """Return the error about the entry of that *number*, which is not in the log any more."""
+        return cls(
+            f"the store has lost entry {number} of this session, but has earlier ones: as after a failover to a standby"
+            " that was behind, or when a backup was restored. Nothing was written: go on with a new Memory, and give it"
+            " what is missing by sync(messages) or append"
         )
 
 

@@ -30,6 +30,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (memory.StaleCompaction, 409),
     (memory.RoundClosed, 409),
     (memory.Conflict, 409),
+    (memory.EntriesLost, 409),
     (memory.SessionPurged, 410),
     (memory.MessageError, 422),
     (ConfigError, 422),

@@ -24,6 +24,7 @@ from ..entries import (
 )
 from ..errors import (
     Conflict,
+    EntriesLost,
     NewerVersion,
     SessionPurged,
     StoreBusy,
@@ -81,6 +82,7 @@ class Log(ABC):
         self._heard = False  # whether entries of others were read that were not announced yet
         self._news = _NO_NEWS  # what others erased and undid, not announced yet
         self._to_erase: dict[int, int] = {}  # unfinished redactions: rounds by entry
+        self._first: tuple[int, str] | None = None  # number and id of the first entry that was read or written here
         self._after_fork()
         renew_after_fork(self)
         of_store = StoredRounds if self._is_indexed else ResidentRounds if store.is_resident else ClosedRounds
@@ -206,8 +208,7 @@ class Log(ABC):
             self._store.append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
-                self.is_purged = True
-                raise SessionPurged.at(self.snapshot.number) from conflict
+                raise self._find_loss() from conflict
             return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
             raise
@@ -219,6 +220,8 @@ class Log(ABC):
             self._behind = True  # a slow server may store them yet
             raise
         self.snapshot = apply_all(now, entries, records)
+        if not now.number:
+            self._first = (1, entries[0].id)
         if opened:
             self._own_rounds = (next(reversed(opened)),)
         self._to_erase |= erasing
@@ -227,16 +230,17 @@ class Log(ABC):
 
     def _catch_up(self, cause: Conflict | None = None) -> bool:
         """Read new entries; return whether there were any. Raises ``SessionPurged``, from *cause*, if the known
-        entries are gone."""
+        entries are gone, and ``EntriesLost`` if the last of them are."""
         before = self.snapshot.number
         if self._appending:
             self._own_entries |= {entry.id for entry in self._appending}
             self._appending = ()
         entries = iter(self._store.read(self.session_id, max(before - 1, 0)))
         # The log of a session that was purged and begun anew goes on from another entry.
-        if before and getattr(next(entries, None), "id", None) != self.snapshot.last:
-            self.is_purged = True
-            raise SessionPurged.at(before) from cause
+        if before:
+            if getattr(next(entries, None), "id", None) != self.snapshot.last:
+                raise self._find_loss() from cause
+            self._first = self._first or (before, self.snapshot.last)
         redacted: set[int] = set()
         size = PAGE
         while size >= PAGE:
@@ -249,6 +253,7 @@ class Log(ABC):
                     page.append(more)
             finally:
                 if page:
+                    self._first = self._first or (page[0].number, page[0].id)
                     try:
                         decode(page, records)
                     finally:  # what stands before a fault is taken in all the same
@@ -263,6 +268,14 @@ class Log(ABC):
             if redacted and self._to_erase:
                 self._erase()  # the one who was to do it is still at it, or was interrupted
         return self.snapshot.number > before
+
+    def _find_loss(self) -> SessionPurged:
+        """Return the error for a log in which the last known entry is not at its place."""
+        number, id_ = self._first or (0, "")
+        found = next(iter(self._store.read(self.session_id, number - 1, 1)), None) if number else None
+        self.is_purged = True
+        is_same_log = found is not None and found.id == id_ and number < self.snapshot.number
+        return (EntriesLost if is_same_log else SessionPurged).at(self.snapshot.number)
 
     def _take_in(self, page: Sequence[Entry], records: Sequence[Record | None], redacted: set[int]) -> None:
         """Apply entries of the log. Adds to *redacted* the numbers of rounds in which others erased something."""

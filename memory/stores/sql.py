@@ -246,7 +246,7 @@ class SqlStore(Store):
                     self._active[key] = at.replace(second=0, microsecond=0)
                 return after + len(entries)
             except Conflict:
-                pass
+                self._active.pop(key, None)  # where the log has lost entries, so may the activity
         ids, end = self._read(read_ids_and_end)
         if end >= after and ids == [escape(entry.id) for entry in entries]:
             return after + len(entries)

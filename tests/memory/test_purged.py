@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, shown, with_rounds
 
-from memory import Conflict, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
+from memory import Conflict, EntriesLost, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
 
 PURGED = r"purged; go on with a new Memory"
 
@@ -81,6 +81,35 @@ def test_whatever_an_outdated_memory_does_the_new_session_stays_as_it_is(
         with pytest.raises(StoreError, match=PURGED):
             WRITES[write](outdated)
     assert shown(Memory("s", store=store), "Planner") == expected
+
+
+@pytest.mark.parametrize("others", [0, 1, 4])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_log_that_has_lost_its_end_is_told_from_one_that_was_purged(
+    store: Store, others: int, reopened: bool
+) -> None:
+    """As by a failover, whether others went on with it or not. Nothing is written, each time; and a new Memory goes
+    on with what there is."""
+    outdated = with_rounds(store, 3)  # type: ignore[arg-type]
+    if reopened:
+        outdated = Memory("s", store=store)
+    log = list(store.read("s"))
+    kept = log[: len(log) // 2]
+    store.purge("s")
+    store.append("s", kept, 0)
+    fresh = Memory("s", store=store)
+    for number in range(others):
+        fresh.create_round(f"other {number}")
+    before = [(entry.number, entry.id, entry.body) for entry in store.read("s")]
+    for name, write in WRITES.items():
+        if name not in ("an index", "a copy", "a fork"):
+            with pytest.raises(EntriesLost, match=r"lost entry \d+ of this session.*go on with a new Memory"):
+                write(outdated)
+    assert outdated.is_purged
+    assert [(entry.number, entry.id, entry.body) for entry in store.read("s")] == before
+    assert outdated.snapshot.total == 3
+    fresh.create_round("and on")
+    assert shown(Memory("s", store=store)) == shown(fresh)
 
 
 def test_the_cause_is_told_too() -> None:
