@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -41,9 +42,12 @@ def _version(folder: Path) -> int:
 class Postgres:
     """A server with a data folder of its own. ``start`` it; ``remove`` leaves nothing behind, also when forgotten."""
 
-    def __init__(self, folder_of_binaries: Path, settings: Mapping[str, str] = FAST) -> None:
+    def __init__(
+        self, folder_of_binaries: Path, settings: Mapping[str, str] = FAST, *, place: Path | None = None
+    ) -> None:
         self._binaries = folder_of_binaries
         self._settings = settings
+        self._place = place  # where its folder is; None: among temporary files
         self._pid = os.getpid()
         self._databases = 0
         self._folder: Path | None = None
@@ -74,6 +78,31 @@ class Postgres:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def kill(self) -> None:
+        """Let all its processes die by ``kill -9``, none of which does anything more."""
+        first = self.pid
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        family = [int(pid) for pid, parent in map(str.split, listed.splitlines()) if int(parent) == first]
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (first, *family):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sign)
+        (self._data / "postmaster.pid").unlink()  # where nobody reaps the dead, it would keep the next from starting
+
+    def standby(self) -> Postgres:
+        """Return a server that follows this one by streaming replication. It runs, and is another's to remove."""
+        made = Postgres(self._binaries, self._settings)
+        made._create_folder()
+        source = f"host=127.0.0.1 port={self.port} user={SUPERUSER} application_name=standby"
+        made._run("pg_basebackup", "-d", source, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        made._configure()
+        made.start()
+        return made
+
+    def promote(self) -> None:
+        """Make a standby writable; return when it is."""
+        self._run("pg_ctl", "promote", "-w")
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
@@ -106,19 +135,25 @@ class Postgres:
         self._folder = None
         atexit.unregister(self.remove)
 
-    def _create(self) -> None:
+    def _create_folder(self) -> None:
         # Not in pytest's folder: that one belongs to root alone where root runs the tests.
-        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=self._place))
         atexit.register(self.remove)
         user = ordinary_user()
         if user:
             shutil.chown(self._folder, user["user"], user["group"])
+
+    def _create(self) -> None:
+        self._create_folder()
         options = ["--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
         try:
             # Sorted as in a dictionary, and not by code: what relies on the order of bytes shows it here.
             self._run("initdb", *options, "--locale-provider=icu", "--icu-locale=en-US")
         except RuntimeError:  # before version 15, or built without ICU
             self._run("initdb", *options)
+        self._configure()
+
+    def _configure(self) -> None:
         self.port = _free_port()
         settings = {
             "port": str(self.port),

@@ -15,6 +15,7 @@ import pytest
 from executors import SOON
 from histories import texts_of
 from lines import Line
+from loaded import run_under
 from postgres import Postgres as Server
 from sql_stores import Connections, Postgres, SqlStore, log_of, on, opened, same_as_resumed, turn
 from sqlalchemy import text
@@ -173,6 +174,23 @@ def test_a_server_that_becomes_writable_again_is_written_to(postgres_url: str, p
         postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
         turn(memory, "2")
         same_as_resumed(memory, store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sessions", [8, 2], ids=["a session each", "two sessions"])
+def test_a_server_may_be_restarted_under_load(own_postgres: Server, sessions: int) -> None:
+    """In order or by a crash: all that was acknowledged is there once, and the same threads go on."""
+
+    def crash() -> None:
+        own_postgres.crash()
+        own_postgres.start()
+
+    def kill() -> None:
+        own_postgres.kill()
+        own_postgres.start()
+
+    with opened(own_postgres.url()) as store:
+        run_under(store, 8, own_postgres.restart, crash, kill, own_postgres.restart, sessions=sessions)
 
 
 @pytest.mark.slow  # restarts a server
