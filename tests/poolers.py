@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from brokers import free_port, wait_for_port
-from postgres import SUPERUSER, Postgres, ordinary_user
+from postgres import SUPERUSER, Postgres, ordinary_user, own
 
 __all__ = ["bouncer"]
 
@@ -35,9 +35,7 @@ def bouncer(server: Postgres, *, pool_size: int = 3) -> Iterator[int]:
             "server_round_robin = 1\nserver_login_retry = 1\nquery_wait_timeout = 5\n",
             encoding="utf-8",
         )
-        if user:
-            shutil.chown(folder, user["user"], user["group"])
-            shutil.chown(settings, user["user"], user["group"])
+        own(Path(folder))
         process = subprocess.Popen(
             [program, "-q", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **user
         )

@@ -42,12 +42,9 @@ def _version(folder: Path) -> int:
 class Postgres:
     """A server with a data folder of its own. ``start`` it; ``remove`` leaves nothing behind, also when forgotten."""
 
-    def __init__(
-        self, folder_of_binaries: Path, settings: Mapping[str, str] = FAST, *, place: Path | None = None
-    ) -> None:
+    def __init__(self, folder_of_binaries: Path, settings: Mapping[str, str] = FAST) -> None:
         self._binaries = folder_of_binaries
         self._settings = settings
-        self._place = place  # where its folder is; None: among temporary files
         self._pid = os.getpid()
         self._databases = 0
         self._folder: Path | None = None
@@ -89,6 +86,13 @@ class Postgres:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, sign)
         (self._data / "postmaster.pid").unlink()  # where nobody reaps the dead, it would keep the next from starting
+
+    def move_log(self, place: Path) -> None:
+        """Have the write-ahead log of a server that is stopped in another folder, which is made."""
+        log = self._data / "pg_wal"
+        own(shutil.copytree(log, place))
+        shutil.rmtree(log)
+        log.symlink_to(place)
 
     def standby(self) -> Postgres:
         """Return a server that follows this one by streaming replication. It runs, and is another's to remove."""
@@ -137,11 +141,9 @@ class Postgres:
 
     def _create_folder(self) -> None:
         # Not in pytest's folder: that one belongs to root alone where root runs the tests.
-        self._folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=self._place))
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         atexit.register(self.remove)
-        user = ordinary_user()
-        if user:
-            shutil.chown(self._folder, user["user"], user["group"])
+        own(self._folder)
 
     def _create(self) -> None:
         self._create_folder()
@@ -200,6 +202,13 @@ def ordinary_user() -> dict[str, Any]:
             entry = pwd.getpwnam(name)
             return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     raise RuntimeError("root may not run PostgreSQL, and there is neither a user postgres nor nobody")
+
+
+def own(folder: Path) -> None:
+    """Give a folder, with all that is in it, to whom the server runs as."""
+    user = ordinary_user()
+    for path in (folder, *folder.rglob("*")) if user else ():
+        shutil.chown(path, user["user"], user["group"])
 
 
 def _free_port() -> int:

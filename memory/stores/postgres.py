@@ -200,7 +200,7 @@ class Postgres(Dialect):
             remedy = "or check the URL if it has never answered: host, port, database, user, password"
             return StoreUnreachable(f"{self.where} does not answer ({message}); {again}, {remedy}")
         if error.connection_invalidated or code[:2] == "08" or code in _GOING_AWAY:
-            return StoreUnreachable(f"{self.where} does not answer ({message}); {again}")
+            return StoreUnreachable(f"{self.where} does not answer ({message}); {again}: its log says why it went")
         if code == "53100":
             return StoreFull(f"there is no room left for {self.where}; nothing was written: free some and try again")
         if code in _NOT_ALLOWED:

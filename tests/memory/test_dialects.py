@@ -218,6 +218,7 @@ def test_a_server_that_does_not_answer_is_said() -> None:
         ("postgres:s3cr3t@{host}/nowhere", r"database \"nowhere\" does not exist.*make the database with createdb"),
         ("nobody:s3cr3t@{host}/postgres", r"role \"nobody\" does not exist.*check the URL's user, password"),
         ("postgres:s3cr3t@{host}/postgres?sslmode=require", "SSL was required.*check the URL's user, password and opt"),
+        ("postgres:s3cr3t@{host},{host}/nowhere", r"database \"nowhere\" does not exist"),
         ("postgres:s3cr3t@{host}/postgres?sslmode=nonsense", "sslmode value.*check the URL's user, password and opt"),
     ],
 )
@@ -236,6 +237,24 @@ def test_where_it_is_not_known_whether_waiting_mends_it_both_are_said(words: str
     assert isinstance(fault, StoreUnreachable)
     assert "once the server is back, or check the URL if it has never answered" in str(fault)
     assert "s3cr3t" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://ada:s3%2Ccr3t@a:5432,b:5433/db?target_session_attrs=read-write",
+        "postgresql+psycopg://ada:s3,cr3t@/db?host=a:5432&host=b:5433&target_session_attrs=read-write",
+        "postgresql+psycopg://ada:s3,cr3t@/db?host=a,b&port=5432,5433&target_session_attrs=read-write",
+    ],
+)
+def test_several_hosts_are_read_in_each_form_that_libpq_and_sqlalchemy_know(url: str) -> None:
+    """By what listens to notices too; messages name them, and not the password."""
+    conninfo = pytest.importorskip("psycopg.conninfo")
+    server = Postgres(url)
+    asked = conninfo.conninfo_to_dict(server.conninfo)
+    known = {"host": "a,b", "port": "5432,5433", "dbname": "db", "user": "ada", "password": "s3,cr3t"}
+    assert asked == known | {"target_session_attrs": "read-write"}
+    assert server.where in ("the PostgreSQL database 'db' on a:5432 or b:5433", "the PostgreSQL database 'db' on a,b")
 
 
 @pytest.mark.parametrize("code", ["3D000", "28000", "28P01"])
