@@ -250,7 +250,9 @@ FOREIGN = {
     "server": {"GET", "POST", "PUT", "DELETE", "Bearer", "Retry", "After"},
     "serving": {"ThreadPoolExecutor", "gc", "freeze", "unfreeze"},
     "versioning": {"DeprecationWarning"},
-    "storage": {"fork", "on", "pg_trgm", "synchronous_commit"},
+    "storage": {
+        *("fork", "on", "pg_trgm", "synchronous_commit", "synchronous_standby_names", "remote_apply", "LISTEN"),
+    },
     "coming-from": {
         "RoundCompressor",
         "round_compressor",

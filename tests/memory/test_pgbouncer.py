@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executors import SOON
@@ -13,12 +14,13 @@ from poolers import bouncer
 from postgres import Postgres as Server
 from scene import CONFIG, PRICES, ROLE, add_round
 from sql_stores import on, opened, same_as_resumed, turn
+from sqlalchemy import text
 from test_store_contract import Complete
 
 from benchmarks.two_writers import run
 from compactor import ContextCompactor, Settings, compose
 from compactor.workers import run_due
-from memory import Memory, StoreUnreachable, open_store
+from memory import Memory, StoreBusy, StoreError, StoreUnreachable, open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -96,6 +98,33 @@ def test_nothing_stays_with_a_connection_that_others_use_too(pooled_url: str, po
     with opened(postgres_url) as store:  # without PgBouncer, all is as ever
         assert on(store, "SELECT current_setting('lock_timeout')") == [("5s",)]
         assert "notifying" in store.capabilities
+
+
+def test_the_role_or_the_database_says_how_long_a_lock_is_waited_for(
+    pooled_url: str, postgres_url: str, postgres_server: Server
+) -> None:
+    """As a setting of each connection would stay with it."""
+    name = postgres_url.rpartition("/")[2]
+    postgres_server.execute(f"ALTER DATABASE {name} SET lock_timeout = '100ms'")
+    with opened(pooled_url) as store, opened(postgres_url) as other:
+        memory = Memory("s", store=store)
+        turn(memory, "1")
+
+        def hold(connection: Any) -> None:
+            connection.execute(text("LOCK TABLE compactor_entries IN SHARE ROW EXCLUSIVE MODE"))
+            with pytest.raises(StoreBusy, match="nothing was written: try again"):
+                turn(memory, "2")
+
+        other._connections.change(hold)
+        turn(memory, "2")
+        same_as_resumed(memory, store)
+
+
+def test_options_that_pgbouncer_refuses_are_a_mistake_in_the_url(pooled_url: str) -> None:
+    """No outage: waiting does not mend it."""
+    with pytest.raises(StoreError, match=r"unsupported startup parameter.*check the URL's") as raised:
+        open_store(f"{pooled_url}?options=-cwork_mem=1MB")
+    assert not isinstance(raised.value, StoreUnreachable)
 
 
 class Nobody:
