@@ -36,14 +36,17 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(__import__("sys").argv[1]), log_level="critical", lifespan="off")
 """
 PROXY = """
-import sys, uvicorn
+import sys
 from compactor import CompactorConfig, warm_up
+from compactor.cli.serve import run  # as the command serves
 from compactor.server import ServerSettings, create_app
 warm_up("gpt-4o-mini")
 config = CompactorConfig(summarizer_provider="extractive")
 upstreams = {"openai": f"http://127.0.0.1:{sys.argv[2]}/v1"}
-settings = ServerSettings(store=sys.argv[3], upstreams=upstreams, budget=int(sys.argv[4]), rate=None, config=config)
-uvicorn.run(create_app(settings), port=int(sys.argv[1]), log_level="critical")
+settings = ServerSettings(
+    store=sys.argv[3], upstreams=upstreams, budget=int(sys.argv[4]), rate=None, config=config, port=int(sys.argv[1])
+)
+run(create_app(settings), settings)
 """
 
 
@@ -78,7 +81,8 @@ async def compare(direct: str, proxy: str, turns: int, requests: int) -> tuple[l
 
 
 def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT)  # noqa: S603  (our own code)
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)  # noqa: S603  (our own code)
 
 
 async def wait_for(url: str) -> None:

@@ -25,11 +25,12 @@ from pathlib import Path
 
 CONNECTIONS, SESSIONS = 8, 64
 SERVER = """
-import resource, sys, uvicorn
+import resource, sys
+from compactor.cli.serve import run  # as the command serves
 from compactor.server import ServerSettings, create_app
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-app = create_app(ServerSettings(store=sys.argv[1], rate=None))
-uvicorn.run(app, port=int(sys.argv[2]), log_level="error", access_log=False, timeout_graceful_shutdown=2)
+settings = ServerSettings(store=sys.argv[1], rate=None, port=int(sys.argv[2]))
+run(create_app(settings), settings)
 """
 #: A script of wrk: each request goes to the next session. Of *share*, appends alternate questions and answers.
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -94,6 +95,27 @@ def test_the_demo_ends_with_the_server() -> None:
             thread.start()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Not after the 40 ms for which a client may wait with its acknowledgement of an answer's first part."""
+    served: list[bool] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        served.append(bool(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        writer.close()
+
+    async def ask() -> None:
+        listening = serve._bind(ServerSettings(store="memory://", port=0))
+        async with await asyncio.start_server(answer, sock=listening):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.write(b"x")
+            await reader.read()
+            writer.close()
+
+    asyncio.run(ask())
+    assert served == [True]
 
 
 @pytest.mark.slow
