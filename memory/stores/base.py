@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..arguments import ConfigError, require, whole_number
 from ..entries import Entry, RoundOpened, kinds_of
+from ..errors import StoreError
 from ..patterns import compile_later
 from ..rounds import Round
 from .tenants import split_name
@@ -183,6 +184,18 @@ class Store(ABC):
         Call ``delete_files`` first: it removes the session's files outside the store.
         """
 
+    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002, ARG002  (the field's name in the log)
+        """Erase a session whose log ends with entry *number* of that *id*, and return whether it did. Its files stay:
+        the log is elsewhere, in an archive.
+
+        In one transaction: whoever appends meanwhile either keeps the session, or writes to none. This default raises
+        ``StoreError``: a store without it takes part in no archive.
+        """
+        raise StoreError(
+            "this store cannot let a session go without losing what is written to it meanwhile: implement evict(), or"
+            " export the session and purge it"
+        )
+
     @abstractmethod
     def close(self) -> None:
         """Release all resources; using the store afterwards is an error."""
@@ -314,6 +327,8 @@ class AdaptedStore(Store):
         self.capabilities = _find_capabilities(lambda method: callable(getattr(store, method, None)))
         for methods in (Store.__abstractmethods__, *map(CAPABILITIES.__getitem__, self.capabilities)):
             vars(self).update({method: getattr(store, method) for method in methods})
+        if callable(evict := getattr(store, "evict", None)):
+            vars(self)["evict"] = evict
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AdaptedStore) and other._store is self._store

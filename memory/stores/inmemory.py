@@ -210,6 +210,15 @@ class InMemoryStore(Store):
         with self._lock:
             self._sessions.pop(session, None)
 
+    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
+        with self._lock:
+            self._refuse_in_append()
+            last = next(self.read(session, number - 1), None)
+            if last is None or last.id != id or len(self._sessions[session]) != number:
+                return False
+            del self._sessions[session]
+            return True
+
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
         now = self._clock()
         with self._lock:

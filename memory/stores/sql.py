@@ -76,6 +76,7 @@ _APPEND = """INSERT INTO compactor_entries (session, {columns})
 _ENTRY = "SELECT e.number, e.id, e.kind, e.round, e.version, e.created_at, e.body"
 _OF_SESSION = "FROM compactor_entries e WHERE e.session = (SELECT id FROM compactor_sessions WHERE key = :key)"
 _END = text(f"SELECT coalesce(max(e.number), 0) {_OF_SESSION}")
+_END_AND_ID = text(f"SELECT e.number, e.id {_OF_SESSION} ORDER BY e.number DESC LIMIT 1")
 _IDS = text(f"SELECT e.id {_OF_SESSION} AND e.number > :after ORDER BY e.number LIMIT :limit")
 _READ = text(f"{_ENTRY} {_OF_SESSION} AND e.number > :after ORDER BY e.number LIMIT :limit")
 _READ_NUMBERS = text(f"{_ENTRY} {_OF_SESSION} AND e.number IN :numbers ORDER BY e.number").bindparams(
@@ -355,16 +356,29 @@ class SqlStore(Store):
         def erase(connection: Connection) -> bool:
             connection.execute(self._purge_leases, {"key": key})
             number = find_session(connection, key, lock=True)
-            if number is None:
-                return False
-            erased = erase_texts(connection, number)
-            connection.execute(_PURGE_ENTRIES, {"session": number})
-            connection.execute(_PURGE_SESSION, {"session": number})
-            return erased
+            return number is not None and _erase_session(connection, number)
 
         if self._connections.change(erase, long=True):
             self._merge_texts()
         self._connections.write(self._dialect.after_erasing)
+
+    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
+        key = key_of(session)
+
+        def erase(connection: Connection) -> tuple[bool, bool]:
+            found = find_session(connection, key, lock=True)  # no append comes between the look and the end
+            end = connection.execute(_END_AND_ID, {"key": key}).first()
+            if found is None or end is None or (int(end.number), end.id) != (number, escape(id)):
+                return False, False
+            connection.execute(self._purge_leases, {"key": key})
+            return True, _erase_session(connection, found)
+
+        evicted, had_texts = self._require_sound(lambda: self._connections.change(erase, long=True))
+        if had_texts:
+            self._merge_texts()
+        if evicted:
+            self._connections.write(self._dialect.after_erasing)
+        return evicted
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         return self._read_selected(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
@@ -469,6 +483,14 @@ class SqlStore(Store):
         begin = True
         while self._connections.write(partial(merge_texts, begin=begin)):
             begin = False
+
+
+def _erase_session(connection: Connection, number: int) -> bool:
+    """Erase the session of that *number* in the database; part of a transaction. Return whether texts were deleted."""
+    erased = erase_texts(connection, number)
+    connection.execute(_PURGE_ENTRIES, {"session": number})
+    connection.execute(_PURGE_SESSION, {"session": number})
+    return erased
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...arguments import ConfigError
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
-from ...errors import Conflict, NewerVersion
+from ...errors import Conflict, NewerVersion, StoreError
 from ...memory import Memory
 from ..base import CAPABILITIES, Order, SessionRow, Store, adapt_store, key_of
 from ..tenants import name_in, split_name
@@ -336,6 +336,26 @@ class StoreContract:
         self.store.purge("s")
         assert self.store.sessions() == ["t"]
         assert numbers(self.store) == []
+        with raises(Conflict):
+            self.store.append("s", [an_entry()], after=2)
+        assert self.store.append("s", entries, after=0) == 2
+
+    def test_a_session_is_evicted_only_as_it_is_known(self) -> None:
+        """By its last entry's number and id: what was appended meanwhile is not lost. Or the store refuses it."""
+        entries = [an_entry(), an_entry()]
+        self.store.append("s", entries, after=0)
+        self.store.append("t", [an_entry()], after=0)
+        try:
+            evicted = self.store.evict("s", 1, entries[0].id)
+        except StoreError:
+            assert len(list(self.store.read("s"))) == 2
+            return
+        assert not evicted
+        for session, number, id_ in (("s", 2, entries[0].id), ("s", 3, ""), ("s", 0, ""), ("none", 2, entries[1].id)):
+            assert not self.another().evict(session, number, id_)
+        assert [one.id for one in self.store.read("s")] == [one.id for one in entries]
+        assert self.another().evict("s", 2, entries[1].id)
+        assert self.store.sessions() == ["t"]
         with raises(Conflict):
             self.store.append("s", [an_entry()], after=2)
         assert self.store.append("s", entries, after=0) == 2
