@@ -32,7 +32,7 @@ __all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "read
 JSONL_FORMAT = "context-compactor session"
 
 #: Bytes of an import that are held in memory; the rest waits in a temporary file.
-_IN_MEMORY = 16_000_000
+MAX_IN_MEMORY = 16_000_000
 
 
 class Imported(NamedTuple):
@@ -92,8 +92,8 @@ def read_session(
     name = own if session is None else session
     if into is not None:
         refuse_present(into, name)
-    with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
-        kept, validator = _SpooledEntries(file), LogValidator()
+    with SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
+        kept, validator = SpooledEntries(file), LogValidator()
         for line, text in lines:
             if len(kept) == count:
                 raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
@@ -132,7 +132,7 @@ def _line(value: object) -> str:
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
-class _SpooledEntries(Sequence[Entry]):
+class SpooledEntries(Sequence[Entry]):
     """Entries in a file; each access reads one."""
 
     def __init__(self, file: SpooledTemporaryFile[bytes]) -> None:

@@ -193,7 +193,7 @@ class Streaming(InMemoryStore):
 
 def test_a_long_file_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entries are kept aside until all are checked, and reach the store in one append."""
-    monkeypatch.setattr("memory.transfer.jsonl._IN_MEMORY", 100_000)
+    monkeypatch.setattr("memory.transfer.jsonl.MAX_IN_MEMORY", 100_000)
     message, count, store = "m" * 100_000, 60, Streaming()
     first = json.loads(LINES[2]) | {"number": 1}
 

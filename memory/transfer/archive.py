@@ -1,0 +1,474 @@
+"""Archive: closed sessions as compressed objects in a folder or an object store, and back.
+
+An object is gzip of JSON lines in ASCII: a head, one line per entry of the log, and the digest of them all. Its key is
+made of hashes, so that any session's name gives a short and safe one. A session is in the store or in the archive;
+after a crash it may be in both, never in none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Literal, NamedTuple
+
+from ..arguments import ConfigError
+from ..entries import Entry, EventRecorded, PostRedacted, kinds_of
+from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
+from ..log.session_log import Log
+from ..rounds import new_id, utc_now
+from ..stores import InMemoryStore, Store, delete_files, list_expired
+from ..stores.base import adapt_store
+from ..stores.tenants import name_in, split_name
+from .archive_storage import Storage, name_faults, open_storage
+from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
+from .state_dict import LogValidator, append_new, entry_of, refuse_present, require_number
+
+__all__ = [
+    "ArchiveResult",
+    "ArchivedSession",
+    "SkipReason",
+    "archive_sessions",
+    "expire_archive",
+    "list_archive",
+    "purge_archived",
+    "purge_archived_tenant",
+    "restore_session",
+]
+
+Where = str | os.PathLike[str]
+
+#: The ``format`` in the first line of an object, and the newest ``version`` that this code writes and reads.
+ARCHIVE_FORMAT = "context-compactor archive"
+ARCHIVE_VERSION = 1
+#: Maximum uncompressed bytes of a line, which is one entry, and of an object. Larger sessions stay in their store.
+MAX_LINE, MAX_TOTAL = 64_000_000, 8_000_000_000
+#: Archiving and restoring a session take turns by this lease.
+_LEASE, _LEASE_SECONDS, _RENEW_AFTER = "\x1farchive", 120.0, 30.0
+_PART = ".part"
+_TORN = (EOFError, zlib.error, gzip.BadGzipFile)
+_REMEDY = "nothing was changed: put an undamaged copy of the object back"
+
+SkipReason = Literal[
+    "active",  # somebody wrote to it meanwhile
+    "busy",  # another process archives or restores it, or the store is locked
+    "gone",  # it was purged, or archived by another process
+    "name_taken",  # the archive has another session of this name, or an object there that cannot be read
+    "too_large",  # more than 64 MB in an entry, or 8 GB in all
+    "unreadable",  # the log is damaged or of a newer version: it could not be restored
+]
+
+
+class ArchiveResult(NamedTuple):
+    #: Sessions that are in the archive now, and in the store no more.
+    archived: list[str]
+    #: Sessions that stay in the store, or are gone from it, and why.
+    skipped: dict[str, SkipReason]
+
+
+class ArchivedSession(NamedTuple):
+    """One object of an archive."""
+
+    #: The name in a store; it begins with the tenant's. Empty if the object cannot be read.
+    session: str
+    #: Empty: none.
+    tenant: str
+    #: When its newest entry was made.
+    last_activity: datetime
+    #: The length of the log.
+    entries: int
+    #: Number of the newest round; see ``Extent.rounds``.
+    rounds: int
+    #: Place of the object below the archive's.
+    key: str
+    #: Id of the last entry.
+    last: str
+    #: Why the object cannot be read; empty: its head can.
+    fault: str = ""
+
+
+def archive_sessions(
+    store: Store,
+    where: Where,
+    older_than: timedelta,
+    *,
+    now: datetime | None = None,
+    tenant: str | None = None,
+    sessions: Iterable[str] | None = None,
+) -> ArchiveResult:
+    """Move the sessions without an append for longer than *older_than* from *store* to the archive at *where*.
+
+    *where* is a folder, or a URL for fsspec such as ``s3://bucket/chats``. *tenant* ("": those without) and *sessions*
+    limit it. Each session is written, read back and put into its place before it leaves the store; it stays if anybody
+    writes to it meanwhile. Its files outside the store stay where they are. Nothing is lost if the process is killed:
+    run it again. A Memory that has such a session open raises ``SessionPurged`` when it writes.
+
+    Raises ``StoreError`` if the store or the archive fails; sessions archived before it stay archived.
+    """
+    store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
+    wanted = None if sessions is None else set(sessions)
+    result = ArchiveResult([], {})
+    with name_faults(where):
+        storage = open_storage(where)
+        for session in list_expired(store, older_than, now=now, tenant=tenant):
+            if wanted is None or session in wanted:
+                reason = _archive(store, storage, session, before)
+                if reason is None:
+                    result.archived.append(session)
+                else:
+                    result.skipped[session] = reason
+    return result
+
+
+def _archive(store: Store, storage: Storage, session: str, before: datetime) -> SkipReason | None:
+    """Move one session to the archive and return None, or the reason why it stays."""
+    key = key_in_archive(session)
+    try:
+        with _claim(store, session) as keep_claim:
+            head = _head_of(store, session, before)
+            there = _read_head(storage, key)
+            if there is not None and not _has_all_of(store, there):
+                return "name_taken"
+            with storage.write(key + _PART) as raw:
+                digest = _write_object(raw, head, store, keep_claim)
+            with storage.open(key + _PART) as raw:
+                packed = _Object(raw, key)
+                for _ in packed.values():
+                    keep_claim()
+                if packed.digest != digest:
+                    raise StoreDamaged(f"{key} was written and reads otherwise; no session was lost: check the place")
+            keep_claim()
+            storage.rename(key + _PART, key)
+            if _read_head(storage, key) != head:  # an expire or a purge of the archive came between
+                return "busy"
+            keep_claim()
+            if store.evict(session, head.entries, head.last):
+                return None
+            storage.delete(key)  # what is erased from the log now would stay there
+            return "gone" if store.extent(session) is None else "active"
+    except StoreBusy:
+        return "busy"
+    except _Stays as stays:
+        return stays.reason
+
+
+def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
+    """Return what is to be archived of *session*. Raises ``_Stays``."""
+    try:
+        redactions = next(iter(store.read_kinds(session, kinds_of(PostRedacted))), None)
+        # Opening finishes an interrupted redaction: erased words do not leave the store.
+        if redactions is not None and _Opened(session, store, utc_now).is_redacting:
+            raise _Stays("unreadable")
+        extent = store.extent(session)
+        last = None if extent is None else next(store.read(session, extent.number - 1, 1), None)
+    except (StoreDamaged, NewerVersion) as fault:
+        raise _Stays("unreadable") from fault
+    if extent is None or last is None:
+        raise _Stays("gone")
+    if extent.created_at >= before:
+        raise _Stays("active")
+    key, at = key_in_archive(session), extent.created_at
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id)
+
+
+def _has_all_of(store: Store, there: ArchivedSession) -> bool:
+    """Return whether *store* has the whole log of an object, which a run that was killed has left."""
+    last = None if there.fault else next(store.read(there.session, there.entries - 1, 1), None)
+    return last is not None and last.id == there.last
+
+
+def restore_session(
+    store: Store, where: Where, session: str, session_id: str | None = None, *, keep: bool = False
+) -> Imported:
+    """Move *session* from the archive at *where* to *store*, the same log to the letter; return its name and length.
+
+    *session_id* gives it another name. Everything is checked before anything is written, in one append; then the object
+    is deleted, unless *keep* is set or the store is in memory: what is erased from the session later is still in it.
+    Raises ``StoreError`` if the archive has no such session or the store has one already, ``StoreDamaged`` for an
+    object that is not whole, ``NewerVersion`` for one of a newer version, and ``StoreBusy`` while another process
+    archives or restores the session.
+    """
+    store, name, key = adapt_store(store), session if session_id is None else session_id, key_in_archive(session)
+    with name_faults(where), _claim(store, session) as keep_claim:
+        storage = open_storage(where)
+        refuse_present(store, name)
+        try:
+            raw = storage.open(key)
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"there is no session {session[:40]!r} in this archive; `compactor archived` lists those it has"
+            ) from error
+        with raw, SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
+            entries, validator = SpooledEntries(file), LogValidator()
+            for value in _Object(raw, key).values():
+                keep_claim()
+                entry = _entry_in(value)
+                validator.take(entry)
+                entries.add(entry)
+            append_new(store, name, entries)
+        if not keep and not store.is_resident:
+            with suppress(StoreBusy):  # the store has it; the next archiving replaces the object
+                keep_claim()
+                storage.delete(key)
+        return Imported(name, len(entries))
+
+
+def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[ArchivedSession]:
+    """Yield the sessions in the archive at *where*, of one *tenant* ("": those without) or of all (None).
+
+    Reads the head of each object. One that cannot be read is there with its ``fault``.
+    """
+    with name_faults(where):
+        storage = open_storage(where)
+        for key in storage.keys(None if tenant is None else folder_of(tenant)):
+            if not key.endswith(_PART) and (found := _read_head(storage, key)) is not None:
+                yield found
+
+
+def purge_archived(where: Where, session: str) -> bool:
+    """Erase *session* from the archive at *where*, with its files outside, and return whether it was there.
+
+    ``store.purge`` does not reach an archive. Files of an object that cannot be read are not found.
+    """
+    with name_faults(where):
+        return _delete(open_storage(where), key_in_archive(session))
+
+
+def purge_archived_tenant(where: Where, tenant: str) -> int:
+    """Erase every session of *tenant* from the archive at *where*, as ``purge_archived`` does, and return their number.
+
+    When this returns, no object of the tenant was left. Stop what archives for the tenant before, and call
+    ``purge_tenant`` first. Raises ``ConfigError`` for a name that no tenant has, and ``StoreError`` if sessions of the
+    tenant are archived meanwhile.
+    """
+    if not tenant:
+        raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
+    name_in(tenant, "")
+    with name_faults(where):
+        storage, folder = open_storage(where), folder_of(tenant)
+        # Unfinished objects are deleted with the object of their session.
+        purged = sum([_delete(storage, key) for key in {one.removesuffix(_PART) for one in storage.keys(folder)}])
+        if storage.keys(folder):
+            raise StoreError(
+                f"sessions of the tenant {tenant!r} were archived while they were purged; {purged} are gone: stop what"
+                " archives for this tenant, and purge it again"
+            )
+    return purged
+
+
+def expire_archive(
+    where: Where, older_than: timedelta, *, now: datetime | None = None, tenant: str | None = None
+) -> list[str]:
+    """Erase the archived sessions without an append for longer than *older_than*, and return their names.
+
+    As ``expire`` does in a store. Objects that cannot be read stay. Do not run it beside ``archive_sessions``.
+    """
+    before = (utc_now() if now is None else now) - older_than
+    with name_faults(where):
+        old = [one for one in list_archive(where, tenant=tenant) if not one.fault and one.last_activity < before]
+        storage = open_storage(where)
+        return sorted(one.session for one in old if _delete(storage, one.key))
+
+
+def key_in_archive(session: str) -> str:
+    """Return the key of a session's object: lower case and of one length, whatever the name has in it."""
+    return f"{folder_of(split_name(session)[0])}/{_hash(session)}.jsonl.gz"
+
+
+def folder_of(tenant: str) -> str:
+    return _hash(tenant)
+
+
+def _hash(name: str) -> str:
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class _Opened(Log):
+    """A session that is opened for what that completes."""
+
+    @property
+    def is_redacting(self) -> bool:
+        return bool(self._to_erase)
+
+    def _announce(self, rounds: Iterable[int] = (), news: Iterable[Any] = ()) -> None: ...
+
+    def _report_checkpoint(self, error: str) -> None: ...
+
+
+class _Stays(Exception):
+    """A session cannot be archived."""
+
+    def __init__(self, reason: SkipReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextmanager
+def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
+    """Hold the lease of *session*, and provide a function that renews it. Raises ``StoreBusy`` if another holds it."""
+    holder, taken = new_id(), time.monotonic()
+    wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
+    busy = f"another process archives or restores the session {session[:40]!r}; nothing was changed"
+    if wait:
+        raise StoreBusy(f"{busy}: try again in {wait:.0f} seconds")
+
+    def keep_claim() -> None:
+        nonlocal taken
+        now = time.monotonic()
+        if now - taken < _RENEW_AFTER:
+            return
+        # Expired: another may have had it meanwhile, even if it is free now.
+        if now - taken >= _LEASE_SECONDS or store.lease(session, _LEASE, holder, _LEASE_SECONDS):
+            raise StoreBusy(f"{busy}: try again later")
+        taken = now
+
+    try:
+        yield keep_claim
+    finally:
+        store.release(session, _LEASE, holder)
+
+
+def _delete(storage: Storage, key: str) -> bool:
+    """Delete an object, the files that its log names, and what a killed run left of it; return whether it was there."""
+    events = InMemoryStore()
+    with suppress(FileNotFoundError), storage.open(key) as raw:
+        session = ""
+        with suppress(StoreDamaged, NewerVersion):  # it may be deleted because it is damaged
+            packed = _Object(raw, key)
+            session, of_files = packed.head.session, kinds_of(EventRecorded)
+            noted = [_entry_in(one) for one in packed.values() if one.get("kind") in of_files]
+            events.append(session, noted, 0)
+        delete_files(events, session)
+    storage.delete(key + _PART)
+    return storage.delete(key)
+
+
+def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
+    """Return the head of an object; None if there is none."""
+    try:
+        with storage.open(key) as raw:
+            return _Object(raw, key).head
+    except FileNotFoundError:
+        return None
+    except (StoreDamaged, NewerVersion) as error:
+        return ArchivedSession("", "", datetime.min.replace(tzinfo=UTC), 0, 0, key, "", str(error))
+
+
+def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_claim: Callable[[], None]) -> str:
+    """Write the object of a session and return its digest. Raises ``_Stays`` if it could not be restored."""
+    digest, size, validator = sha256(), 0, LogValidator()
+    with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+
+        def put(value: Mapping[str, Any]) -> None:
+            nonlocal size
+            line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+            size += len(line)
+            if len(line) > MAX_LINE or size > MAX_TOTAL:
+                raise _Stays("too_large")
+            digest.update(line)
+            packed.write(line)
+
+        facts = {"session": head.session, "tenant": head.tenant, "last_activity": head.last_activity.isoformat()}
+        numbers = {"entries": head.entries, "rounds": head.rounds, "last": head.last}
+        put({"format": ARCHIVE_FORMAT, "version": ARCHIVE_VERSION} | facts | numbers)
+        try:
+            for entry in store.read(head.session, 0, head.entries):
+                keep_claim()
+                # The body as it is, letter for letter.
+                value = {"id": entry.id, "kind": entry.kind, "number": entry.number, "round": entry.round}
+                value |= {"created_at": entry.created_at.isoformat(), "version": entry.version, "body": entry.body}
+                validator.take(_entry_in(value))
+                put(value)
+        except (StoreDamaged, NewerVersion) as fault:
+            raise _Stays("unreadable") from fault
+        if validator.number != head.entries:
+            raise _Stays("gone")
+        sealed = digest.hexdigest()
+        put({"sha256": sealed})
+    return sealed
+
+
+def _entry_in(value: Mapping[str, Any]) -> Entry:
+    """Return the entry of a line. Raises ``StoreDamaged`` for any other value."""
+    where, body = f"entry {value.get('number')!r}"[:40], value.get("body")
+    try:
+        if not isinstance(body, str) or not body.isascii():
+            raise ValueError("no store keeps that")
+        entry = entry_of({**value, "body": json.loads(body)}, where)
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"{where} has a body that cannot be read; {_REMEDY}") from error
+    entry._body = body
+    return entry
+
+
+class _Object:
+    """An object that is being read, line by line; none is longer than ``MAX_LINE``, so no bomb fills the memory.
+
+    Raises ``StoreDamaged`` if it is torn, damaged or too large, and ``NewerVersion`` for a newer one.
+    """
+
+    #: Set when all entries were read and are those that were archived.
+    digest = ""
+
+    def __init__(self, raw: IO[bytes], key: str) -> None:
+        self._packed = gzip.GzipFile(fileobj=raw)
+        self._key, self._sum, self._size = key, sha256(), 0
+        first = self._read()
+        if first.get("format") != ARCHIVE_FORMAT:
+            raise self._damage("is not an archived session")
+        if require_number(first, "version", key) > ARCHIVE_VERSION:
+            raise NewerVersion(
+                f"{key} was written by a newer version of context-compactor; nothing was changed: upgrade to read it"
+            )
+        try:
+            session, last, at = first["session"], first["last"], datetime.fromisoformat(first["last_activity"])
+            at = at.astimezone(UTC)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self._damage("has a head that says too little") from error
+        entries, rounds = (require_number(first, name, key) for name in ("entries", "rounds"))
+        if not isinstance(session, str) or not isinstance(last, str) or key_in_archive(session) != key:
+            raise self._damage("holds another session than its place says")
+        self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last)
+
+    def values(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries as plain values; raises at the end if the digest is another."""
+        value: dict[str, Any] = {}
+        for _ in range(self.head.entries):
+            value = self._read()
+            yield value
+        self.digest = self._sum.hexdigest()
+        if value.get("id") != self.head.last or self._read().get("sha256") != self.digest or self._unpack(1):
+            raise self._damage("has another content than was archived")
+
+    def _read(self) -> dict[str, Any]:
+        line = self._unpack(MAX_LINE + 1)
+        self._size += len(line)
+        if len(line) > MAX_LINE or self._size > MAX_TOTAL:
+            raise self._damage(f"is too large: {MAX_LINE:,} bytes are allowed in a line, and {MAX_TOTAL:,} in all")
+        if not line.endswith(b"\n"):
+            raise self._damage("is cut off")
+        self._sum.update(line)
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._damage("has a line that is no JSON") from error
+        if not isinstance(value, dict):
+            raise self._damage("has a line that is no mapping")
+        return value
+
+    def _unpack(self, limit: int) -> bytes:
+        try:
+            return self._packed.readline(limit)
+        except _TORN as error:
+            raise self._damage("is cut off or damaged") from error
+
+    def _damage(self, what: str) -> StoreDamaged:
+        return StoreDamaged(f"{self._key} {what}; {_REMEDY}")
