@@ -251,7 +251,8 @@ FOREIGN = {
     "serving": {"ThreadPoolExecutor", "gc", "freeze", "unfreeze"},
     "versioning": {"DeprecationWarning"},
     "storage": {
-        *("fork", "on", "pg_trgm", "synchronous_commit", "synchronous_standby_names", "remote_apply", "LISTEN"),
+        *("dry", "fork", "on", "pg_trgm", "s3fs", "synchronous_commit", "synchronous_standby_names", "remote_apply"),
+        "LISTEN",
     },
     "coming-from": {
         "RoundCompressor",

@@ -190,7 +190,7 @@ def test_a_folder_without_code_hides_nothing(installed: Installed, tmp_path: Pat
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("memory", ["postgresql"]),
+        ("memory", ["archive", "postgresql"]),
         ("prompts", []),
         ("compactor/inspector", []),
         ("compactor/server", ["server", "mcp"]),

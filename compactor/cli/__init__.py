@@ -1,1 +1,1 @@
-"""The command line. ``app`` declares the commands, ``session_commands`` those on stored sessions."""
+"""The command line. ``app`` declares the commands, ``session_commands`` and ``archive_commands`` those on sessions."""

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired, purge_tenant
 from memory.rounds import utc_now
+from memory.transfer.archive import expire_archive, purge_archived, purge_archived_tenant
 
 from ..config import CompactorConfig, ConfigError
 from ..difference import compare
@@ -39,6 +40,9 @@ _STORE = "The store, as sqlite:///chat.db or postgresql+psycopg://user@host/data
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Store = Annotated[str | None, option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
+Archive = Annotated[
+    str | None, option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 OnlyRole = Annotated[str | None, option("ROLE", "Show only this role.", "--role")]
 Role = Annotated[str, typer.Option(metavar="ROLE", help="The role whose summary it is.")]
@@ -81,7 +85,7 @@ def list_sessions(
     """
     with open_named(store) as opened:
         page = sessions.list_page(opened, tenant, after, limit, order)
-    _print(as_json, page, sessions.session_table(page["sessions"]))
+    print_result(as_json, page, sessions.session_table(page["sessions"]))
     if page["next"] is not None and not as_json:
         screen().print(f"there may be more; continue with --after '{one_line(page['next'])}'", markup=False)
 
@@ -110,10 +114,10 @@ def health(
     JSON: {"healthy", "sessions", "behind", "failing", "circuits_open", "worst": [{"session", "role", "behind",
     "uncovered", "failures", "circuit_open", "error", "since"}]}. "sessions" is how many were looked at.
     """
-    since = utc_now() - _parse_age(active, "--active")
+    since = utc_now() - parse_age(active, "--active")
     with open_named(store) as opened:
         found = examine_store(opened, since, rounds)
-    _print(as_json, health_document(found), health_table(found))
+    print_result(as_json, health_document(found), health_table(found))
     if not found.healthy:
         raise typer.Exit(1)
 
@@ -142,7 +146,7 @@ def costs(
     start = _parse_day(since) if since is not None else None
     with open_named(store) as opened:
         document = measure_costs(opened, by, start, model)
-    _print(as_json, document, cost_table(document))
+    print_result(as_json, document, cost_table(document))
 
 
 def _parse_day(text: str) -> datetime:
@@ -188,12 +192,14 @@ def show(
                 replace_when_complete(html) as file,
             ):
                 file.write(make_file(memory, budget=budget, model=model))
-            _print(as_json, {"session": session, "file": html}, one_line(f"written to {html}; open it in a browser"))
+            print_result(
+                as_json, {"session": session, "file": html}, one_line(f"written to {html}; open it in a browser")
+            )
             return
         document = sessions.describe_session(memory, size, role, model, summary=summary)
         if span is not None:
             document["texts"] = sessions.read_texts(memory, *span)
-    _print(as_json, document, "\n".join(sessions.session_lines(document)))
+    print_result(as_json, document, "\n".join(sessions.session_lines(document)))
 
 
 @app.command("events", short_help="List the events in a session's history.")
@@ -216,7 +222,7 @@ def events(
     with open_named(store) as opened:
         require_session(opened, session)
         rows = list(read_events(opened, session, role=role, after=after, limit=limit))
-    _print(as_json, {"session": session, "events": rows}, event_table(rows))
+    print_result(as_json, {"session": session, "events": rows}, event_table(rows))
 
 
 @app.command("export", short_help="Write a session to a JSONL file.")
@@ -240,7 +246,7 @@ def export(
         entries = exchange.export(opened, session, to, force=force)
     if to != "-":
         document = {"session": session, "entries": entries, "file": to}
-        _print(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} written to {to}"))
+        print_result(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} written to {to}"))
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
@@ -260,45 +266,64 @@ def import_(
     """
     session, entries = exchange.import_into(store, file, name)
     document = {"session": session, "entries": entries}
-    _print(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} read; session {session}"))
+    print_result(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} read; session {session}"))
 
 
 @app.command("purge", short_help="Erase a session.")
-def purge(session: Session, store: Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
+def purge(
+    session: Session, store: Store = None, archive: Archive = None, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Erase a session for good: its messages, all that was made from them, its events, and its offloaded files.
 
-    Asks for confirmation.
+    Asks for confirmation. Without --archive, an archived copy stays.
 
-    JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}.
+    JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}; with --archive also {"archived": true if the
+    archive had it}, and "purged" is null if the store had none.
     """
+    name, place = one_line(session, 80), "" if archive is None else f", and what {one_line(archive, 80)} has of it"
     with open_named(store, write=True) as opened:
-        size = sessions.measure_session(opened, session)
-        question = f"session '{one_line(session, 80)}': {describe_size(size)}. Erase all of it, for good?"
-        confirm(question, "nothing was erased", yes=yes)
-        opened.purge(session)
-    _print(as_json, {"purged": size}, one_line(f"session {session} is erased: {describe_size(size)}"))
+        has_it = archive is None or opened.extent(session) is not None
+        size = sessions.measure_session(opened, session) if has_it else None
+        described = "not in the store" if size is None else describe_size(size)
+        confirm(f"session '{name}': {described}{place}. Erase all of it, for good?", "nothing was erased", yes=yes)
+        if size is not None:
+            opened.purge(session)
+    document: dict[str, Any] = {"purged": size}
+    if archive is not None:
+        document["archived"] = purge_archived(archive, session)
+        described += ", and in the archive" if document["archived"] else ", and not in the archive"
+        if size is None and not document["archived"]:
+            raise CannotRun(f"there is no session '{name}', neither in this store nor in the archive")
+    print_result(as_json, document, one_line(f"session {session} is erased: {described}"))
 
 
 @app.command("purge-tenant", short_help="Erase a tenant.")
 def purge_tenant_(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its name.")],
     store: Store = None,
+    archive: Archive = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase for good all sessions of a tenant, with their files. Asks for confirmation.
 
-    Stop what writes for the tenant before.
+    Stop what writes and archives for the tenant before. Without --archive, its archived sessions stay.
 
-    JSON: {"tenant", "purged": number}.
+    JSON: {"tenant", "purged": number}; with --archive also {"archived": number}.
     """
     with open_named(store, write=True) as opened:
-        confirm(f"Erase all sessions of the tenant {one_line(tenant, 80)}, for good?", "nothing was erased", yes=yes)
+        place = "" if archive is None else f" and in {one_line(archive, 80)}"
+        question = f"Erase all sessions of the tenant {one_line(tenant, 80)}{place}, for good?"
+        confirm(question, "nothing was erased", yes=yes)
         try:
-            purged = purge_tenant(opened, tenant)
+            document: dict[str, Any] = {"tenant": tenant, "purged": purge_tenant(opened, tenant)}
+            if archive is not None:
+                document["archived"] = purge_archived_tenant(archive, tenant)
+                document["purged"] += purge_tenant(opened, tenant)  # a session may have been restored meanwhile
         except ConfigError as error:
             raise CannotRun(str(error)) from error
-    _print(as_json, {"tenant": tenant, "purged": purged}, f"{quantity(purged, 'session')} erased")
+    archived = f", and {document['archived']:,} in the archive" if archive is not None else ""
+    print_result(as_json, document, f"{quantity(document['purged'], 'session')} erased{archived}")
 
 
 @app.command("expire", short_help="Erase old sessions or files.")
@@ -307,6 +332,9 @@ def expire_(
     store: Store = None,
     files: Annotated[
         str | None, option("DIR", "Instead of sessions, erase old files in this store_dir, of all chats.")
+    ] = None,
+    archive: Annotated[
+        str | None, option("WHERE", "Instead, erase old sessions of this archive: a folder or a URL.", "--archive")
     ] = None,
     tenant: Annotated[str | None, option("NAME", "Only sessions of this tenant.")] = None,
     yes: Yes = False,
@@ -318,14 +346,22 @@ def expire_(
 
     JSON: {"expired": [session, ...]}; with --files {"files": number}.
     """
-    age = _parse_age(older_than)
+    age = parse_age(older_than)
+    if files is not None and archive is not None:
+        raise CannotRun("--files and --archive are two places; run this once for each")
+    if archive is not None:
+        place = f"{one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
+        confirm(place, "nothing was erased", yes=yes)
+        gone = expire_archive(archive, age, tenant=tenant)
+        print_result(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
+        return
     if files is not None:
         folder = one_line(files, 80)
         if not os.path.isdir(files):
             raise CannotRun(f"there is no folder {folder}; give the store_dir that chats write to")
         confirm(f"{folder}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        _print(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
+        print_result(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
         return
     with open_named(store, write=True) as opened:
         old = list_expired(opened, age, tenant=tenant)
@@ -334,7 +370,7 @@ def expire_(
             question = f"{quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
             confirm(question, "nothing was erased", yes=yes)
         gone = expire(opened, age, sessions=old, tenant=tenant)
-    _print(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
+    print_result(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
 
 
 @app.command("revert", short_help="Go back to a role's previous summary.")
@@ -365,7 +401,7 @@ def revert(
     summary_generation, end = (current.generation, current.last_round) if current is not None else (None, None)
     document = {"session": session, "role": role, "generation": generation, "summary_generation": summary_generation}
     result = f"the summary covers rounds 1-{end} again" if end else "all rounds are as they were said again"
-    _print(as_json, document | {"last_covered_round": end}, f"reverted: {result}")
+    print_result(as_json, document | {"last_covered_round": end}, f"reverted: {result}")
 
 
 @app.command("diff", short_help="Compare a role's summary with the previous one.")
@@ -399,7 +435,7 @@ def diff(
         "rounds": difference.rounds,
         **{name: getattr(difference, name) for name in ("dropped", "came_in", "stayed", "gone")},
     }
-    _print(as_json, document, visible(str(difference)))
+    print_result(as_json, document, visible(str(difference)))
 
 
 def _find_summaries(
@@ -434,14 +470,14 @@ def _name_summary(session: str, role: str) -> str:
     return f"of '{one_line(role, 80)}' in session '{one_line(session, 80)}'"
 
 
-def _parse_age(text: str, option_name: str = "--older-than") -> timedelta:
+def parse_age(text: str, option_name: str = "--older-than") -> timedelta:
     match = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
     if match is None:
         raise CannotRun(f"{option_name} is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def _print(as_json: bool, document: Mapping[str, Any], shown: str | Table) -> None:
+def print_result(as_json: bool, document: Mapping[str, Any], shown: str | Table) -> None:
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:

@@ -37,6 +37,7 @@ __all__ = [
     "SkipReason",
     "archive_sessions",
     "expire_archive",
+    "find_archived",
     "list_archive",
     "purge_archived",
     "purge_archived_tenant",
@@ -219,6 +220,12 @@ def restore_session(
                 keep_claim()
                 storage.delete(key)
         return Imported(name, len(entries))
+
+
+def find_archived(where: Where, session: str) -> ArchivedSession | None:
+    """Return what the archive at *where* has of *session*, by reading the head of one object; None if it has none."""
+    with name_faults(where):
+        return _read_head(open_storage(where), key_in_archive(session))
 
 
 def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[ArchivedSession]:

@@ -18,7 +18,7 @@ from compactor import ContextError
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("demo", "replay", "chat", "evaluate")
-ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert", "diff")
+ON_SESSIONS = ("sessions", "show", "events", "export", "import", "purge", "revert", "diff", "archive", "restore")
 
 
 def start(*words: object, **more: Any) -> subprocess.Popen[bytes]:

@@ -1,0 +1,107 @@
+"""The commands on archives of closed sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from memory import list_expired
+from memory.transfer.archive import ArchivedSession, archive_sessions, list_archive, restore_session
+
+from . import sessions
+from .session_commands import AsJson, Session, Store, option, parse_age, print_result
+from .sessions import open_named
+from .terminal import one_line, quantity, screen
+
+_WHERE = "The archive: a folder, or a URL such as s3://bucket/chats."
+_REASONS = {
+    "active": "somebody has written to it meanwhile",
+    "busy": "another process archives or restores it, or the store is locked; run this again",
+    "gone": "it was purged or archived meanwhile",
+    "name_taken": "the archive has another session of that name; restore that with --as, or purge it",
+    "too_large": "it is too large; use `compactor export`",
+    "unreadable": "its log is damaged, or of a newer version",
+}
+
+app = typer.Typer()
+
+
+@app.command("archive", short_help="Move old sessions to an archive.")
+def archive(
+    to: Annotated[str, option("WHERE", _WHERE, "--to")],
+    older_than: Annotated[str, option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
+    store: Store = None,
+    tenant: Annotated[str | None, option("NAME", "Only sessions of this tenant.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell which sessions are that old.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move the sessions that nobody has written to for a time from the store to compressed files or object storage.
+
+    Nothing is archived by itself: run this once a day. Each session is read back from the archive before it leaves the
+    store, and stays if somebody writes to it meanwhile. After a crash, run this again. URLs need the extra "archive"
+    and fsspec's driver for them.
+
+    JSON: {"archived": [session, ...], "skipped": {session: reason}}; with --dry-run {"would_archive": [session, ...]}.
+    """
+    age = parse_age(older_than)
+    with open_named(store, write=not dry_run) as opened:
+        if dry_run:
+            old = list_expired(opened, age, tenant=tenant)
+            listed = "".join(f"\n  {one_line(session, 80)}" for session in old)
+            print_result(as_json, {"would_archive": old}, f"{quantity(len(old), 'session')} would be archived{listed}")
+            return
+        result = archive_sessions(opened, to, age, tenant=tenant)
+    skipped = "".join(f"\n  {one_line(name, 80)} is not: {_REASONS[why]}" for name, why in result.skipped.items())
+    shown = f"{quantity(len(result.archived), 'session')} archived{skipped}"
+    print_result(as_json, result._asdict(), shown)
+
+
+@app.command("archived", short_help="List the sessions of an archive.")
+def archived(
+    where: Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)],
+    tenant: Annotated[str | None, option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the sessions of an archive with their rounds, their entries and the time of the last write.
+
+    Reads the beginning of each object.
+
+    JSON: {"sessions": [{"session", "rounds", "entries", "last_activity", "tenant", "object"}], "unreadable":
+    [{"object", "fault"}]}.
+    """
+    found = list(list_archive(where, tenant=tenant))
+    readable = [_describe(one) for one in found if not one.fault]
+    unreadable = [{"object": one.key, "fault": one.fault} for one in found if one.fault]
+    print_result(as_json, {"sessions": readable, "unreadable": unreadable}, sessions.session_table(readable))
+    for one in [] if as_json else unreadable:
+        screen().print(one["fault"], soft_wrap=True)
+
+
+def _describe(one: ArchivedSession) -> dict[str, Any]:
+    size = {"session": one.session, "rounds": one.rounds, "entries": one.entries}
+    return size | {"last_activity": one.last_activity.isoformat(), "tenant": one.tenant, "object": one.key}
+
+
+@app.command("restore", short_help="Move a session back from an archive.")
+def restore(
+    session: Session,
+    where: Annotated[str, option("WHERE", _WHERE, "--from")],
+    store: Store = None,
+    name: Annotated[
+        str | None, option("NAME", "Session name in this store.  [default: the one it had]", "--as")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave a copy in the archive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a session from an archive back to a store: all of it, or nothing if anything is wrong.
+
+    Does not change an existing session, and makes no database file. What is erased from the session later is not erased
+    from a copy that was left by --keep.
+
+    JSON: {"session", "entries"}.
+    """
+    with open_named(store, write=True) as opened:
+        restored = restore_session(opened, where, session, name, keep=keep)
+    told = f"{quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
+    print_result(as_json, restored._asdict(), one_line(told))
