@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from ..errors import StoreError, StoreFull, StoreReadOnly
+from ..errors import ContextError, StoreError, StoreFull, StoreReadOnly
 from ..patterns import compile_later
 
 #: The keys of our objects and of unfinished ones; everything else in the place is not ours.
@@ -54,15 +54,21 @@ def open_storage(where: str | os.PathLike[str]) -> Storage:
 
 @contextmanager
 def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise ``StoreError`` with the place and the remedy instead of ``OSError``. No password in a URL is shown."""
+    """Raise ``StoreError`` with the place and the remedy instead of ``OSError``, or of any error of a driver's own. No
+    password in a URL is shown."""
     try:
         yield
-    except OSError as error:
+    except ContextError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) and not _SCHEME.match(os.fspath(where)):
+            raise
         place = re.sub(r"//[^/]*@", "//", os.fspath(where)).partition("?")[0]
-        kind = {errno.ENOSPC: StoreFull, errno.EACCES: StoreReadOnly, errno.EROFS: StoreReadOnly}
-        raise kind.get(error.errno or 0, StoreError)(
-            f"the archive {place[:200]!r} failed ({error.strerror or type(error).__name__}); no session was lost: check"
-            " the place and who may write there, and run this again"
+        kinds = {errno.ENOSPC: StoreFull, errno.EACCES: StoreReadOnly, errno.EROFS: StoreReadOnly}
+        kind, what = kinds.get(getattr(error, "errno", None) or 0, StoreError), getattr(error, "strerror", None)
+        raise kind(
+            f"the archive {place[:200]!r} failed ({what or type(error).__name__}); no session was lost: check the place"
+            " and who may write there, and run this again"
         ) from error
 
 
@@ -151,12 +157,16 @@ class FsspecStorage:
     @contextmanager
     def write(self, key: str) -> Iterator[IO[bytes]]:
         path = self._path(key)
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
-            with self._files.open(path, "wb") as file:
+            file = self._files.open(path, "wb")
+        except FileNotFoundError:  # not before: S3's driver would make a bucket of a mistyped name
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            file = self._files.open(path, "wb")
+        try:
+            with file:
                 yield file
         except BaseException:
-            with suppress(OSError):
+            with suppress(Exception):  # a driver's own
                 self._files.rm_file(path)
             raise
 

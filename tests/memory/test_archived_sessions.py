@@ -43,6 +43,7 @@ from memory.transfer.archive import (
     ArchiveResult,
     archive_sessions,
     expire_archive,
+    find_archived,
     key_in_archive,
     list_archive,
     purge_archived,
@@ -198,6 +199,8 @@ def test_only_what_is_old_and_asked_for_goes(store: Store, where: str) -> None:
     assert names(where, tenant="") == ["c"]
     row = next(iter(list_archive(where, tenant="")))
     assert row[:5] == ("c", "", NOON, 1, 1)
+    assert find_archived(where, "c") == row
+    assert find_archived(where, "a") is find_archived(where, "new") is None
 
 
 HOSTILE = [
@@ -378,6 +381,32 @@ def test_an_interrupted_redaction_is_finished_before_its_words_leave(store: Stor
     restore_session(kept, where, "s")
     assert "swordfish" not in str(letters(kept))
     assert "tuna" in str(letters(kept))
+
+
+def test_a_redaction_that_cannot_be_finished_keeps_its_session(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told that words are erased while they are in an archive."""
+    memory = write(store, "s", "swordfish")
+    record = PostRedacted(round_id=memory.conversation.rounds[0].id, numbers=(0,))
+    store.append("s", [Entry.of(record, created_at=NOON, round=1)], memory.snapshot.number)
+
+    def refused(*_call: object) -> None:
+        raise StoreReadOnly("not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "redact_all", refused)
+        assert move(store, where) == ([], {"s": "unreadable"})
+    store.append("s", [Entry("round closed", body="{", created_at=NOON)], memory.snapshot.number + 1)
+    assert move(store, where) == ([], {"s": "unreadable"})
+    assert names(where) == []
+
+
+def test_a_session_that_is_not_old_any_more_stays(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody wrote to it, or purged it, since the list was made."""
+    write(store, "new", at=LATER)
+    monkeypatch.setattr(archive, "list_expired", lambda *_, **__: ["gone", "new"])
+    assert move(store, where) == ([], {"gone": "gone", "new": "active"})
 
 
 def test_an_open_memory_says_that_its_session_is_gone(store: Store, where: str) -> None:
@@ -810,3 +839,44 @@ def test_archived_sessions_expire_by_age_and_tenant(store: Store, where: str) ->
     assert expire_archive(where, 98 * DAY, now=LATER, tenant="acme") == [name_in("acme", "a"), name_in("acme", "b")][:2]
     assert expire_archive(where, 97 * DAY, now=LATER) == ["c"]
     assert names(where) == []
+
+
+# -- drivers of fsspec -------------------------------------------------------------------------------------------------
+
+
+def test_a_drivers_own_errors_are_the_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3's raises botocore's: without the URL's password, and with the cause. A fault of ours is not hidden."""
+    fsspec = pytest.importorskip("fsspec")
+    store = open_store("memory://")
+    write(store, "s")
+
+    def broken(*_call: object, **_more: object) -> None:
+        raise RuntimeError("swordfish")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "open", broken)
+    with pytest.raises(StoreError, match=r"'memory://host/place' failed \(RuntimeError\)") as raised:
+        move(store, "memory://ada:swordfish@host/place?key=swordfish")
+    assert "swordfish" not in str(raised.value)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    monkeypatch.setattr(archive_storage.LocalStorage, "open", broken)
+    with pytest.raises(RuntimeError):
+        move(store, tmp_path / "archive")
+    assert list(store.sessions()) == ["s"]
+
+
+def test_a_file_system_with_folders_is_given_them(tmp_path: Path) -> None:
+    """As SFTP; there a folder that is not there is an error, also when it is listed."""
+    pytest.importorskip("fsspec")
+    url = f"dir://archive::file://{tmp_path.as_posix()}"
+    store = open_store(f"sqlite:///{tmp_path}/chat.db?synchronous=normal")
+    write(store, name_in("acme", "a"))
+    write(store, "b")
+    log = letters(store, "b")
+    assert names(url) == []
+    assert move(store, url).archived == [name_in("acme", "a"), "b"]
+    assert names(url) == names(tmp_path / "archive") == [name_in("acme", "a"), "b"]
+    restore_session(store, url, "b")
+    assert letters(store, "b") == log
+    assert purge_archived_tenant(url, "acme") == 1
+    assert (names(url), [path for path in tmp_path.rglob("*") if ".jsonl" in path.name]) == ([], [])
+    store.close()
