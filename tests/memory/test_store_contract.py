@@ -150,6 +150,14 @@ class Pretending(InMemoryStore):
         pass
 
 
+class Careless(InMemoryStore):
+    """Lets a session go whatever its log ends with."""
+
+    def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
+        self.purge(session)
+        return True
+
+
 class Generous(InMemoryStore):
     """Gives a lease to whoever asks."""
 
@@ -173,6 +181,7 @@ class Generous(InMemoryStore):
         (Pretending, "an_entry_can_be_redacted_to_another_body"),
         (Pretending, "redacting_what_is_not_there_is_an_error"),
         (Pretending, "a_purged_session_is_gone_and_can_begin_again"),
+        (Careless, "a_session_is_evicted_only_as_it_is_known"),
         (Generous, "a_lease_is_held_by_one"),
         (Generous, "of_many_that_ask_at_once_one_gets_it"),
     ],

@@ -378,6 +378,33 @@ class StoreContract:
         together(*[write] * 4)
         assert sorted(won) == numbers(self.store) == list(range(1, 26))
 
+    def test_what_is_appended_while_a_session_is_evicted_is_not_lost(self) -> None:
+        """Either the append conflicts, for the session is gone, or the session stays with it."""
+        for turn in range(30):
+            session, first = f"s{turn}", an_entry()
+            self.store.append(session, [first], after=0)
+            done: dict[str, bool] = {}
+            start = threading.Barrier(2)
+
+            def evict(session: str = session, first: Entry = first, done: Any = done, start: Any = start) -> None:
+                store = self.another()
+                start.wait(60)
+                try:
+                    done["evicted"] = store.evict(session, 1, first.id)
+                except StoreError:  # it takes part in no archive
+                    done["evicted"] = False
+
+            def append(session: str = session, done: Any = done, start: Any = start) -> None:
+                start.wait(60)
+                try:
+                    done["appended"] = self.store.append(session, [an_entry()], after=1) == 2
+                except Conflict:
+                    done["appended"] = False
+
+            together(evict, append)
+            assert done["evicted"] != done["appended"]
+            assert len(list(self.store.read(session))) == (2 if done["appended"] else 0)
+
     def test_what_many_write_at_once_is_there_once(self) -> None:
         """After a conflict a writer reads the new entries and tries again; nothing is lost, doubled or torn."""
 
