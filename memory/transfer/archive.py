@@ -276,13 +276,21 @@ def expire_archive(
 ) -> list[str]:
     """Erase the archived sessions without an append for longer than *older_than*, and return their names.
 
-    As ``expire`` does in a store. Objects that cannot be read stay. Do not run it beside ``archive_sessions``.
+    As ``expire`` does in a store. Also deletes what killed runs have left of such sessions. Objects that cannot be read
+    stay. Do not run it beside ``archive_sessions``.
     """
-    before = (utc_now() if now is None else now) - older_than
+    before, expired = (utc_now() if now is None else now) - older_than, list[str]()
     with name_faults(where):
-        old = [one for one in list_archive(where, tenant=tenant) if not one.fault and one.last_activity < before]
         storage = open_storage(where)
-        return sorted(one.session for one in old if _delete(storage, one.key))
+        for key in storage.keys(None if tenant is None else folder_of(tenant)):
+            there = _read_head(storage, key)
+            if there is None:
+                continue
+            if key.endswith(_PART) and (there.fault or there.last_activity < before):
+                storage.delete(key)
+            elif not there.fault and there.last_activity < before and _delete(storage, key):
+                expired.append(there.session)
+    return sorted(expired)
 
 
 def key_in_archive(session: str) -> str:
@@ -362,7 +370,7 @@ def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
     """Return the head of an object; None if there is none."""
     try:
         with storage.open(key) as raw:
-            return _Object(raw, key).head
+            return _Object(raw, key.removesuffix(_PART)).head
     except FileNotFoundError:
         return None
     except (StoreDamaged, NewerVersion) as error:

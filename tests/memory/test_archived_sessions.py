@@ -841,6 +841,23 @@ def test_archived_sessions_expire_by_age_and_tenant(store: Store, where: str) ->
     assert names(where) == []
 
 
+def test_what_killed_runs_have_left_expires_too(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what was said: half an object, and a whole one whose session was never archived."""
+    store, storage = open_store("memory://"), archive_storage.open_storage(where)
+    write(store, "s")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(storage), "rename", lambda *_: None)
+        assert move(store, where) == ([], {"s": "busy"})
+    part = key_in_archive("s") + ".part"
+    with storage.write(key_in_archive("torn") + ".part") as file:
+        file.write(b"half of what was sa")
+    assert names(where) == []
+    assert expire_archive(where, 101 * DAY, now=LATER) == []
+    assert storage.keys() == [part]
+    assert expire_archive(where, 99 * DAY, now=LATER) == []
+    assert storage.keys() == []
+
+
 # -- drivers of fsspec -------------------------------------------------------------------------------------------------
 
 
