@@ -188,7 +188,8 @@ class Store(ABC):
         """Erase a session whose log ends with entry *number* of that *id*, and return whether it did. Its files stay:
         the log is elsewhere, in an archive.
 
-        In one transaction: whoever appends meanwhile either keeps the session, or writes to none. This default raises
+        In one transaction: whoever appends meanwhile either keeps the session, or writes to none. If the outcome is not
+        known, raise: where this returns False, the caller deletes what it has archived. This default raises
         ``StoreError``: a store without it takes part in no archive.
         """
         raise StoreError(

@@ -363,15 +363,19 @@ class SqlStore(Store):
         self._connections.write(self._dialect.after_erasing)
 
     def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
-        key = key_of(session)
+        key, tried = key_of(session), False
 
         def erase(connection: Connection) -> tuple[bool, bool]:
+            nonlocal tried
             found = find_session(connection, key, lock=True)  # no append comes between the look and the end
+            if found is None:
+                return tried, tried  # repeated because the connection broke: the first attempt was committed
             end = connection.execute(_END_AND_ID, {"key": key}).first()
-            if found is None or end is None or (int(end.number), end.id) != (number, escape(id)):
+            if end is None or (int(end.number), end.id) != (number, escape(id)):
                 return False, False
             connection.execute(self._purge_leases, {"key": key})
-            return True, _erase_session(connection, found)
+            had_texts, tried = _erase_session(connection, found), True
+            return True, had_texts
 
         evicted, had_texts = self._require_sound(lambda: self._connections.change(erase, long=True))
         if had_texts:

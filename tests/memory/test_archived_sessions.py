@@ -402,6 +402,28 @@ def test_a_redaction_that_cannot_be_finished_keeps_its_session(
     assert names(where) == []
 
 
+def test_an_eviction_whose_reply_was_lost_is_one(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection broke after the commit, so the work is repeated; the object is the only copy by then."""
+    if store.is_resident:
+        pytest.skip("has no connection")
+    write(store, "s")
+    change = store._connections.change  # type: ignore[attr-defined]
+
+    def twice(work: Any, **more: Any) -> Any:
+        change(work, **more)
+        return change(work, **more)
+
+    log = letters(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store._connections, "change", twice)  # type: ignore[attr-defined]
+        assert not store.evict("s", 9, log[0][1])
+        assert move(store, where) == (["s"], {})
+        assert not store.evict("s", 1, log[0][1])
+    assert names(where) == ["s"]
+    restore_session(store, where, "s")
+    assert letters(store) == log
+
+
 def test_a_session_that_is_not_old_any_more_stays(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody wrote to it, or purged it, since the list was made."""
     write(store, "new", at=LATER)
