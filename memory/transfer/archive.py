@@ -91,6 +91,8 @@ class ArchivedSession(NamedTuple):
     key: str
     #: Id of the last entry.
     last: str
+    #: Of this object alone: to archive the session again makes another.
+    id: str
     #: Why the object cannot be read; empty: its head can.
     fault: str = ""
 
@@ -152,7 +154,10 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
             keep_claim()
             if store.evict(session, head.entries, head.last):
                 return None
-            storage.delete(key)  # what is erased from the log now would stay there
+            # What is erased from the log from now on would stay there. But if this process slept until its lease ran
+            # out, another may have archived the session: that object is its only copy.
+            if _read_head(storage, key) == head:
+                storage.delete(key)
             return "gone" if store.extent(session) is None else "active"
     except StoreBusy:
         return "busy"
@@ -177,7 +182,7 @@ def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
         raise _Stays("active")
     key, at = key_in_archive(session), extent.created_at
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id)
+    return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id, new_id())
 
 
 def _has_all_of(store: Store, there: ArchivedSession) -> bool:
@@ -209,7 +214,8 @@ def restore_session(
             ) from error
         with raw, SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
             entries, validator = SpooledEntries(file), LogValidator()
-            for value in _Object(raw, key).values():
+            packed = _Object(raw, key)
+            for value in packed.values():
                 keep_claim()
                 entry = _entry_in(value)
                 validator.take(entry)
@@ -218,7 +224,8 @@ def restore_session(
         if not keep and not store.is_resident:
             with suppress(StoreBusy):  # the store has it; the next archiving replaces the object
                 keep_claim()
-                storage.delete(key)
+                if _read_head(storage, key) == packed.head:  # else it was archived again since
+                    storage.delete(key)
         return Imported(name, len(entries))
 
 
@@ -374,7 +381,7 @@ def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
     except FileNotFoundError:
         return None
     except (StoreDamaged, NewerVersion) as error:
-        return ArchivedSession("", "", datetime.min.replace(tzinfo=UTC), 0, 0, key, "", str(error))
+        return ArchivedSession("", "", datetime.min.replace(tzinfo=UTC), 0, 0, key, "", "", str(error))
 
 
 def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_claim: Callable[[], None]) -> str:
@@ -392,7 +399,7 @@ def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_clai
             packed.write(line)
 
         facts = {"session": head.session, "tenant": head.tenant, "last_activity": head.last_activity.isoformat()}
-        numbers = {"entries": head.entries, "rounds": head.rounds, "last": head.last}
+        numbers = {"entries": head.entries, "rounds": head.rounds, "last": head.last, "id": head.id}
         put({"format": ARCHIVE_FORMAT, "version": ARCHIVE_VERSION} | facts | numbers)
         try:
             for entry in store.read(head.session, 0, head.entries):
@@ -444,14 +451,15 @@ class _Object:
                 f"{key} was written by a newer version of context-compactor; nothing was changed: upgrade to read it"
             )
         try:
-            session, last, at = first["session"], first["last"], datetime.fromisoformat(first["last_activity"])
-            at = at.astimezone(UTC)
+            session, last, id_ = first["session"], first["last"], first["id"]
+            at = datetime.fromisoformat(first["last_activity"]).astimezone(UTC)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._damage("has a head that says too little") from error
         entries, rounds = (require_number(first, name, key) for name in ("entries", "rounds"))
-        if not isinstance(session, str) or not isinstance(last, str) or key_in_archive(session) != key:
+        texts = isinstance(session, str) and isinstance(last, str) and isinstance(id_, str)
+        if not texts or key_in_archive(session) != key:
             raise self._damage("holds another session than its place says")
-        self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last)
+        self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last, id_)
 
     def values(self) -> Iterator[dict[str, Any]]:
         """Yield the entries as plain values; raises at the end if the digest is another."""

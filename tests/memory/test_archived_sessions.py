@@ -353,6 +353,40 @@ def test_a_lease_that_ran_out_is_not_relied_on(store: Store, where: str, monkeyp
     assert (list(store.sessions()), names(where)) == (["s"], ["s"])
 
 
+@pytest.mark.parametrize("restoring", [False, True], ids=["archive", "restore"])
+def test_a_process_that_slept_deletes_no_object_of_another(
+    store: Store, where: str, monkeypatch: pytest.MonkeyPatch, restoring: bool
+) -> None:
+    """Not even by a clock that slept, too: another has archived the session since, and that is its only copy."""
+    if store.is_resident:
+        pytest.skip("another process has another store")
+    write(store, "s")
+    log, kind, slept = letters(store), type(store), []
+    if restoring:
+        move(store, where)
+    name = "append" if restoring else "evict"
+    original = getattr(kind, name)
+
+    def late(self: Any, *call: Any) -> Any:
+        if slept:
+            return original(self, *call)
+        slept.append(True)
+        done = original(self, *call) if restoring else None
+        free(store)
+        assert move(store, where) == (["s"], {})
+        return done if restoring else original(self, *call)
+
+    monkeypatch.setattr(kind, name, late)
+    if restoring:
+        restore_session(store, where, "s")
+    else:
+        assert move(store, where) == ([], {"s": "gone"})
+    monkeypatch.undo()
+    assert (list(store.sessions()), names(where)) == ([], ["s"])
+    restore_session(store, where, "s")
+    assert letters(store) == log
+
+
 def test_a_long_move_renews_its_lease(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every half a minute, while it reads and writes."""
     store = open_store("memory://")
@@ -692,6 +726,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (replaced(0, entries=1), StoreDamaged),
         (replaced(0, entries=-1), StoreDamaged),
         (replaced(0, last="other"), StoreDamaged),
+        (replaced(0, id=7), StoreDamaged),
         (replaced(0, last_activity="yesterday"), StoreDamaged),
         (replaced(0, last_activity=7), StoreDamaged),
         (replaced(3, number=9), StoreDamaged),
