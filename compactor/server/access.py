@@ -1,4 +1,4 @@
-"""Access: who asks, from where, how much and how often. Pure ASGI, so that answers stream."""
+"""Access control: tenants, cross-site requests, rate and size limits. Pure ASGI, so that answers stream."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .problems import problem
 if TYPE_CHECKING:
     from .state import ServerState
 
-#: The header for the token where ``Authorization`` is the provider's, under ``/v1/``. It is passed on to nobody.
+#: Token header under ``/v1/``, where ``Authorization`` belongs to the provider. It is never forwarded.
 TOKEN_HEADER = "x-compactor-token"  # noqa: S105
 COOKIE, COOKIE_SECONDS = "compactor", 12 * 3_600
-#: What needs no token.
+#: Paths that need no token.
 PUBLIC = frozenset({"/healthz", "/readyz", "/login"})
 _PROXY = "/v1/"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _TENANT = "compactor.tenant"
-#: Failed attempts a minute and address; tenants and addresses that are remembered.
+#: Maximum failed attempts per minute and address; maximum tenants and addresses remembered.
 MAX_FAILURES, MAX_KNOWN = 30, 10_000
 _HEADERS = {
     "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -49,42 +49,42 @@ _LOGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="vie
 
 
 def find_tenant(request: Request) -> str:
-    """Return the tenant that asks; the empty text is the local one."""
+    """Return the tenant of the request; the empty string is the local tenant."""
     return str(request.scope[_TENANT])
 
 
 async def tenant_of(request: Request) -> str:
-    """Return the tenant that asks; the empty text is the local one. For ``Depends``."""
+    """Return the tenant of the request, for ``Depends``."""
     return find_tenant(request)
 
 
-#: A parameter of a route: the tenant that asks.
+#: A route parameter: the tenant of the request.
 Tenant = Annotated[str, Depends(tenant_of)]
 
 
 class _Refused(Exception):
-    """The request is answered with *response*."""
+    """Ends a request with *response*."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
 
 
 class RateLimit:
-    """Lets each key do *rate* things a minute, all of them at once if need be; None: any number."""
+    """Allows *rate* actions a minute for each key, in bursts of up to *rate*; None: unlimited."""
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._clock = rate, clock
-        self._spent: dict[str, tuple[float, float]] = {}  # by key: how many are spent, and when that was counted
+        self._spent: dict[str, tuple[float, float]] = {}  # by key: the number spent, and when it was computed
 
     def take(self, key: str, count: float = 1) -> float:
-        """Take *count* for *key*; return 0, or the seconds until there is room. Then nothing was taken."""
+        """Take *count* for *key* and return 0. Without room, take nothing and return the seconds until there is."""
         if self._rate is None:
             return 0.0
         now, per_second = self._clock(), self._rate / 60
         spent, at = self._spent.pop(key, (0.0, now))
         spent = max(0.0, spent - (now - at) * per_second)
         has_room = spent + max(count, 1) <= self._rate
-        self._spent[key] = (spent + count * has_room, now)  # the last one is the newest
+        self._spent[key] = (spent + count * has_room, now)  # newest last
         if len(self._spent) > MAX_KNOWN:
             del self._spent[next(iter(self._spent))]
         return 0.0 if has_room else (spent + max(count, 1) - self._rate) / per_second
@@ -93,9 +93,9 @@ class RateLimit:
 class Access:
     """Checks each request before the app sees it, and adds the security headers to each answer.
 
-    Refuses a ``Host`` that is not this machine's where only this machine may ask, so that no page can reach the server
-    by a name of its own; what another site's page sends; whoever has no token; too many requests; and bodies that are
-    too long or too slow. Other failures become one line without the error's text, and 500.
+    Refuses, in this order: a foreign ``Host`` header on a loopback server (DNS rebinding), cross-site requests, missing
+    or wrong tokens, too many requests, and bodies that are too long or too slow. Any other failure is answered with
+    500, and logged as one line without the error's text.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,7 +109,7 @@ class Access:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
-        else:  # no route is a WebSocket
+        else:  # there are no WebSocket routes
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +118,7 @@ class Access:
 
         async def guarded_send(message: Message) -> None:
             nonlocal started
-            if refused and not started:  # the app made an error of its own of a body that was refused
+            if refused and not started:  # the body was refused: drop the app's own error
                 return
             if message["type"] == "http.response.start":
                 started = True
@@ -130,13 +130,13 @@ class Access:
             await self._app(scope, self._limit(receive, refused), guarded_send)
         except _Refused as error:
             refused.append(error.response)
-        except asyncio.CancelledError:  # the server stops, and has waited for long enough; it need not log a traceback
+        except asyncio.CancelledError:  # shutdown timed out: log no traceback
             headers = {"connection": "close", "retry-after": "5"}
             refused.append(problem(503, "the server stops; send the request again", "ServerStops", headers))
-        except Exception as error:  # noqa: BLE001  (its text may hold what was said)
+        except Exception as error:  # noqa: BLE001  (its text may quote messages)
             if not refused:
                 structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=_route(scope))
-                if started:  # the client sees that the answer is cut off
+                if started:  # break the connection, so that the client notices
                     raise ConnectionAbortedError("an answer was cut off") from None
                 refused.append(problem(500, "the server failed; its log names the error", "ServerFailed"))
         if refused and not started:
@@ -149,7 +149,7 @@ class Access:
             await refused[0](scope, receive, plain_send)
 
     def _check(self, scope: Scope) -> None:
-        """Note the tenant in *scope*. Raises ``_Refused``."""
+        """Store the tenant in *scope*. Raises ``_Refused``."""
         headers, settings = Headers(scope=scope), self._settings
         host = _host_of(headers.get("host", ""))
         if settings.is_loopback and host not in self._hosts:
@@ -177,7 +177,7 @@ class Access:
         scope["headers"] = [pair for pair in scope["headers"] if pair[0].lower() != TOKEN_HEADER.encode()]
 
     def _identify(self, scope: Scope, headers: Headers) -> tuple[str | None, bool]:
-        """Return the tenant, None if nobody known asks, and whether a cookie says so."""
+        """Return the tenant (None: unauthenticated), and whether a cookie identified it."""
         if not self._tokens:
             return "", False
         given = headers.get(TOKEN_HEADER, "")
@@ -217,16 +217,16 @@ class Access:
 
 
 def add_headers(message: Message) -> None:
-    """Add the security headers that the start of a response does not have."""
+    """Add the security headers that the start of a response lacks."""
     headers = MutableHeaders(scope=message)
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
 
 
 def check_site(method: str, headers: Headers, *, by_cookie: bool) -> None:
-    """Raise ``_Refused`` for what another site's page sends; it may only lead here by a link.
+    """Raise ``_Refused`` for a cross-site request; only plain navigation is allowed.
 
-    Whoever is known by a cookie is a browser: then a method that changes something needs the browser's word for it.
+    A request with a cookie comes from a browser, so a method that writes needs ``Sec-Fetch-Site`` or ``Origin``.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
@@ -239,7 +239,7 @@ def check_site(method: str, headers: Headers, *, by_cookie: bool) -> None:
 
 
 def find_token(given: str, tokens: dict[str, str]) -> str | None:
-    """Return the tenant whose token is *given*, or None. Takes as long for each."""
+    """Return the tenant whose token is *given*, or None. Compares every token in constant time."""
     found = None
     for tenant, token in tokens.items():
         if hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
@@ -248,7 +248,7 @@ def find_token(given: str, tokens: dict[str, str]) -> str | None:
 
 
 def make_cookie(tenant: str, token: str, now: float | None = None) -> str:
-    """Return the cookie's value: the tenant, until when it is good, and the proof. It ends with the *token*, too."""
+    """Return the cookie's value: tenant, expiry and signature. A new *token* invalidates it."""
     until = int((time.time() if now is None else now) + COOKIE_SECONDS)
     return f"{tenant}|{until}|{_sign(tenant, until, token)}"
 
@@ -272,7 +272,7 @@ def _sign(tenant: str, until: int, token: str) -> str:
 
 
 def make_login(state: ServerState) -> APIRouter:
-    """Return the routes by which a browser gets and loses its cookie."""
+    """Return the routes that log a browser in and out."""
     router = APIRouter(include_in_schema=False)
     tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
 

@@ -39,11 +39,11 @@ def create_app(
     redactor: Callable[[str], str] | None = None,
     **options: Any,
 ) -> FastAPI:
-    """Return the server's app. Its lifespan opens the store, and stops all compactors at the end.
+    """Return the server's ASGI app. Its lifespan opens the store, and stops all compactors at shutdown.
 
-    *store* is used in place of the one in *settings*, and stays open; *options* are further ones of ``Sessions``, such
-    as ``summarizer``. *redactor* makes of each text in a conversation that the proxy sees the one that the log and
-    summarizers get; it must always make the same of the same. ``app.state.compactor`` is the ``ServerState``.
+    *store* replaces the one in *settings*, and is left open; *options*, such as ``summarizer``, go to ``Sessions``.
+    *redactor* maps each text of a proxied conversation to the text for the log and the summarizers; it must be
+    deterministic. ``app.state.compactor`` is the ``ServerState``.
     """
     state = ServerState(settings if settings is not None else ServerSettings(), store, redactor, **options)
     mcp = None
@@ -69,7 +69,7 @@ def create_app(
         summary="Background compaction for long LLM conversations.",
         version=version,
         openapi_url="/api/openapi.json",
-        docs_url=None,  # it would be loaded from another site
+        docs_url=None,  # Swagger UI would be loaded from another site
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
@@ -80,12 +80,12 @@ def create_app(
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Health:
-        """Tell that the process answers."""
+        """Report that the process answers."""
         return Health()
 
     @app.get("/readyz", tags=["health"], response_model=Health, responses={503: {"description": "not ready"}})
     async def readyz() -> Health | Response:
-        """Tell whether the store answers, too."""
+        """Report whether the store answers, too."""
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await asyncio.to_thread(_ask, state)

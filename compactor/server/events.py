@@ -1,4 +1,4 @@
-"""Events for clients: each has a bounded queue. A slow client loses events, and is told how many."""
+"""Server-sent events. Each client has a bounded queue; a slow client misses events and is told how many."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import suppress
 from memory.events import Event
 from memory.stores.tenants import split_name
 
-#: Events that wait for one client, and seconds after which a silent stream gets a comment.
+#: Maximum events queued for one client; seconds until a silent stream gets a comment.
 MAX_WAITING, HEARTBEAT_SECONDS = 256, 15.0
-#: Clients that are woken at a time, and seconds until the next ones are: requests get their turn in between.
+#: Clients woken at a time; seconds between two batches, in which requests get their turn.
 WOKEN, PAUSE_SECONDS = 16, 0.002
 
 
@@ -27,12 +27,12 @@ class _Client:
 
 
 class EventHub:
-    """Passes events from any thread to the clients of the session's tenant."""
+    """Delivers events from any thread to the clients of the session's tenant."""
 
     def __init__(self, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         self.heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: defaultdict[str, set[_Client]] = defaultdict(set)  # all below: only on the loop
+        self._clients: defaultdict[str, set[_Client]] = defaultdict(set)  # from here on: used on the loop only
         self._due: deque[_Client] = deque()  # clients to wake
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class EventHub:
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """End all streams, once they have delivered what waits. Call it on the event loop."""
+        """End each stream once its queued events are delivered. Call this on the event loop."""
         self._loop = None
         for client in [one for clients in self._clients.values() for one in clients]:
             client.woken.set()
@@ -81,7 +81,7 @@ class EventHub:
     async def listen(self, tenant: str, session: str | None = None) -> AsyncIterator[bytes]:
         """Yield server-sent events of *tenant*'s sessions, or of one *session*, until the hub is closed.
 
-        The event ``lost`` has the number of events that a slow reader missed; a comment shows that the stream is alive.
+        An event ``lost`` carries the number of events that a slow client missed. Comments keep a silent stream alive.
         """
         client = _Client(tenant, session)
         self._clients[tenant].add(client)

@@ -17,7 +17,7 @@ from .state import ServerState
 
 
 def make_endpoint(state: ServerState, *, session: str | None = None, role: str | None = None) -> Endpoint:
-    """Return the endpoint over a server's sessions, each tenant's own. *role*: by default the server's first."""
+    """Return the endpoint over a server's sessions, each tenant's own. *role* defaults to the server's first."""
     return Endpoint(
         make_server(
             lambda: state.sessions,
@@ -29,7 +29,7 @@ def make_endpoint(state: ServerState, *, session: str | None = None, role: str |
 
 
 def make_app(state: ServerState, *, session: str | None = None, role: str | None = None) -> Starlette:
-    """Return an app that serves only ``/mcp``, behind the access checks of the server. Its lifespan starts *state*."""
+    """Return an app that serves only ``/mcp``, behind the server's access checks. Its lifespan starts *state*."""
     endpoint = make_endpoint(state, session=session, role=role)
 
     @asynccontextmanager

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from .settings import ServerSettings
     from .state import ServerState
 
-#: Where there are several tenants, the one whose token reads the metrics.
+#: With several tenants, the one whose token reads the metrics.
 READER = "metrics"
 
 
 def may_read_all(settings: ServerSettings, tenant: str) -> bool:
-    """Return whether *tenant* may know what all tenants together do and spend."""
+    """Return whether *tenant* may see the figures of all tenants together."""
     return len(settings.tokens) <= 1 or tenant == READER
 
 
 def make_metrics(state: ServerState) -> APIRouter:
-    """Return the route. Of several tenants only ``READER`` may ask: the metrics tell what all of them do and spend."""
+    """Return the route. With several tenants, only ``READER`` may use it: the metrics cover all of them."""
     router = APIRouter(tags=["health"])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, 403: {}})

@@ -1,4 +1,4 @@
-"""The inspector at ``/``: its files, and what it asks for. It changes sessions through REST alone."""
+"""The inspector at ``/``: its files, and the data that it requests. It changes sessions through REST alone."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from .access import Tenant
 from .metrics import may_read_all
 from .state import ServerState
 
-#: Sessions in one part of the list; and those of which the figures are remembered.
+#: Sessions on one page of the list, and sessions whose figures are cached.
 MAX_LISTED, MAX_KNOWN = 50, 2_000
 Part = Literal["series", "generations", "decisions", "refused"]
 
 
 class SessionFigures(BaseModel):
-    """A session in the list; figures are None before anybody has spoken in it."""
+    """A session in the list. Figures are None until somebody has spoken in it."""
 
     session: str
     rounds: int
     last_activity: str
-    #: Of the next prompt, of the first role.
+    #: Tokens of the next prompt of ``assistant``, or else of the first role.
     tokens: int | None = None
     #: Tokens that models read and wrote for its summaries.
     spent: int | None = None
@@ -50,16 +50,16 @@ class SessionFigures(BaseModel):
 
 class SessionsPage(BaseModel):
     sessions: list[SessionFigures]
-    #: What to ask for the next ones with; None: these are the last.
+    #: Cursor of the next page; None: this is the last.
     after: str | None
 
 
 class ServerFigures(BaseModel):
-    """What this server is doing, of all tenants together."""
+    """Figures of this server, for all tenants together."""
 
     open: int
     running: int
-    #: Calls of a model at once, the most that there may be, and compactors that wait for one.
+    #: Model calls in progress, their maximum, and compactors in the queue.
     calls: int
     max_calls: int | None
     waiting: int
@@ -154,7 +154,7 @@ def make_page(state: ServerState) -> APIRouter:
 
 
 async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
-    """Yield the tenant's events, all of one kind: the page only wants to know that there is something new."""
+    """Yield the tenant's events without their names: the page only needs to know that something changed."""
     async for block in state.hub.listen(tenant):
         yield block.partition(b"\n")[2] if block.startswith(b"event:") else block
 
@@ -162,7 +162,7 @@ async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
 def _measure(
     row: SessionRow, store: Store, known: OrderedDict[tuple[str, int], SessionFigures], budget: int
 ) -> SessionFigures:
-    """Return the figures of one session. They are remembered for as long as its log stays as it is."""
+    """Return the figures of one session. They are cached until its log grows."""
     if (figures := known.get((row.name, row.entries))) is not None:
         return figures
     at = row.last_activity.isoformat()
@@ -172,7 +172,7 @@ def _measure(
         inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
         usages = [one.usage or {} for one in inspection.generations()]
         figures.rounds = memory.snapshot.total
-        figures.tokens = min(inspection.view.tokens, budget)  # what is more is left out
+        figures.tokens = min(inspection.view.tokens, budget)  # compose omits the rest
         figures.spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
         figures.failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
     known[row.name, row.entries] = figures

@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): what is wrong and what to do, never a traceback, a key or a message's text."""
+"""Errors as problem details (RFC 9457): cause and remedy, never a traceback, a key or a message's text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from memory.arguments import ConfigError
 
 from .. import errors
 
-#: A tenant's name in a session's full name, as it is or as ``repr`` writes it.
+#: A tenant's name in a session's full name, either plain or as ``repr`` writes it.
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}(\x1f|\\x1f)", re.ASCII)
-#: The status of each error; that of the first class that it is an instance of.
+#: The status of each error. The first class that matches decides.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (memory.UnknownReference, 404),
     (memory.UnknownRound, 404),
@@ -50,7 +50,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 
 class Problem(BaseModel):
-    """What went wrong, and what to do about it."""
+    """An error, and its remedy."""
 
     type: str = "about:blank"
     title: str
@@ -72,7 +72,7 @@ def problem(
 
 
 def describe_error(error: memory.ContextError) -> JSONResponse:
-    """Return the problem that a library's *error* is. Tenants' names are left out."""
+    """Convert an *error* of the library to problem details, without tenants' names."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     seconds = getattr(error, "seconds", None)
     if seconds is None and status == 503:
@@ -86,20 +86,20 @@ def describe_error(error: memory.ContextError) -> JSONResponse:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Have *app* answer errors with problem details."""
+    """Make *app* answer errors with problem details."""
 
     @app.exception_handler(memory.ContextError)
     async def library(_request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, memory.ContextError)  # noqa: S101  (it is registered for that)
+        assert isinstance(error, memory.ContextError)  # noqa: S101  (registered for this class)
         return describe_error(error)
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)  # noqa: S101  (it is registered for that)
+        assert isinstance(error, HTTPException)  # noqa: S101  (registered for this class)
         return problem(error.status_code, str(error.detail), headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def request(_request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)  # noqa: S101  (it is registered for that)
+        assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for this class)
         wrong = [{"field": ".".join(map(str, one["loc"]))[:200], "message": one["msg"]} for one in error.errors()]
         return problem(422, "the request does not fit its description; see errors", "InvalidRequest", errors=wrong[:20])

@@ -1,6 +1,6 @@
 """ReMe's endpoints: move a chat's long texts to files, search these files, and read them.
 
-Each tenant has a folder of its own below the configured one, and every path in a request means a place in there.
+Each tenant has its own folder below the configured one, and every path in a request is resolved inside it.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from .access import Tenant
 from .rest import Messages
 from .state import ServerState
 
-#: Files of a chat that was not written to for this long are deleted; they are looked for once an hour at most.
+#: Files of a chat that was not written to for this long are deleted; seconds between two such cleanups.
 EXPIRE_AFTER, EXPIRE_EVERY = timedelta(days=30), 3_600.0
-#: Seconds that one search may take.
+#: Maximum seconds of one search.
 SEARCH_SECONDS = 2.0
 #: Maximum bytes of a file that is read at once, and of all files that one search reads.
 MAX_READ, MAX_SEARCHED = 8 * 2**20, 64 * 2**20
-#: Maximum files and matches of a search, characters of its answer, and characters of a line that are searched.
+#: Maximum files and matches of a search, characters of its answer, and characters of a line that it searches.
 MAX_FILES, MAX_MATCHES, MAX_ANSWER, MAX_LINE = 10_000, 1_000, 200_000, 100_000
-#: Characters of a line that are shown on either side of a match.
+#: Characters shown on either side of a match in a long line.
 MAX_AROUND = 250
-#: Maximum characters of a pattern, and product of the numbers in its braces: regex expands counted repeats in memory.
+#: Maximum characters of a pattern, and product of its repeat counts: regex expands counted repeats in memory.
 MAX_PATTERN, MAX_REPEATS = 1_000, 10_000
 MAX_PATH, MAX_NAME = 1_000, 150
-#: Requests of these endpoints that work at the same time.
+#: Requests of these endpoints that run at the same time.
 _WORKERS = 2
 
 _BRACES = re.compile(r"\{[^{}]*\}")
-#: The engine's mark behind a preview, which ReMe words in another way; a snapshot's mark is read again, and stays.
+#: Our marker after a preview, to be replaced by ReMe's wording. A snapshot's marker stays: it is parsed again.
 _MARK = r"\[(?!Stands for )[^\n]*, left out here and kept in full in the file {}; read_file gives it, [^\n]*\]"
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class ReadRequest(BaseModel):
 
 
 class Answer(BaseModel):
-    """ReMe's response, also of a request that was refused."""
+    """ReMe's response, also to a refused request."""
 
     success: bool
     answer: str
@@ -100,9 +100,9 @@ class Answer(BaseModel):
 
 
 class Refusal(Exception):
-    """A request cannot be answered; the message says what to give instead.
+    """A request cannot be answered; the message names the remedy.
 
-    The status is 200 for a mistake of the model that calls a tool: it reads the answer.
+    The status is 200 for a mistake by a model that calls a tool, because it reads the answer.
     """
 
     def __init__(self, text: str, status: int = 200) -> None:
@@ -123,7 +123,7 @@ def make_reme(
     expired_at = -math.inf
 
     async def answer(work: Callable[[], Answer]) -> Response:
-        """Return *work*'s answer, made on a thread."""
+        """Return *work*'s answer. Runs it on a thread."""
         status = 200
         try:
             made = await anyio.to_thread.run_sync(work, limiter=workers)
@@ -182,9 +182,9 @@ class Folder:
         return os.path.join(self.root, make_folder_name(self.tenant))
 
     def find(self, given: str) -> tuple[str, str]:
-        """Return the place that *given* means: relative to the tenant's folder, and as a real path.
+        """Return the path *given*, relative to the tenant's folder and as a real path.
 
-        An absolute path is one below the configured folder. Raises ``Refusal`` for any other, and for links.
+        An absolute path must be below the configured folder. Raises ``Refusal`` for any other, and for links.
         """
         plain = given.replace("\\", "/")
         if any(unicodedata.category(one) in ("Cc", "Cs") for one in plain):
@@ -204,7 +204,7 @@ class Folder:
 
 
 def offload(folder: Folder, asked: OffloadRequest, summarizer: object | None = None) -> Answer:
-    """Return *asked*'s messages, shortened, and the texts that went to files. Raises ``Refusal``."""
+    """Return *asked*'s messages, shortened, and the texts written to files. Raises ``Refusal``."""
     relative, path = folder.find(asked.store_dir)
     messages = [message.model_dump(exclude_unset=True) for message in asked.messages]
     options = asked.model_dump(exclude={"messages", "store_dir"})
@@ -222,7 +222,7 @@ def offload(folder: Folder, asked: OffloadRequest, summarizer: object | None = N
 
 
 def _word(result: OffloadResult, path: str, given: str, relative: str) -> Answer:
-    """Return *result* in ReMe's words, with each file by the name that the request's ``store_dir`` gives it."""
+    """Return *result* in ReMe's wording, with each file named below the request's ``store_dir``."""
     real = path.replace(os.sep, "/").rstrip("/")
     names = [file.removeprefix(f"{real}/") for file in result.write_file_dict]
     marks = [(f"{real}/{name}", f"{given}/{name}") for name in names]
@@ -241,7 +241,7 @@ def _word(result: OffloadResult, path: str, given: str, relative: str) -> Answer
 
 
 def _rename(value: Any, marks: list[tuple[str, str]]) -> Any:
-    """Return a message, or a part of it, with the names that its reader knows the files by."""
+    """Return a message, or a part of it, with the file names that its reader knows."""
     if isinstance(value, dict):
         return {key: _rename(one, marks) for key, one in value.items()}
     if isinstance(value, list):
@@ -264,7 +264,7 @@ def delete(folder: Folder, store_dir: str, chat_id: str) -> Answer:
 
 
 def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] = time.time) -> int:
-    """Delete the files in all folders below *root* that were last written longer ago; return their number."""
+    """Delete the files below *root* that were last written more than *older_than* ago; return their number."""
     before, count = now() - older_than.total_seconds(), 0
     for folder, _, _ in os.walk(root, topdown=False):
         try:
@@ -275,7 +275,7 @@ def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] =
 
 
 def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = time.monotonic) -> Answer:
-    """Return the lines that match, by file. Raises ``Refusal``."""
+    """Return the matching lines, by file. Raises ``Refusal``."""
     pattern, deadline = _compile(asked.pattern), clock() + SEARCH_SECONDS
     path = folder.find(asked.path or ".")[1]
     limit = min(asked.limit or MAX_MATCHES, MAX_MATCHES)
@@ -334,7 +334,7 @@ def _compile(pattern: str) -> Any:
 
 
 def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
-    """Yield the names, relative to the folder *path*, and the paths of regular files in order; or of the one file."""
+    """Yield name, relative to the folder *path*, and path of each regular file in order; or of the one file."""
     if os.path.isfile(path):
         yield os.path.basename(path), path
         return
@@ -344,7 +344,7 @@ def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
         for file in sorted(files):
             name = os.path.relpath(os.path.join(place, file), path).replace(os.sep, "/")
             if file.startswith(".") or (glob and not fnmatchcase(file, glob) and not fnmatchcase(name, glob)):
-                continue  # a hidden one is a draft
+                continue  # hidden files are drafts
             seen += 1
             if seen > MAX_FILES:
                 raise _Stopped("there are too many files")
@@ -379,8 +379,10 @@ def read(folder: Folder, asked: ReadRequest) -> Answer:
 
 
 def _read_bytes(path: str, most: int = MAX_READ) -> bytes:
-    """Return the beginning of a regular file. Raises ``OSError`` for anything else; follows no link, and never
-    waits for a pipe."""
+    """Return the beginning of a regular file.
+
+    Raises ``OSError`` for anything else. Follows no link, and never blocks on a pipe.
+    """
     flags = sum(getattr(os, flag, 0) for flag in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
     with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

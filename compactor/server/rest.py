@@ -1,6 +1,6 @@
-"""REST under /api: what the library does, for hosts in any language.
+"""REST under /api: the library for hosts in any language.
 
-Routes are plain functions, which FastAPI runs on threads: whatever reads or writes the store stays off the event loop.
+The store is read and written on threads: FastAPI runs plain functions there, and the other routes use ``to_thread``.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from .problems import Problem
 from .state import MAX_NAME, ServerState
 
 R = TypeVar("R")
-#: Compactions that requests wait for at once; each takes a thread.
+#: Maximum requests that wait for a compaction at once; each occupies a thread.
 MAX_WAITING_COMPACTIONS = 16
-#: Characters of any name or reference in a request, and rounds of one page.
+#: Maximum characters of any name or reference in a request, and maximum rounds per page.
 MAX_TEXT, MAX_PAGE = 200, 200
-#: Bytes of an export that are held in memory, and of one part of its body.
+#: Bytes of an export that are held in memory, and bytes of one chunk of its body.
 _IN_MEMORY, _PART = 1_000_000, 65_536
 _LINES = "application/x-ndjson"
 
 
 def _check_json(value: R) -> R:
-    """Return *value*. Raises ``ValueError`` for what JSON cannot hold, though Python's parser takes it."""
+    """Return *value*. Raises ``ValueError`` for values that Python's parser accepts but JSON cannot hold."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError:
@@ -69,13 +69,13 @@ Tokens = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Body(BaseModel):
-    """A request's body: unknown fields are mistakes."""
+    """A request's body; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class CallIn(BaseModel):
-    """A call of a tool, as a chat API has it."""
+    """A tool call in OpenAI's chat format."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -84,7 +84,7 @@ class CallIn(BaseModel):
 
 
 class MessageIn(BaseModel):
-    """A message in OpenAI's chat format; fields that are not named here are kept."""
+    """A message in OpenAI's chat format; further fields are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -95,7 +95,7 @@ class MessageIn(BaseModel):
 
 
 def _dump(messages: Sequence[MessageIn]) -> list[dict[str, Any]]:
-    """Return *messages* as they came."""
+    """Return *messages* as they were sent."""
     return [one.model_dump(exclude_unset=True) for one in messages]
 
 
@@ -114,7 +114,7 @@ Messages = Annotated[
 class NewSession(Body):
     id: Annotated[
         str | None, Field(pattern=rf"^[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$")
-    ] = Field(default=None, description="Its name; one is made if there is none.")
+    ] = Field(default=None, description="Its name; generated if missing.")
     messages: Messages = Field(default_factory=list)
 
 
@@ -147,7 +147,7 @@ class CompactNow(OfRole):
 
 
 class Revert(OfRole):
-    generation: Number | None = Field(default=None, description="Refuse if another one is shown by now.")
+    generation: Number | None = Field(default=None, description="Fail if another one is shown by now.")
 
 
 class AtReference(Body):
@@ -173,7 +173,7 @@ class SessionSize(BaseModel):
 
 class SessionPage(BaseModel):
     sessions: list[SessionSize]
-    next: str | None = Field(description="Give it as `after` to get the next page; null: this is the last.")
+    next: str | None = Field(description="`after` of the next page; null: this is the last.")
 
 
 class CompactorState(BaseModel):
@@ -192,7 +192,7 @@ class SessionState(SessionSize):
 
 
 class Places(BaseModel):
-    references: list[str | None] = Field(description="Of each message; null: it is in the header.")
+    references: list[str | None] = Field(description="One for each message; null: it is in the header.")
 
 
 class SyncResult(Places):
@@ -288,11 +288,11 @@ class Imported(BaseModel):
 
 _PROBLEM: dict[str, Any] = {"model": Problem, "content": {"application/problem+json": {}}}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: _PROBLEM | {"description": "The request cannot be read."},
+    400: _PROBLEM | {"description": "The request is malformed."},
     404: _PROBLEM | {"description": "There is nothing of that name."},
-    409: _PROBLEM | {"description": "The session is not in a state for that."},
-    422: _PROBLEM | {"description": "The request does not fit its description, or the session."},
-    503: _PROBLEM | {"description": "Not now; see Retry-After."},
+    409: _PROBLEM | {"description": "The session's state does not allow this."},
+    422: _PROBLEM | {"description": "The request is invalid, or does not fit the session."},
+    503: _PROBLEM | {"description": "Try again later; see Retry-After."},
 }
 
 
@@ -303,7 +303,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @contextmanager
     def existing(tenant: str, session_id: str) -> Iterator[Session]:
-        """Open a session that has entries, with those that other processes wrote. Raises ``HTTPException``: 404."""
+        """Open a session that has entries, including those of other processes. Raises ``HTTPException``: 404."""
         with state.open(tenant, session_id) as session:
             session.memory.refresh()
             if not session.memory.snapshot.number:
@@ -312,14 +312,14 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.post("/sessions", status_code=201)
     def create_session(tenant: Tenant, body: NewSession) -> SessionSize:
-        """Create a session, with its first messages if there are any."""
+        """Create a session, with its first messages if given."""
         session_id = body.id if body.id is not None else token_hex(16)
         with state.open(tenant, session_id) as session, session.turn:
             memory = session.memory
             memory.refresh()
             if memory.snapshot.number:
                 raise HTTPException(409, "there is a session of that name; use it, or choose another name")
-            memory.journal("").note("session.created", {})  # so that it is in lists before anything is said
+            memory.journal("").note("session.created", {})  # lists show it before its first message
             memory.extend(_dump(body.messages))
         return _measure(state, tenant, session_id)
 
@@ -331,7 +331,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         order: Literal["name", "activity"] = "name",
     ) -> SessionPage:
         """List sessions by name, or the most recently used first."""
-        if after is not None:  # by activity, the minute stands before the name
+        if after is not None:  # ordered by activity, the minute precedes the name
             minute, space, name = after.partition(" ") if order == "activity" else ("", "", after)
             after = f"{minute}{space}{name_in(tenant, name)}"
         rows = state.sessions.store.list_sessions(tenant, after=after, limit=limit + 1, order=order)
@@ -377,14 +377,14 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.post("/sessions/{session_id}/messages", status_code=201)
     def append_messages(tenant: Tenant, session_id: SessionId, body: Append) -> Places:
-        """Append messages, all or none. A new name begins a session."""
+        """Append messages, all or none. A new name creates a session."""
         with state.open(tenant, session_id) as session:
             added = session.memory.extend(_dump(body.messages), kind=body.kind)
             return Places(references=[one.reference for one in added])
 
     @router.put("/sessions/{session_id}/messages")
     def sync_messages(tenant: Tenant, session_id: SessionId, body: History) -> SyncResult:
-        """Make the log the same as the whole history that the host holds. A new name begins a session."""
+        """Make the log match the host's whole history. A new name creates a session."""
         with state.open(tenant, session_id) as session:
             done = session.memory.sync(_dump(body.messages), on_divergence=body.on_divergence)
             counts = {name: getattr(done, name) for name in ("appended", "kept", "dropped", "undone", "skipped")}
@@ -398,7 +398,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
         role: RoleQuery = ASSISTANT,
     ) -> RoundPage:
-        """Return rounds word for word, hidden ones included, in the messages that *role* sees."""
+        """Return rounds verbatim, hidden ones included, with the messages that *role* sees."""
         with existing(tenant, session_id) as session:
             rounds = session.memory.snapshot.rounds(role, include_failed=True)
             page = [
@@ -419,7 +419,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)],
         role: RoleQuery = "",
     ) -> Text:
-        """Return the original text behind a reference, such as r3.p2 or r1-r7."""
+        """Return the original text of a reference, such as r3.p2 or r1-r7."""
         with existing(tenant, session_id) as session:
             return Text(text=session.memory.reload(reference, role=role))
 
@@ -455,7 +455,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.get("/sessions/{session_id}/history")
     def history(tenant: Tenant, session_id: SessionId, role: RoleQuery = ASSISTANT) -> Records:
-        """Return what became of the role's compactions, oldest first."""
+        """Return the history of the role's compactions, oldest first."""
         with existing(tenant, session_id) as session:
             records = session.memory.journal(role).history()
         return Records(
@@ -479,7 +479,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.post("/sessions/{session_id}/pins", status_code=204)
     def pin(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
-        """Keep a post's words through every compaction."""
+        """Keep a post verbatim through every compaction."""
         with existing(tenant, session_id) as session:
             session.memory.pin(body.reference)
         return Response(status_code=204)
@@ -488,39 +488,39 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def unpin(
         tenant: Tenant, session_id: SessionId, reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)]
     ) -> Response:
-        """Let compactions put a post in other words again."""
+        """Let compactions replace a post again."""
         with existing(tenant, session_id) as session:
             session.memory.unpin(reference)
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/redact", status_code=204)
     def redact(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
-        """Erase the words of a post for good, and all that was made from them."""
+        """Erase a post's text for good, and everything that was derived from it."""
         with existing(tenant, session_id) as session:
             session.memory.redact(body.reference)
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/rewind")
     def rewind(tenant: Tenant, session_id: SessionId, body: AtReference) -> References:
-        """Go on from an earlier place, and return the references of the rounds that are undone."""
+        """Continue from an earlier place, and return the references of the undone rounds."""
         with existing(tenant, session_id) as session:
             return References(references=list(session.memory.rewind(body.reference)))
 
     @router.post("/sessions/{session_id}/usage", status_code=204)
     def record_usage(tenant: Tenant, session_id: SessionId, body: ReportUsage) -> Response:
-        """Record the provider's count of the role's newest prompt, which corrects budgets."""
+        """Record the provider's token count of the role's newest prompt; it corrects budgets."""
         with existing(tenant, session_id) as session:
             session.memory.record_usage(body.role, body.input_tokens, cached_tokens=body.cached_tokens)
         return Response(status_code=204)
 
     @router.get("/tools")
     def list_tools() -> Tools:
-        """Return the schemas of the tools with which a model reads back what its prompt leaves out."""
+        """Return the schemas of the tools that give a model the text its prompt leaves out."""
         return Tools(tools=cast("list[dict[str, Any]]", Recall(Memory()).tools()))
 
     @router.post("/sessions/{session_id}/recall")
     def recall(tenant: Tenant, session_id: SessionId, body: CallRecall) -> Text:
-        """Return the answer to a model's call of one of these tools. A wrong call is answered, too."""
+        """Return the answer to a model's call of one of these tools, also to an invalid call."""
         with existing(tenant, session_id) as session:
             return Text(text=Recall(session.memory, role=body.role).call(body.name, body.arguments))
 
@@ -545,7 +545,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         responses={200: {"description": "The session as lines of JSON.", "content": {_LINES: {}}}},
     )
     def export(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
-        """Return the whole session as lines of JSON, for import."""
+        """Return the whole session as JSON lines, for import."""
         store, name = state.sessions.store, state.name(tenant, session_id)
         if store.extent(name) is None:
             _raise_unknown()
@@ -567,7 +567,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.post("/sessions/{session_id}/import", status_code=201, openapi_extra=body)
     async def import_(tenant: Tenant, session_id: SessionId, request: Request) -> Imported:
-        """Read a session that was exported: all of it, or nothing if anything is wrong."""
+        """Import an exported session: all of it, or nothing if anything is wrong."""
         lines = await request.body()
         return await to_thread.run_sync(read, tenant, session_id, lines)
 
@@ -592,7 +592,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.get("/events", response_class=StreamingResponse, responses=events)
     async def all_events(tenant: Tenant) -> StreamingResponse:
-        """Stream the events of all sessions. The event `lost` has the number of events that a slow reader missed."""
+        """Stream the events of all sessions. An event `lost` has the number of events that a slow reader missed."""
         return _stream(state, tenant)
 
     @router.get("/sessions/{session_id}/events", response_class=StreamingResponse, responses=events)
@@ -617,7 +617,7 @@ _RECORD = (
 
 
 class _Renaming:
-    """Writes an export with the session's own name, rather than its full one, in the first line."""
+    """Writes an export; its first line gets the session's own name instead of its full name."""
 
     def __init__(self, write: Callable[[bytes], object], name: str) -> None:
         self._write, self._name = write, name
@@ -632,13 +632,13 @@ class _Renaming:
 
 
 def _names_files(entry: Entry, name: str) -> bool:
-    """Return whether *entry* names a folder with the session's files: a purge would delete them, made up or not."""
+    """Return whether *entry* names a folder of the session's files. A purge would delete it, even if it is made up."""
     record = entry.record if entry.kind in kinds_of(EventRecorded) else None
     return isinstance(record, EventRecorded) and record.name == FILES_KEPT and record.facts.get("session") == name
 
 
 def _stream(state: ServerState, tenant: str, session_id: str | None = None) -> StreamingResponse:
-    headers = {"x-accel-buffering": "no"}  # a proxy before us is not to hold events back
+    headers = {"x-accel-buffering": "no"}  # a reverse proxy must not buffer events
     return StreamingResponse(state.hub.listen(tenant, session_id), media_type="text/event-stream", headers=headers)
 
 

@@ -25,7 +25,7 @@ _TOKEN = re.compile(rf"[!-+\--9;-~]{{{MIN_TOKEN},500}}", re.ASCII)  # no space, 
 
 
 def data_folder() -> Path:
-    """Return the folder in which this user's programs keep their data."""
+    """Return the folder for this user's sessions and files."""
     if sys.platform == "win32":
         home = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -36,33 +36,33 @@ def data_folder() -> Path:
 
 
 class ServerSettings(BaseModel):
-    """What a server is told when it starts. Invalid values raise ``ConfigError``."""
+    """The settings of a server. Invalid values raise ``ConfigError``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     store: str = Field(default_factory=lambda: f"sqlite:///{data_folder() / 'sessions.db'}")
     """URL of the store."""
     host: str = "127.0.0.1"
-    """Address to listen on. One that is not loopback needs *tokens*."""
+    """Address to listen on. Any address but loopback needs *tokens*."""
     port: int = Field(default=8765, ge=0, le=65_535)
     hosts: tuple[str, ...] = ()
-    """Further names under which browsers reach the server on loopback, such as that of a proxy before it."""
+    """Further host names under which browsers reach a loopback server, such as that of a proxy in front of it."""
     tokens: Mapping[str, SecretStr] = Field(default_factory=dict)
-    """Each tenant's token; the tenant without a name has the sessions of the command line. None: no token is asked."""
+    """Each tenant's token. The tenant without a name owns the command line's sessions. Empty: no token is needed."""
     upstreams: Mapping[str, Annotated[str, Field(pattern=r"^https?://[^\s/]+[^\s]*$")]] = Field(default_factory=dict)
-    """Addresses of the model providers by their kind: ``openai``, ``anthropic``."""
+    """Base URLs of the model providers by kind: ``openai``, ``anthropic``."""
     max_body: int = Field(default=16_000_000, ge=1_000)
     """Maximum bytes of a request's body."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Maximum seconds between two parts of a request's body."""
     rate: int | None = Field(default=6_000, ge=1)
-    """Maximum requests a minute and tenant; None: any number."""
+    """Maximum requests per minute and tenant; None: unlimited."""
     budget: int = Field(default=100_000, ge=1)
-    """Maximum tokens of a prompt, where a request names none."""
+    """Maximum tokens of a prompt if the request names none."""
     config: CompactorConfig = Field(default_factory=CompactorConfig)
-    """How the compactors work."""
+    """Configuration of the compactors."""
     roles: tuple[str, ...] = Field(default=("assistant",), min_length=1)
-    """The roles that have a compactor."""
+    """Roles that get a compactor."""
     store_dir: Path = Field(default_factory=lambda: data_folder() / "files")
     """Folder for offloaded files."""
 
@@ -97,8 +97,8 @@ class ServerSettings(BaseModel):
 def read_tokens(env: Mapping[str, str] | None = None) -> dict[str, SecretStr]:
     """Return each tenant's token from the environment, or from the file that it names.
 
-    Both hold ``TENANT:TOKEN`` pairs between commas or white space; a token alone is that of the tenant without a name.
-    A line of the file that begins with ``#`` is a comment. Raises ``ConfigError``, without any token in it.
+    Both hold ``TENANT:TOKEN`` pairs, separated by commas or white space; a token alone belongs to the tenant without a
+    name. Lines of the file that begin with ``#`` are comments. Raises ``ConfigError``, which never quotes a token.
     """
     env = os.environ if env is None else env
     text, name = env.get(TOKENS, ""), TOKENS

@@ -1,4 +1,4 @@
-"""What a server holds: its sessions, its settings and the clients that listen to events."""
+"""The state of a server: its sessions, its settings and the clients that listen to events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BadSessionName(ContextError, ValueError):
 
 
 class Use(AbstractContextManager[Session], AbstractAsyncContextManager[Session], Protocol):
-    """``with`` or ``async with`` gives the session, which stays open until the end."""
+    """``with`` or ``async with`` gives the session, which stays open until the block ends."""
 
 
 def check_name(session: str) -> str:
@@ -40,7 +40,7 @@ def check_name(session: str) -> str:
 class ServerState:
     """The open sessions of all tenants. ``start`` opens the store; ``stop`` ends all work within a deadline.
 
-    *store* is used in place of the one in *settings*; *options* are further ones of ``Sessions``.
+    *store* replaces the one in *settings*; *options* go to ``Sessions``.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ServerState:
         **options: Any,
     ) -> None:
         self.settings = settings
-        #: Makes of what the proxy sees what the log and summarizers get.
+        #: Maps each text of a proxied conversation to the text for the log and the summarizers.
         self.redactor = redactor
         self.hub = EventHub()
-        #: What is measured since ``start``.
+        #: The metrics since ``start``.
         self.registry = CollectorRegistry()
         self._store, self._options = store, options
         self._sessions: Sessions | None = None
@@ -75,9 +75,9 @@ class ServerState:
         return name_in(tenant, check_name(session_id))
 
     def open(self, tenant: str, session_id: str) -> Use:
-        """Return a context manager, for ``with`` on a thread and ``async with``, that gives *tenant*'s session.
+        """Return a context manager, for ``with`` on a thread or ``async with``, that gives *tenant*'s session.
 
-        May raise ``BadSessionName`` and, on entering it, ``StoreError``.
+        Raises ``BadSessionName`` and, on entering the block, ``StoreError``.
         """
         return self.sessions.open(self.name(tenant, session_id))
 

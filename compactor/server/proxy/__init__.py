@@ -1,4 +1,4 @@
-"""A proxy in front of model providers: long conversations arrive there within their budget, all else as it was sent."""
+"""A proxy in front of model providers: shortens conversations to their budget, and forwards the rest unchanged."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
 __all__ = ["make_proxy"]
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-#: Seconds that a request waits for its shorter body at most; and for which none waits any more after that.
+#: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
+#: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
-#: Seconds until an endpoint is connected, and until its answer begins: official clients wait ten minutes.
+#: Seconds to connect to an endpoint, and until its answer begins: official clients wait ten minutes.
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 600.0
-#: The part of a model's window that is left for the answer where the request does not say how long that may be, and
-#: the most that is left.
+#: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
 RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
 
 R = TypeVar("R")
-#: What tells of pictures, sounds and files, which have tokens of their own.
+#: Hints of images, audio and files, which may have more tokens than bytes.
 _MEDIA = re.compile(rb"image|audio|video|file|document|media")
-#: A shorter body, or what writes the log of one that stays as it is.
+#: The shortened body, or a function that writes the log of a body that is forwarded unchanged.
 _Prepared = bytes | Callable[[], bytes | None]
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 
 
 def make_proxy(state: ServerState) -> APIRouter:
-    """Return the routes under ``/v1``: requests go to the endpoints in the settings, ``upstreams``.
+    """Return the routes under ``/v1``, which forward requests to the endpoints in ``settings.upstreams``.
 
-    Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions, and are cut
-    to the budget where they exceed it or have a summary.
+    Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions. They are
+    shortened if they exceed the budget or have a summary.
     """
     proxy = _Proxy(state)
 
@@ -81,11 +81,11 @@ def make_proxy(state: ServerState) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A conversation that was read."""
+    """A conversation that was read from a request."""
 
-    #: Writes the log, and returns the shorter body; None if it stays as it is.
+    #: Writes the log, and returns the shortened body; None: the body is unchanged.
     shorten: Callable[[], bytes | None]
-    #: Whether it fits the budget whatever its tokens are, and was last shown whole.
+    #: Whether it fits the budget for certain, and was last shown whole.
     is_short: bool
 
 
@@ -99,8 +99,8 @@ class _Proxy:
         self._names = Names(self._read_prints, self._find_alike)
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
-        self._resume_at: dict[str, float] = {}  # by tenant: what one sends does not hold up another
-        self._whole: dict[str, None] = {}  # sessions whose newest request stayed as it was, the oldest first
+        self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
+        self._whole: dict[str, None] = {}  # sessions whose newest request was unchanged, oldest first
 
     async def answer(self, request: Request, tenant: str) -> Response:
         headers = request.headers
@@ -108,12 +108,12 @@ class _Proxy:
         base = self._state.settings.upstreams.get(kind)
         if base is None:
             return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
-        if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would lead out of the endpoint's path
+        if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would leave the endpoint's path
             return make_error(kind, 400, "The path has . or .. in it.", "bad_path")
         try:
             body = sent = await request.body()
         except ClientDisconnect:
-            return Response(status_code=400)  # for nobody
+            return Response(status_code=400)  # nobody receives it
         writing: asyncio.Task[bytes | None] | None = None
         path = request.url.path
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
@@ -121,7 +121,7 @@ class _Proxy:
             prepared: _Prepared | None = await self._try(path, tenant, partial(_prepare, read))
             if isinstance(prepared, bytes):
                 sent = prepared
-            elif prepared is not None:  # the body goes on as it is: the log is written while the endpoint works
+            elif prepared is not None:  # forward the body unchanged, and write the log meanwhile
                 writing = asyncio.create_task(self._try(path, tenant, prepared))
         url = _join(kind, base, request.scope)
         size = len(sent) if body or "content-length" in headers else None
@@ -130,13 +130,14 @@ class _Proxy:
         return RelayedResponse(ask, partial(make_error, kind), writing)
 
     async def _try(self, path: str, tenant: str, call: Callable[[], R | None]) -> R | None:
-        """Return what *call* returns, on a thread; None if it fails or takes too long, which the log tells."""
+        """Return the result of *call*, run on a thread; None after a failure or time-out, which are logged, and for a
+        pause after a time-out."""
         if time.monotonic() < self._resume_at.get(tenant, 0.0):
             return None
         try:
             async with asyncio.timeout(FIT_SECONDS):
                 return await to_thread(call)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the request)
+        except Exception as error:  # noqa: BLE001  (no error here may fail the request)
             if isinstance(error, TimeoutError):
                 self._resume_at[tenant] = time.monotonic() + PAUSE_SECONDS
             log = structlog.get_logger("compactor")
@@ -144,7 +145,7 @@ class _Proxy:
             return None
 
     def _read(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> _Request | None:
-        """Return the conversation that a request holds; None if none that has, or needs, a session."""
+        """Return the conversation in a request; None if there is none, or it needs no session."""
         adapter = self._find_adapter(path)
         body = Body(raw)
         values = body.values
@@ -167,7 +168,7 @@ class _Proxy:
         budget, reserve = self._find_budget(model, given)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-        # A token has a byte at least, but for those of pictures and files.
+        # Each token takes at least one byte, except in images and files.
         most = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
         is_short = name in self._whole and most <= budget - reserve and not _MEDIA.search(raw)
         return _Request(partial(self._shorten, name, body, adapter, given, fit), is_short)
@@ -175,7 +176,7 @@ class _Proxy:
     def _shorten(
         self, name: str, body: Body, adapter: _Adapter, given: Conversation, fit: Callable[[], Fitted[Any]]
     ) -> bytes | None:
-        """Write the log, and return the shorter body; None if it stays as it is."""
+        """Write the log, and return the shortened body; None: the body is unchanged."""
         fitted = fit()
         items = fitted.items
         if not fitted.added and len(items) == len(given.items) and all(map(_is, items, given.items)):
@@ -196,7 +197,7 @@ class _Proxy:
         return self._adapters[path]
 
     def _find_budget(self, model: str, given: Conversation) -> tuple[int, int]:
-        """Return the budget of a prompt for *model*, and how much of it is left for the answer."""
+        """Return the budget of a prompt for *model*, and how much of it is reserved for the answer."""
         settings = self._state.settings
         window = find_model(model).window
         if "budget" in settings.model_fields_set or window is None:
@@ -216,7 +217,7 @@ class _Proxy:
 
 
 def _prepare(read: Callable[[], _Request | None]) -> _Prepared | None:
-    """Return the shorter body of a request; None if it stays as it is, or what is still to be called for that."""
+    """Return the shortened body, None if the body is unchanged, or a callable that makes either."""
     request = read()
     if request is None:
         return None
@@ -228,14 +229,14 @@ def _is(one: object, other: object) -> bool:
 
 
 def _find_kind(path: str, headers: Headers) -> str:
-    """Return whose endpoint a request is for: both have ``/v1/models`` and ``/v1/files``."""
+    """Return the provider that a request is for: both have ``/v1/models`` and ``/v1/files``."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"
     return "openai"
 
 
 def _summarizer_url(kind: str, base: str) -> str:
-    """Return the address that a provider's own client takes: OpenAI's ends in ``/v1``, Anthropic's before it."""
+    """Return the base URL for a provider's own client: OpenAI's ends in ``/v1``, Anthropic's before it."""
     base = base.rstrip("/")
     if kind == "anthropic":
         return base.removesuffix("/v1")
@@ -256,5 +257,5 @@ def _read_key(headers: Headers) -> str:
 
 
 def _read_user(values: dict[str, Any]) -> str:
-    """Return whom the caller asks for, if it says so: one key often serves many users."""
+    """Return the end user that the request names, if any: one key often serves many users."""
     return next((str(one) for name in ("user", "safety_identifier") if (one := values.get(name))), "")

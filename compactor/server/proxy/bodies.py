@@ -1,4 +1,4 @@
-"""Bodies of requests: which conversation one holds, and the same body with a shorter one. All else stays as it was."""
+"""Request bodies: finds the conversation in one, and puts a shorter one in its place. The rest stays as it was."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _match_space: Any = re.compile(r"[ \t\n\r]*").match
 
 
 class NotRead(ValueError):
-    """A body is no JSON object, or has a key twice."""
+    """A body is not a JSON object, or has a duplicate key."""
 
 
 class Body:
-    """A JSON object, read. ``replace`` changes the values of some keys, and not a byte of the others, nor of the items
-    that stay in an array."""
+    """A parsed JSON object. ``replace`` changes the values of some keys, and no byte of the other values or of array
+    items that stay."""
 
     def __init__(self, raw: bytes) -> None:
         self._text = raw.decode()
         self.values: dict[str, Any] = {}
         self._spans: dict[str, tuple[int, int]] = {}
-        self._items: dict[int, tuple[int, int]] = {}  # by id: ``values`` keeps the items
+        self._items: dict[int, tuple[int, int]] = {}  # by id; ``values`` keeps the items alive
         at = self._skip(0, "{")
         while self._text[at : at + 1] == '"':
             key, at = scanstring(self._text, at + 1)
             start = self._skip(at, ":")
             if key in self.values:
-                raise NotRead("a key is there twice")  # which one the provider takes is not known
+                raise NotRead("a key is there twice")  # the provider may take either
             self.values[key], at = self._read_array(start) if self._text.startswith("[", start) else self._read(start)
             self._spans[key] = start, at
             at = self._skip(at, "")
@@ -55,7 +55,7 @@ class Body:
     def _read(self, at: int) -> tuple[Any, int]:
         try:
             return _scan(self._text, at)  # type: ignore[no-any-return]
-        except StopIteration:  # a future takes any other error
+        except StopIteration:  # a future cannot carry StopIteration
             raise NotRead("a value is no JSON") from None
 
     def _read_array(self, at: int) -> tuple[list[Any], int]:
@@ -74,7 +74,7 @@ class Body:
         return items, at + 1
 
     def _skip(self, at: int, sign: str) -> int:
-        """Return the place behind white space, *sign*, and white space."""
+        """Return the position after white space, *sign*, and white space."""
         text = self._text
         at = _match_space(text, at).end()
         if not text.startswith(sign, at):
@@ -82,7 +82,7 @@ class Body:
         return _match_space(text, at + len(sign)).end()  # type: ignore[no-any-return]
 
     def replace(self, changes: Mapping[str, Any]) -> bytes:
-        """Return the body with the values that *changes* has; new keys stand first."""
+        """Return the body with the values in *changes*; new keys come first."""
         text = self._text
         known = [(self._spans[key], value) for key, value in changes.items() if key in self._spans]
         for (start, end), value in sorted(known, reverse=True, key=lambda one: one[0]):
@@ -103,37 +103,37 @@ def _write(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         text = json.dumps(value, separators=(",", ":"))
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a request says."""
+    """The conversation in a request."""
 
-    #: Messages of the client's behind the system messages, which stand first.
+    #: The leading system messages, and the messages after them.
     lead: Sequence[Item]
     items: Sequence[Item]
     #: The text of the system prompt, and the schemas of the tools.
     system: str
     tools: Sequence[Mapping[str, Any]]
-    #: Tokens that the answer may take; None: the request does not say.
+    #: Maximum tokens of the answer; None: the request sets no limit.
     reserve: int | None
 
 
 class _Format:
-    """How the requests of one path say a conversation. A class of ``FORMATS`` is that and an adapter."""
+    """How the requests of one path encode a conversation. Classes in ``FORMATS`` are adapters as well."""
 
-    #: The key of the conversation, and those of the longest answer.
+    #: Key of the conversation, and keys of the maximum tokens of the answer.
     key: ClassVar[str]
     answer_keys: ClassVar[Sequence[str]] = ("max_tokens",)
-    #: Keys that refer to what the provider keeps: such a body holds no whole conversation.
+    #: Keys that refer to state kept by the provider: a body with one does not hold the whole conversation.
     state_keys: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def find(cls, body: Mapping[str, Any]) -> Conversation | None:
-        """Return the conversation in a *body*; None if it does not hold a whole one."""
+        """Return the conversation in *body*; None if it is not the whole one."""
         items = body.get(cls.key)
         if not isinstance(items, list) or any(body.get(key) is not None for key in cls.state_keys):
             return None
@@ -152,12 +152,12 @@ class _Format:
 
     @classmethod
     def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
-        """Return the values that take the place of those in the *body*."""
+        """Return the values that replace those in *body*."""
         lead = [*given.lead]
         if fitted.added and lead and isinstance(lead[-1].get("content"), (str, list)):
             said = lead[-1]["content"]
             said = f"{said}\n\n{fitted.added}" if isinstance(said, str) else [*said, make_text(fitted.added)]
-            lead[-1] = {**lead[-1], "content": said}  # one, because many servers take no second one
+            lead[-1] = {**lead[-1], "content": said}  # merged: many servers accept only one
         elif fitted.added:
             lead.append({"role": "system", "content": fitted.added})
         return {cls.key: [*lead, *fitted.items]}
@@ -170,7 +170,7 @@ class ChatFormat(_Format, Conversations[Item]):
     answer_keys = ("max_completion_tokens", "max_tokens")
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        # Most are chat messages as they are, and JSON, which need not be copied.
+        # Most items are chat messages in plain JSON already, and need no copy.
         messages = items if all(map(_is_plain, items)) else chat.to_chat(items)
         return [Group([item], [message]) for item, message in zip(items, messages, strict=True)]
 
@@ -247,7 +247,7 @@ def _is_system(item: Item) -> bool:
 
 
 def _is_state(item: Item) -> bool:
-    """Return whether *item* stands for what the provider keeps, or has compacted."""
+    """Return whether *item* refers to state that the provider keeps or has compacted."""
     if not isinstance(item, dict):
         return True
     content = item.get("content")
@@ -256,7 +256,7 @@ def _is_state(item: Item) -> bool:
 
 
 def _read_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema as ``compose`` counts it, and as summarizers send it."""
+    """Return a tool's schema as ``compose`` counts it and summarizers send it."""
     if not isinstance(tool.get("name"), str) or "function" in tool:
         return tool
     return make_tool(tool["name"], tool.get("description"), tool.get("parameters", tool.get("input_schema")))

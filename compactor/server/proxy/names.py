@@ -1,4 +1,4 @@
-"""Which session a request belongs to: the one that it names, else the one whose history it goes on from."""
+"""Finds a request's session: the one it names, else the one whose history it continues."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from memory.fingerprints import SIZE, Fingerprinter
 from ...integrations.base import join_names
 
 Message = Mapping[str, Any]
-#: Conversations that are known without asking the store; those beyond are found there again.
+#: Conversations that are found without asking the store; older ones are found in the store again.
 MAX_KNOWN = 10_000
-#: Sessions of the store that begin alike, and are looked at for one conversation.
+#: Maximum sessions in the store that are compared with one conversation, of those that begin like it.
 MAX_ALIKE = 20
 MAX_NAME = 128
-#: Headers that name a session, in order. A thread or an agent within a session has a history of its own.
+#: Headers that name a session, by precedence. A thread or an agent within a session has its own history.
 SESSION_HEADERS = (
     *("x-session-id", "x-conversation-id", "x-thread-id"),
     *("x-litellm-session-id", "helicone-session-id", "langfuse-session-id", "x-langfuse-session-id"),
@@ -31,16 +31,16 @@ SESSION_HEADERS = (
     *("thread-id", "thread_id", "conversation_id", "conversation-id", "session-id", "session_id"),  # Codex
 )
 AGENT_HEADER = "x-claude-code-agent-id"
-#: Fields of a body, or of its ``metadata``, that do so.
+#: Fields of a body, or of its ``metadata``, that name a session.
 SESSION_FIELDS = ("session_id", "litellm_session_id", "conversation_id", "thread_id", "chat_id")
 _CLAUDE_USER = re.compile(r"_session_([0-9a-fA-F-]{8,})$")
 _PRINTABLE = re.compile("[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
 def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    """Return the name that a request gives its session; empty if none. A long one is shortened to its hash.
+    """Return the session name in a request; empty if it has none. A long name is replaced by its hash.
 
-    It can stand in a path: ``/``, ``%`` and a dot at the beginning are percent-encoded.
+    The name is safe in a path: ``/``, ``%`` and a leading dot are percent-encoded.
     """
     metadata = body.get("metadata")
     told = metadata if isinstance(metadata, Mapping) else {}
@@ -50,14 +50,14 @@ def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
     name = next((one for one in given if isinstance(one, str) and _PRINTABLE.fullmatch(one)), "")
     if name and (agent := headers.get(AGENT_HEADER)) and _PRINTABLE.fullmatch(agent):
         name = f"{name}.{agent}"
-    name = join_names(name)  # a path has room for it
+    name = join_names(name)  # make it safe in a path
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     return name if len(name) <= MAX_NAME else blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def _read_claude_session(user_id: object) -> str | None:
-    """Return the session in Claude Code's ``user_id``, which is JSON or, of older versions, ends with it."""
+    """Return the session in Claude Code's ``user_id``, which is JSON or, in older versions, ends with it."""
     if not isinstance(user_id, str):
         return None
     if found := _CLAUDE_USER.search(user_id):
@@ -70,18 +70,18 @@ def _read_claude_session(user_id: object) -> str | None:
 
 
 class Callers:
-    """Tells callers apart by a slow hash of their keys: keys are kept nowhere, and a store does not give them away.
+    """Identifies callers by a slow hash of their keys. No key is stored, and none can be recovered from a store.
 
     The hash needs no secret, so other processes and later ones find the same sessions.
     """
 
     def __init__(self) -> None:
         secret = os.urandom(32)
-        self._tags: OrderedDict[bytes, bytes] = OrderedDict()  # by keyed hashes, whose secret ends with the process
+        self._tags: OrderedDict[bytes, bytes] = OrderedDict()  # by keyed hash; its secret ends with the process
         self._hash: Callable[[bytes], bytes] = lambda key: blake2b(key, key=secret).digest()
 
     def tag(self, key: str, user: str) -> bytes:
-        """Return the tag of a caller with that *key*, whose own *user* it asks for. The first time takes 50 ms."""
+        """Return the tag of a caller with that *key*, acting for its end *user*. Takes 50 ms the first time."""
         given = json.dumps([key, user]).encode()
         if (tag := self._tags.get(known := self._hash(given))) is None:
             tag = self._tags[known] = hashlib.scrypt(given, salt=b"context-compactor", n=2**14, r=8, p=1, dklen=16)
@@ -92,7 +92,7 @@ class Callers:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A conversation as fingerprints, 16 bytes a message."""
+    """A conversation as fingerprints, 16 bytes per message."""
 
     prints: bytes
     #: Indexes of the model's messages.
@@ -103,7 +103,7 @@ class History:
         return len(self.prints) // SIZE
 
     def count_shared(self, other: bytes) -> int:
-        """Return how many of the first messages are those of *other*."""
+        """Return how many leading messages it shares with *other*."""
         low, high = 0, min(len(self.prints), len(other)) // SIZE
         while low < high:
             half = (low + high + 1) // 2
@@ -112,10 +112,10 @@ class History:
         return low
 
     def follows(self, known: History) -> int:
-        """Return how many messages of *known* this goes on from; 0 if it is another conversation.
+        """Return how many messages of *known* this history continues; 0 if it is another conversation.
 
-        All of them, or all but what the host said last: many clients add a reminder to each request, which the next
-        does not have. Then the model's answer stands in its place.
+        Either all of them, or all but the host's last messages: many clients append a reminder to each request and omit
+        it from the next, where the model's answer follows instead.
         """
         shared = self.count_shared(known.prints)
         if shared == known.size:
@@ -143,17 +143,17 @@ def read_history(messages: Iterable[Message]) -> History:
 class Names:
     """Finds the sessions of conversations.
 
-    *read_prints* returns the fingerprints of a session's log, which it opens; *find_alike* the ids of some sessions in
-    the store that begin with a text.
+    *read_prints* opens a session and returns the fingerprints of its log; *find_alike* returns the ids of some sessions
+    in the store that begin with a text.
     """
 
     def __init__(
         self, read_prints: Callable[[str, str], bytes], find_alike: Callable[[str, str, int], Iterable[str]]
     ) -> None:
         self._read_prints, self._find_alike = read_prints, find_alike
-        self._lock = threading.Lock()  # guards all below; nothing is called out while it is held
+        self._lock = threading.Lock()  # guards all below; never held during a callback
         self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
-        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by how they begin
+        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by the beginning of their ids
 
     def find(self, tenant: str, tag: bytes, name: str, history: History) -> str:
         """Return the session of a *history*; empty if it needs none yet. May raise ``StoreError``."""
@@ -161,7 +161,7 @@ class Names:
             return self._find_named(tenant, f"{name}~{tag.hex()[:12]}", history)
         if not history.answers:
             return ""
-        # Conversations begin alike up to the model's first words.
+        # The id's prefix hashes the messages up to the model's first answer.
         end = (history.answers[0] + 1) * SIZE
         begin = f"auto-{blake2b(history.prints[:end], key=tag, digest_size=10).hexdigest()}-"
         if (found := self._take_known(tenant, begin, history)) is not None:
@@ -175,8 +175,8 @@ class Names:
         return self._take_known(tenant, begin, history, new=begin + os.urandom(4).hex()) or ""
 
     def _find_named(self, tenant: str, session: str, history: History) -> str:
-        """Return *session*, or another one for a history that has nothing in common with it: under the name of their
-        session, agents also ask for titles, and have other agents work for them."""
+        """Return *session*, or a sibling session if the history shares nothing with it: agents also ask for titles, or
+        run subagents, under their session's name."""
         with self._lock:
             known = self._known.get((tenant, session))
         prints = known.prints if known is not None else self._read_prints(tenant, session)
@@ -191,8 +191,8 @@ class Names:
             return (tenant, session) in self._known
 
     def _take_known(self, tenant: str, begin: str, history: History, new: str | None = None) -> str | None:
-        """Return the session with the longest history that this one goes on from, else the *new* one; it has this one
-        from now on."""
+        """Return the session with the longest history that *history* continues, else *new*. Remember *history* as its
+        history."""
         with self._lock:
             sessions = [(self._known[tenant, one], one) for one in self._alike.get((tenant, begin), ())]
             follows = [

@@ -1,4 +1,4 @@
-"""Passes requests on to an endpoint and its answers back, byte for byte as they come."""
+"""Forwards requests to an endpoint and streams its answers back, byte for byte."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 Headers = list[tuple[bytes, bytes]]
-#: Headers about one connection, and not about the message.
+#: Hop-by-hop headers.
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
     b" upgrade".split()
 )
-#: Those of a request that this server reads itself: its own address, the page's cookie.
+#: Request headers for this server itself: its own address, the page's cookie.
 _OWN = frozenset((b"host", b"expect", b"cookie", b"content-length"))
-#: Those of an answer that would speak for this server's own pages.
+#: Answer headers that would affect this server's own pages.
 _PAGE = frozenset((b"set-cookie", b"content-security-policy"))
 
 
 class Relay:
-    """Asks endpoints, on kept connections."""
+    """Sends requests to endpoints over pooled connections."""
 
     def __init__(self, *, connect_seconds: float, answer_seconds: float) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        timeout = httpx.Timeout(None, connect=connect_seconds)  # in an answer, the client's own limits count
+        timeout = httpx.Timeout(None, connect=connect_seconds)  # no read time-out: clients have their own
         self._client = httpx.AsyncClient(limits=limits, timeout=timeout, follow_redirects=False)
         self._timeout = timeout
         self._answer_seconds = answer_seconds
@@ -38,7 +38,7 @@ class Relay:
         await self._client.aclose()
 
     async def send(self, method: str, url: str, headers: Headers, body: bytes) -> httpx.Response:
-        """Return the head of the answer. Raises ``httpx.HTTPError`` or ``TimeoutError`` if there is none."""
+        """Return the answer, its body unread. Raises ``httpx.HTTPError`` or ``TimeoutError`` if there is none."""
         content = body if body or method in ("POST", "PUT", "PATCH") else None
         request = httpx.Request(
             method, url, headers=headers, content=content, extensions={"timeout": self._timeout.as_dict()}
@@ -48,8 +48,11 @@ class Relay:
 
 
 class RelayedResponse(Response):
-    """The answer to what *ask* sends. Where the endpoint's connection breaks, so does the client's; where the client
-    goes away, the call ends. When an answer has ended, *writing* has, too: who asks next finds what it wrote."""
+    """Streams the endpoint's answer to *ask*.
+
+    A broken connection to the endpoint breaks the client's; a client that disconnects cancels the call. The answer ends
+    only after *writing* is done, so the next request finds everything in the log.
+    """
 
     def __init__(
         self,
@@ -82,16 +85,16 @@ class RelayedResponse(Response):
             await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:
-            # A length beside an encoding is to be ignored (RFC 9112, 6.3), and the encoding is ours from here.
+            # Content-Length is ignored beside Transfer-Encoding (RFC 9112, 6.3), which is set anew here.
             wrong = {b"content-length"} if "transfer-encoding" in answer.headers else set[bytes]()
             headers = drop_headers(answer.headers.raw, _PAGE | wrong)
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                await self._wait_for_writing()  # its client may go on at its last byte
+                await self._wait_for_writing()  # the client may continue at the last byte
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except (httpx.HTTPError, httpx.StreamError):
-            return  # without an end: the server breaks the connection, as the endpoint did
+            return  # no final chunk: the server breaks the connection, as the endpoint did
         finally:
             await answer.aclose()
         await self._wait_for_writing()
@@ -108,7 +111,7 @@ async def _wait_until_gone(receive: Receive) -> None:
 
 
 def drop_headers(headers: Iterable[tuple[bytes, bytes]], more: Iterable[bytes]) -> Headers:
-    """Return *headers* without those of one connection, and without *more*."""
+    """Return *headers* without hop-by-hop headers and without *more*."""
     kept = [(name.lower(), value) for name, value in headers]
     named = {one.strip().lower() for name, value in kept if name == b"connection" for one in value.split(b",")}
     dropped = _HOP | named | set(more)
@@ -116,14 +119,14 @@ def drop_headers(headers: Iterable[tuple[bytes, bytes]], more: Iterable[bytes]) 
 
 
 def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes], size: int | None) -> Headers:
-    """Return the *headers* of a request that the endpoint gets, with the *size* of the body. *own* are further ones of
-    this server."""
+    """Return the request *headers* for the endpoint, with the *size* of the body. *own* lists further headers to keep
+    back."""
     kept = drop_headers(headers, _OWN | set(own))
     return kept if size is None else [*kept, (b"content-length", str(size).encode())]
 
 
 def make_error(kind: str, status: int, message: str, code: str = "upstream_unreachable") -> Response:
-    """Return an error in the form of a provider: *kind* is ``openai`` or ``anthropic``."""
+    """Return an error in a provider's format: *kind* is ``openai`` or ``anthropic``."""
     said: dict[str, Any] = {"message": message, "type": "api_error"}
     if kind == "anthropic":
         content: dict[str, Any] = {"type": "error", "error": said}

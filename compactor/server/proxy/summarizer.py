@@ -1,4 +1,4 @@
-"""A session's summarizer where none is configured: the model of its requests, at their endpoint and with their key."""
+"""The default summarizer of a proxied session: the model of its requests, at their endpoint and with their key."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from ...summarizers.base import SummarizerError, Summary, SummaryRequest
 
-#: Seconds for which a key is kept behind the last request that had it.
+#: Seconds that a key is kept after the last request with it.
 KEY_SECONDS = 3_600.0
-#: Headers that say whom an endpoint is to bill, or which features it is to use.
+#: Headers that select the account to bill, or features of the endpoint.
 _PASSED = ("openai-organization", "openai-project", "anthropic-beta", "anthropic-version", "http-referer", "x-title")
 
 
 class RequestSummarizer:
-    """Asks the model that the session's newest request asked."""
+    """Asks the model of the session's newest request."""
 
     provider = ""
 
@@ -28,10 +28,10 @@ class RequestSummarizer:
         self.used_at = 0.0
 
     def __repr__(self) -> str:
-        return f"RequestSummarizer({self.model!r})"  # nothing of the key
+        return f"RequestSummarizer({self.model!r})"  # without the key
 
     def follow(self, kind: str, url: str, model: str, headers: Mapping[str, str]) -> None:
-        """Ask *model* at *url* from now on, with the key in *headers*."""
+        """Use *model* at *url* from now on, with the key in *headers*."""
         passed = {name: headers[name] for name in _PASSED if name in headers}
         key, bearer = headers.get("x-api-key", ""), headers.get("authorization", "")
         bearer = bearer.partition(" ")[2].strip()
@@ -61,22 +61,22 @@ def _make_anthropic(url: str, model: str, key: str, bearer: str, passed: Mapping
 
     from ...summarizers import AnthropicSummarizer
 
-    # A key of the environment's is not the client's.
+    # A key in this process's environment is not the client's.
     client = Anthropic(base_url=url, api_key=key or None, auth_token=bearer or None, default_headers=passed)
     client.api_key, client.auth_token = key or None, bearer or None
     return AnthropicSummarizer(model, client=client)
 
 
 class RequestSummarizers:
-    """The summarizers of all sessions. Keys are in memory alone, for an hour behind a session's last request."""
+    """The summarizers of all sessions. Keys stay in memory, for an hour after a session's last request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards the summarizers, the one that was used least recently first
+        self._lock = threading.Lock()  # guards the summarizers, least recently used first
         self._known: OrderedDict[str, RequestSummarizer] = OrderedDict()
 
     def find(self, session: str) -> RequestSummarizer:
-        """Return the summarizer of the *session*, and drop the keys of others that no request has brought lately."""
+        """Return the *session*'s summarizer, and drop the keys of sessions without a request for an hour."""
         now, left = self._clock(), list[RequestSummarizer]()
         with self._lock:
             found = self._known.setdefault(session, RequestSummarizer())
