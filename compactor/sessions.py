@@ -1,4 +1,4 @@
-"""Sessions: what a server holds. Opens sessions by id, shares what they can share, evicts the idle, stops them all."""
+"""Sessions: opens sessions by id for a server, shares resources among them, evicts idle ones, and stops them all."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, repor
 from .triggers import default_trigger
 
 R = TypeVar("R")
-#: Threads of the executor that sessions share, and model calls at once: some threads are left for cycles without one.
+#: Threads of the shared executor, and concurrent model calls: threads are left for cycles without a call.
 DEFAULT_THREADS, DEFAULT_CALLS = 6, 4
-#: Sessions that are open at once, and seconds until an unused one is closed.
+#: Maximum open sessions, and seconds until an unused one is closed.
 DEFAULT_MAX_OPEN, DEFAULT_IDLE_SECONDS = 10_000, 3_600.0
-#: Busy sessions that are passed over in one search for one to close; minimum seconds between two searches by a timer.
+#: Maximum busy sessions passed over in one search for a session to close; minimum seconds between searches by a timer.
 MAX_BUSY, MIN_WAIT = 16, 1.0
-#: Evicted sessions of which open rounds and summarizer are known; an older one's rounds stay open, as after a restart.
+#: Maximum evicted sessions with known open rounds and summarizer; older ones' rounds stay open, as after a restart.
 MAX_LEFT = 10_000
-#: Maximum seconds for returning the leases of calls that outlived the deadline; a lease that stays ends by itself.
+#: Maximum seconds for returning the leases of calls that outlived the deadline; an unreturned lease expires.
 RELEASE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SessionsStatus(ValueObject):
-    """What is open."""
+    """The open sessions, and their activity."""
 
-    #: Open sessions, and those of them that are in use.
+    #: Open sessions, and sessions in use.
     open: int
     in_use: int
-    #: Compactions that run now.
+    #: Compactions in progress.
     running: int
     #: The shared limits.
     limits: LimitsStatus
-    #: Compactors whose attempts are rare, after ``circuit_breaker_failures`` failures in a row.
+    #: Compactors that retry rarely, after ``circuit_breaker_failures`` failures in a row.
     circuits_open: int = 0
-    #: When the oldest round began that no compaction covers, where one is due; None: none is due anywhere.
+    #: Start of the oldest uncovered round among compactors with a due compaction; None: none is due.
     behind_since: datetime | None = None
 
 
@@ -72,11 +72,11 @@ class Session:
     """One open session: its memory, and its compactors, which are started."""
 
     memory: Memory
-    #: By role, in the order that ``Sessions`` was given.
+    #: By role, in the order of ``Sessions.roles``.
     compactors: Mapping[str, ContextCompactor]
-    #: The budget of ``compose`` where none is given.
+    #: Default budget of ``compose``.
     budget: int | None = None
-    #: Held from ``sync`` to ``compose`` by a host of several threads, so that none reads another's history.
+    #: A host with several threads holds it from ``sync`` to ``compose``, so that none reads another's history.
     turn: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     @property
@@ -89,17 +89,17 @@ class Session:
         return next(iter(self.compactors.values()))
 
     def append(self, message: Mapping[str, Any], **options: Any) -> Appended:
-        """Add one chat message, as ``Memory.append`` does."""
+        """Append one chat message, like ``Memory.append``."""
         return self.memory.append(message, **options)
 
     async def aappend(self, message: Mapping[str, Any], **options: Any) -> Appended:
-        """Add one chat message, as ``Memory.aappend`` does."""
+        """Append one chat message, like ``Memory.aappend``."""
         return await self.memory.aappend(message, **options)
 
     def compose(self, role: str | None = None, *, budget: int | None = None, **options: Any) -> Prompt:
         """Return the prompt of *role*, by default the first one, within *budget*, by default that of ``Sessions``.
 
-        *options* are those of ``compose``, which says what is raised.
+        *options* are those of ``compose``, which also lists the errors.
         """
         chosen = budget if budget is not None else self.budget
         if chosen is None:
@@ -107,36 +107,36 @@ class Session:
         return compose(self.memory, next(iter(self.compactors)) if role is None else role, budget=chosen, **options)
 
     async def acompose(self, role: str | None = None, **options: Any) -> Prompt:
-        """Return what ``compose`` returns, without holding up the event loop."""
+        """``compose``, without blocking the event loop."""
         return await self.memory.to_thread(partial(self.compose, role, **options))
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A session that is open, or is being opened. The lock of ``Sessions`` guards its users and their time."""
+    """A session that is open or being opened. The lock of ``Sessions`` guards its users and their time."""
 
     id: str
     session: Session | None = None
-    #: Until it is open: how that ended.
+    #: The result of opening it, until it is open.
     opening: Future[None] | None = field(default_factory=Future)
     users: int = 0
     used_at: float = 0.0
-    #: What a caller's model was made into; None: no caller has named one, or these sessions have their own.
+    #: Summarizer made from a caller's model; None: no caller gave one, or the sessions have their own.
     summarizer: Summarizer | None = None
 
     @property
     def is_purged(self) -> bool:
-        """Whether its memory found that it was purged: whoever opens the session next gets a new one."""
+        """Whether its memory found that it was purged: the next ``open`` gives a new session."""
         return self.session is not None and self.session.memory.is_purged
 
 
 class _Use:
-    """``with sessions.open(id) as session``, or ``async with``: until its end, the session is not evicted."""
+    """``with sessions.open(id) as session``, or ``async with``: the session is not evicted until the block ends."""
 
     def __init__(self, sessions: Sessions, session_id: str, model: object | None) -> None:
         self._sessions, self._id, self._model = sessions, session_id, model
         self._entry: _Entry | None = None
-        self._is_left = False  # guarded by the lock of the sessions, while a thread opens the session
+        self._is_left = False  # guarded by the sessions' lock while a thread opens it
 
     def __enter__(self) -> Session:
         known = self._sessions._take_open(self._id, self._model)
@@ -155,10 +155,10 @@ class _Use:
         self._entry = self._sessions._take_open(self._id, self._model)
         if self._entry is None and getattr(self._sessions.store, "is_resident", False):
             return self.__enter__()
-        if self._entry is None:  # else, as most of the time, there is nothing to wait for
+        if self._entry is None:  # usually it is open already
             try:
                 await to_thread(self._open)
-            except BaseException:  # cancelled: nobody will leave what the thread opens
+            except BaseException:  # cancelled: nobody else will leave the session
                 with self._sessions._lock:
                     self._is_left = True
                 self.__exit__(None, None, None)
@@ -173,7 +173,7 @@ class _Use:
             self.__exit__(None, None, None)
 
     def _check(self) -> None:
-        """Ask the store whether this session was purged, and not another one: reading an old round does not tell."""
+        """Ask the store whether this session was purged, rather than another one whose old round was read."""
         with suppress(StoreError):
             cast("Session", cast("_Entry", self._entry).session).memory.refresh()
 
@@ -186,17 +186,17 @@ class _Use:
 
 
 class Sessions:
-    """Holds the open sessions of a server: opens each by its id when it is first asked for, and starts its compactors.
+    """Opens a server's sessions by id on first use, and starts their compactors.
 
     *store* is a store or its URL; by default all sessions are in one store in memory. *summarizer*, *config* and
     *options* are those of ``ContextCompactor``, for each of *roles*. *budget* is the default of ``Session.compose``, in
     tokens. All sessions share one store, one executor (by default a ``DaemonExecutor`` of six threads) and one
     ``Limits`` (by default four model calls at once).
 
-    At most *max_open* sessions stay open, and each for *idle_seconds* after its last use; None: any number, for ever.
-    The least recently used ones are closed first, but none that is in use, and none whose compaction runs or waits. A
-    session that was closed is opened again from the store, also from the default one in memory. *take_over*: no other
-    process works on these sessions (see ``Memory``).
+    At most *max_open* sessions stay open, each for *idle_seconds* after its last use; None: no limit. The least
+    recently used ones are closed first, except sessions in use and sessions with a running or queued compaction. A
+    closed session is opened again from the store, also from the default one in memory. *take_over*: no other process
+    works on these sessions (see ``Memory``).
 
     The constructor starts no thread. ``close`` or ``with`` stops everything within one deadline.
     """
@@ -230,7 +230,7 @@ class Sessions:
         self._executor = DaemonExecutor(DEFAULT_THREADS) if executor is None else executor
         options["executor"] = _Evicting(self._executor, call_weakly(self._evict_surplus))
         self._clock = options.get("clock") or SYSTEM_CLOCK
-        #: What all compactors share.
+        #: The limits that all compactors share.
         self.limits = options["limits"] = options.get("limits") or Limits(DEFAULT_CALLS, clock=self._clock)
         config = check_config(config)
         self._takes_models, self._hooks = False, EventHooks()
@@ -242,8 +242,8 @@ class Sessions:
         if budget is not None and options.get("trigger") is None:
             config = config.with_defaults(max_tokens=budget)  # an automatic trigger learns it from compose
             self._settings = config, {**options, "trigger": default_trigger(config)}  # one for all
-        self._make_compactors(Memory(), None)  # refuses what is wrong now, and not when the first user comes
-        #: Where the sessions are kept.
+        self._make_compactors(Memory(), None)  # raises for wrong options now, not at the first use
+        #: The store of the sessions.
         self.store: Store = (
             open_store(store) if isinstance(store, str) else adapt_store(InMemoryStore() if store is None else store)
         )
@@ -251,48 +251,48 @@ class Sessions:
         self._max_open = max_open if max_open is not None else math.inf
         self._idle_seconds = idle_seconds if idle_seconds is not None else math.inf
         self._take_over = take_over
-        #: Of clients that the summarizer uses; followed where sessions are opened.
+        #: Runs the summarizer's asynchronous clients; entered when a session is opened.
         self._host = HostLoop()
         self._host.follow()
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Begin with none open: the parent's sessions stay the parent's."""
-        self._stopping: list[Callable[[float], bool]] = []  # of ``close``: each waits for the end of one compactor
+        """Start without open sessions: the parent's sessions stay with the parent."""
+        self._stopping: list[Callable[[float], bool]] = []  # for ``close``: each waits for one compactor to end
         self._lock = threading.RLock()  # guards all below it
         self._entries: dict[str, _Entry] = {}
-        self._idle: OrderedDict[str, _Entry] = OrderedDict()  # those that nobody uses, least recently used first
-        self._leaving: dict[str, Future[None]] = {}  # being closed: whoever wants one waits, and opens it again
+        self._idle: OrderedDict[str, _Entry] = OrderedDict()  # unused ones, least recently used first
+        self._leaving: dict[str, Future[None]] = {}  # being closed; ``open`` waits, and opens it again
         # Ids of the rounds that an evicted session had open, and its own summarizer.
         self._left: dict[str, tuple[tuple[str, ...], Summarizer | None]] = {}
-        self._timer: Callable[[], object] | None = None  # when the next session has been idle for long enough
+        self._timer: Callable[[], object] | None = None  # fires when the next session has been idle for long enough
         self._fired = 0  # timers that have fired
         self._closed = False
 
     def open(self, session_id: str, *, model: object | None = None) -> _Use:
         """Return a context manager, for ``with`` and ``async with``, that gives the ``Session`` of that id.
 
-        All that use one session at the same time get the same one. It is not evicted while it is in use; afterwards, a
-        reference to its memory still works, as that of another process would. Opening reads the store, and raises its
-        ``StoreError``; ``async with`` reads a database in a thread. Raises ``RuntimeError`` after ``close``.
+        All concurrent users of a session get the same object. It is not evicted while in use; afterwards, a reference
+        to its memory still works, like one in another process. Opening reads the store, and raises its ``StoreError``;
+        ``async with`` reads a database in a thread. Raises ``RuntimeError`` after ``close``.
 
         *model*, a chat model or a summarizer, summarizes this session from now on if nothing else was chosen: neither
-        these sessions nor their configuration have a summarizer, and no caller named a model for it before. Raises
-        ``TypeError`` if it is neither.
+        the sessions nor their configuration have a summarizer, and no earlier caller gave a model. Raises ``TypeError``
+        if it is neither.
         """
         require("session_id", session_id, str, "the session's name, as a text")
         self.follow_loop()
         return _Use(self, session_id, model if self._takes_models else None)
 
     def follow_loop(self) -> None:
-        """Run what the host gave that is asynchronous on this thread's event loop, if it runs one; ``open`` does so."""
+        """Run the host's coroutines on this thread's event loop, if one is running. ``open`` calls this."""
         self._host.follow()
 
     def purge(self, session_id: str) -> None:
-        """Erase a session from the store. Whoever still uses it gets ``SessionPurged``; the id may be used again.
+        """Erase a session from the store. Its current users get ``SessionPurged``; the id may be used again.
 
-        That holds for one that another process purges, too: it is opened anew after it has raised ``SessionPurged``.
+        The same holds if another process purges it: after raising ``SessionPurged``, the session is opened anew.
         """
         purged: Future[None] = Future()
         with self._lock:
@@ -308,7 +308,7 @@ class Sessions:
             self._end_leaving(session_id, purged)
 
     def status(self) -> SessionsStatus:
-        """Return what is open, for a health check. Asks no store."""
+        """Return the open sessions and their activity, for a health check. Does not read the store."""
         with self._lock:
             entries, idle = [*self._entries.values()], len(self._idle)
         compactors = [one for entry in entries for one in _compactors(entry)]
@@ -322,9 +322,9 @@ class Sessions:
         )
 
     def health(self) -> Health:
-        """Return which roles of the open sessions fail or are behind, worst first. Asks no store.
+        """Return the failing and lagging roles of the open sessions, worst first. Does not read the store.
 
-        A role is behind if a compaction is due and none runs: it waits for its limits, a lease, or after a failure.
+        A role is behind if a compaction is due and none runs: it waits for the limits, a lease, or after a failure.
         """
         with self._lock:
             sessions = [entry.session for entry in self._entries.values() if entry.session is not None]
@@ -333,12 +333,12 @@ class Sessions:
 
     def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
         """Call *callback* with each event of all compactors and conversations, such as ``Redacted``, also of sessions
-        that are opened later; return a function that stops that. As ``ContextCompactor.on_event``."""
+        that are opened later; return a function that ends this. See ``ContextCompactor.on_event``."""
         require("callback", callback, Callable, "a function that is called with what has happened")
         return self._hooks.add(callback, kinds)
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Stop all compactors, and return whether no worker is left. Waits *timeout* seconds at most, for all together.
+        """Stop all compactors, and return whether no worker is left. Waits *timeout* seconds at most for all together.
 
         Answers that arrive within that time are kept in the log, and published when the session is opened again. Closes
         a store that was given as a URL. May be called again.
@@ -352,7 +352,7 @@ class Sessions:
         if timer is not None:
             timer()
         self._stopping += [one.begin_stop() for entry in entries for one in _compactors(entry)]
-        # On a thread of its own: a store that does not answer holds up no more than the thread.
+        # On its own thread, so that a store that does not answer blocks only that thread.
         ending = DaemonExecutor(1, "compactor-close").submit(self._end, until)
         try:
             with suppress(TimeoutError):
@@ -368,7 +368,7 @@ class Sessions:
         self._stopping = [end for end in self._stopping if not end(until)]
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
-        """``close``, without holding up the event loop."""
+        """``close``, without blocking the event loop."""
         import asyncio  # most programs run no loop
 
         closing = DaemonExecutor(1, "compactor-close").submit(self.close, timeout)
@@ -381,7 +381,7 @@ class Sessions:
         self.close()
 
     async def __aenter__(self) -> Self:
-        """What the host gave that is asynchronous runs on this event loop until it is closed."""
+        """Run the host's coroutines on this event loop until it is closed."""
         import asyncio
 
         self._host.enter(asyncio.get_running_loop())
@@ -393,7 +393,7 @@ class Sessions:
     # A session, from its opening to its eviction.
 
     def _take_open(self, session_id: str, model: object | None) -> _Entry | None:
-        """Return the entry of a session that is open, for one more user; None if it must be opened, or get *model*."""
+        """Return the entry of an open session, with one more user; None if it must be opened, or needs *model*."""
         with self._lock:
             entry = self._entries.get(session_id)
             if entry is None or entry.session is None or entry.is_purged or self._closed:
@@ -405,7 +405,7 @@ class Sessions:
             return entry
 
     def _take(self, session_id: str, model: object | None) -> _Entry:
-        """Return the entry of a session, for one more user. Opens it, or waits for the thread that does."""
+        """Return the entry of a session, with one more user. Opens it, or waits for the thread that does."""
         summarizer = _make_summarizer(model) if model is not None else None
         with self._lock:
             if self._closed:
@@ -485,8 +485,11 @@ class Sessions:
         return compactors
 
     def _choose(self, entry: _Entry, summarizer: Summarizer) -> None:
-        """Replace the compactors of a session that is open by some with *summarizer*, unless it has one already.
-        These call the hooks that were added to those."""
+        """Replace the compactors of an open session by ones with *summarizer*, unless it has a caller's summarizer
+        already.
+
+        The new compactors keep the hooks of the old ones.
+        """
         with self._lock:
             if entry.summarizer is not None:
                 return
@@ -516,7 +519,7 @@ class Sessions:
         self._evict()
 
     def _evict(self) -> None:
-        """Close the sessions that are too many or idle for too long, and set the timer for the next."""
+        """Close surplus sessions and sessions idle for too long, and set the timer for the next."""
         try:
             while (leaving := self._choose_leaving()) is not None:
                 entry, left = leaving
@@ -529,14 +532,14 @@ class Sessions:
             report_uncaught(error)
 
     def _end_leaving(self, session_id: str, left: Future[None]) -> None:
-        """Let whoever waits for that open the session again."""
+        """Let waiting callers open the session again."""
         with self._lock:
-            if self._leaving.get(session_id) is left:  # else it is purged meanwhile, and has another
+            if self._leaving.get(session_id) is left:  # otherwise a purge has replaced it
                 del self._leaving[session_id]
         left.set_result(None)
 
     def _choose_leaving(self) -> tuple[_Entry, Future[None]] | None:
-        """Return the next session to close, which is being closed from now on, and its end; None if none is due."""
+        """Return the next session to close, now marked as being closed, and its future; None if none is due."""
         now, busy = self._clock.monotonic(), 0
         with self._lock:
             while self._idle and busy < MAX_BUSY:
@@ -544,7 +547,7 @@ class Sessions:
                 too_many = len(self._entries) > self._max_open
                 if not too_many and now - entry.used_at < self._idle_seconds:
                     break
-                if any(one.is_busy for one in _compactors(entry)):  # its work would be lost, or its place in the queue
+                if any(one.is_busy for one in _compactors(entry)):  # it would lose its work, or its place in the queue
                     entry.used_at, busy = now, busy + 1
                     self._idle.move_to_end(entry.id)
                     continue
@@ -563,7 +566,7 @@ class Sessions:
         _stop(entry)
 
     def _set_timer(self) -> None:
-        """Evict when the next session has been idle for long enough."""
+        """Set a timer that evicts when the next session has been idle for long enough."""
         with self._lock:
             first = next(iter(self._idle.values()), None)
             if self._timer is not None or first is None or self._closed or self._idle_seconds == math.inf:
@@ -571,28 +574,28 @@ class Sessions:
             seconds, fired = max(first.used_at + self._idle_seconds - self._clock.monotonic(), MIN_WAIT), self._fired
         timer = self._clock.call_later(seconds, call_weakly(self._evict_later))
         with self._lock:
-            # One that has fired already is not to be kept: its eviction sets the next.
+            # Drop a timer that has fired already: its eviction sets the next.
             is_wanted = self._timer is None and self._fired == fired and not self._closed
             self._timer = timer if is_wanted else self._timer
         if not is_wanted:
             timer()
 
     def _evict_surplus(self) -> None:
-        """Evict if a session was too busy for that when it was left."""
+        """Evict if a session was too busy to be evicted when its last user left."""
         if len(self._entries) > self._max_open:
             self._evict()
 
     def _evict_later(self) -> None:
-        """Evict on the executor: the timer's thread is not to wait."""
+        """Evict on the executor, so that the timer's thread does not wait."""
         with self._lock:
             self._timer = None
             self._fired += 1
-        with suppress(RuntimeError):  # it is shut down: nothing is to be evicted any more
+        with suppress(RuntimeError):  # it is shut down: nothing is left to evict
             self._executor.submit(self._evict)
 
 
 class _Evicting(Executor):
-    """Calls *evict* after each job of a compactor: until then, its session could not be closed."""
+    """Calls *evict* after each job of a compactor: a busy session could not be closed before."""
 
     def __init__(self, executor: Executor, evict: Callable[[], object]) -> None:
         self._executor, self._evict = executor, evict
@@ -608,7 +611,7 @@ class _Evicting(Executor):
 
 
 def _examine(session: Session, role: str, compactor: ContextCompactor) -> RoleHealth | None:
-    """Return what is wrong with *role*; None if nothing is."""
+    """Return the health of *role*; None if nothing is wrong."""
     since = None if compactor.is_running else compactor.behind_since
     status = compactor.status()
     if not status.failures and since is None:
@@ -632,7 +635,7 @@ def _compactors(entry: _Entry) -> Iterable[ContextCompactor]:
 
 
 def _stop(entry: _Entry) -> None:
-    with ExitStack() as stops:  # each of them, even if one fails
+    with ExitStack() as stops:  # all of them, even if one fails
         for compactor in _compactors(entry):
             stops.callback(compactor.stop, 0)
 

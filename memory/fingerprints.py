@@ -1,6 +1,6 @@
-"""What messages say, as fingerprints: those that a host gives, and those that the log has.
+"""Fingerprints of messages, for the host's history and for the log.
 
-Messages are compared by what they say, because frameworks give messages and calls new ids when they replay them. A
+Fingerprints cover content but not ids, because frameworks give messages and calls new ids when they replay them. A
 fingerprint takes 16 bytes.
 """
 
@@ -28,22 +28,22 @@ Message = Mapping[str, Any]
 
 #: Bytes of a fingerprint.
 SIZE = 16
-#: What a message of the log may be. The host may lack it, because the agent appended it with a kind of its own. From
-#: ``ERASED`` on its words were erased: it equals any message of the same kind, see ``find_kind``.
+#: Kinds of log messages. The host may lack ``OPTIONAL`` ones, which the agent appended with a kind of its own. From
+#: ``ERASED`` on, the text was erased: such a message equals any message of the same kind, see ``find_kind``.
 USUAL, OPTIONAL, ERASED = 0, 1, 2
 _SENDERS = (chat.ASSISTANT, USER, chat.TOOL, chat.FUNCTION, *chat.SYSTEM)
-#: Who sends messages that answer no call.
+#: Senders of messages that answer no call.
 _BEGIN = (chat.ASSISTANT, USER)
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def pack_place(number: int, post: int) -> int:
-    """Return the place of a post in the log as one number: a list of them takes 8 bytes each, and is in order."""
+    """Return the place of a post in the log as one number: 8 bytes in an array, and ordered as the log."""
     return number << 32 | post
 
 
 def unpack_place(place: int) -> tuple[int, int]:
-    """Return the number of the round at *place*, and that of the post."""
+    """Return the round number and the post number of *place*."""
     return place >> 32, place & 0xFFFF_FFFF
 
 
@@ -53,21 +53,21 @@ def get_print(prints: bytes, index: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LogFingerprints(ValueObject):
-    """What the messages of the log say that the host's agent sees, behind the header, up to a snapshot."""
+    """The fingerprints of the log's messages that the host's agent sees, after the header, up to a snapshot."""
 
     prints: bytes = b""
     places: array[int] = field(default_factory=lambda: array("Q"))
     kinds: bytes = b""
-    #: The snapshot's numbers by which changes are noticed: of the last entry, of redactions, of hidden rounds.
+    #: Numbers of the snapshot that reveal changes: last entry, redactions, hidden rounds.
     number: int = 0
     redactions: int = 0
     hidden: tuple[int, ...] = ()
-    #: How many posts the rounds had that could still grow, by number; and how many rounds there were.
+    #: Number of posts of each round that could still grow, by round number; and the number of rounds.
     growing: tuple[tuple[int, int], ...] = ()
     total: int = 0
 
     def add(self, prints: bytes, places: array[int]) -> LogFingerprints:
-        """Return these and the *prints* of messages that were appended at *places*: they need not be read back."""
+        """Return these with the *prints* of messages that were appended at *places*, without reading them back."""
         if not places:
             return self
         known = bisect_left(places, pack_place(self.total + 1, 0))
@@ -84,14 +84,14 @@ class LogFingerprints(ValueObject):
 
 
 def begins(message: Message) -> bool:
-    """Return whether pairing begins anew at *message*: whether it certainly answers no call."""
+    """Return whether *message* certainly answers no call, so that pairing restarts there."""
     return message.get("role") == chat.ASSISTANT or (
         message.get("role") == "user" and type(message.get("content")) is str
     )
 
 
 class Fingerprinter:
-    """Makes the fingerprints of messages in order. It knows the calls that the next messages may answer."""
+    """Makes the fingerprints of messages in order. It remembers the calls that later messages may answer."""
 
     __slots__ = ("_answered", "_calls")
 
@@ -110,8 +110,8 @@ class Fingerprinter:
         return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
     def _read(self, role: str, parts: Sequence[Any], message: Message) -> str:
-        """Return the role and text of *message* if they say it all, else everything as JSON."""
-        is_agent = role == chat.ASSISTANT  # else these are keys of the host's own, whatever they hold
+        """Return the role and text of *message* if there is nothing else in it, otherwise everything as JSON."""
+        is_agent = role == chat.ASSISTANT  # in other roles, these keys are the host's own
         calls = (message.get("tool_calls") or ()) if is_agent else ()
         results = list(filter(is_result, parts))
         said: list[Any] = []
@@ -119,7 +119,7 @@ class Fingerprinter:
             ids = [part.get("tool_use_id", part.get("id")) for part in results] or [message.get("tool_call_id")]
             at = [self._calls.get(str(one), self._answered + place) for place, one in enumerate(ids)]
             if at != [*range(self._answered, self._answered + len(at))]:
-                said.append(["answers", at])  # not in the order of the calls
+                said.append(["answers", at])  # out of the order of the calls
             self._answered += len(at)
         else:
             asked = [*calls, *(one for one in parts if isinstance(one, Mapping) and one.get("type") == "tool_use")]
@@ -130,7 +130,7 @@ class Fingerprinter:
         said += [_read_call(call.get("function") or call.get("custom") or call) for call in calls]
         if is_agent and (called := message.get("function_call")):
             said.append(["called", *_read_call(called)])
-        for key in ("name", "refusal") if role != chat.TOOL else ("refusal",):  # a result may name its tool or not
+        for key in ("name", "refusal") if role != chat.TOOL else ("refusal",):  # results name their tool only sometimes
             if value := message.get(key):
                 said.append([key, value])
         if not said and len(parts) < 2 and all(isinstance(one, str) for one in parts):
@@ -138,7 +138,7 @@ class Fingerprinter:
         whole = [[_read_part(one) for one in parts], said]
         try:
             return f"{role}:\n{_JSON.encode(whole)}"
-        except TypeError:  # mappings that are no dicts
+        except TypeError:  # mappings other than dicts
             return f"{role}:\n{_JSON.encode(thaw(whole))}"
 
 
@@ -147,12 +147,12 @@ def is_result(part: Any) -> bool:
 
 
 def _list_parts(content: Any) -> Sequence[Any]:
-    """Return the parts of a message's content; a text is one."""
+    """Return the parts of a message's content; a text is one part."""
     if content is None or content == "":
         return ()
     if isinstance(content, (str, Mapping)):
         content = (content,)
-    # A text in a part is what it would be without.
+    # A text part equals the same text without a part.
     return [
         one["text"]
         if isinstance(one, Mapping) and one.get("type") == "text" and isinstance(one.get("text"), str)
@@ -162,7 +162,7 @@ def _list_parts(content: Any) -> Sequence[Any]:
 
 
 def _read_part(part: Any) -> Any:
-    """Return what a part of a message's content says: without ids, marks for the provider's cache, and empty fields."""
+    """Return the content of a message part without ids, cache marks of the provider, and empty fields."""
     if not isinstance(part, Mapping):
         return part
     match part.get("type"):
@@ -175,7 +175,7 @@ def _read_part(part: Any) -> Any:
 
 
 def _read_call(asked: Mapping[str, Any]) -> list[Any]:
-    """Return the name and the arguments of a call, parsed if they are JSON: a framework may write them anew."""
+    """Return the name and the arguments of a call; JSON is parsed, because frameworks may format it anew."""
     name, arguments = chat.read_call(asked)
     if isinstance(arguments, str):
         with suppress(ValueError, TypeError):  # or, with half a character, none that can be encoded
@@ -184,8 +184,10 @@ def _read_call(asked: Mapping[str, Any]) -> list[Any]:
 
 
 def read_log(now: Snapshot, known: LogFingerprints) -> LogFingerprints:
-    """Return the fingerprints of the log's messages at *now*; *known* are those of an earlier moment. Reads the rounds
-    that are new or were changed since. May raise ``StoreError``."""
+    """Return the fingerprints of the log's messages at *now*; *known* are those of an earlier moment.
+
+    Reads only rounds that are new or have changed since. Raises ``StoreError``.
+    """
     if now.number == known.number:
         return known
     since, post = _find_change(now, known)
@@ -210,7 +212,7 @@ def read_log(now: Snapshot, known: LogFingerprints) -> LogFingerprints:
 
 
 def _find_change(now: Snapshot, known: LogFingerprints) -> tuple[int, int]:
-    """Return the numbers of the first round and post that *known* does not have as they are at *now*."""
+    """Return the numbers of the first round and post at *now* that differ from *known*."""
     if now.redactions != known.redactions or now.number < known.number:
         return 1, 0
     changed = [(known.total + 1, 0)]
@@ -224,8 +226,10 @@ def _find_change(now: Snapshot, known: LogFingerprints) -> tuple[int, int]:
 
 
 def _list_messages(round_: Round, first: int) -> Iterator[tuple[int, int, Message]]:
-    """Yield number, kind and message of the query and of the posts of *round_*, from post number *first* on, or earlier
-    from the calls that it may answer."""
+    """Yield number, kind and message of the query and the posts of *round_*, from post number *first* on.
+
+    Begins earlier, at the calls, if that post may answer one.
+    """
     asked = chat.query_message(round_)
     if asked is not None and first == 0:
         yield 0, find_kind(chat.parse(asked)) if round_.user_query == REDACTED else USUAL, asked

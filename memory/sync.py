@@ -1,7 +1,7 @@
-"""Makes the log the same as the history that a host holds: appends what is new, undoes what is gone.
+"""Makes the log match the history that a host holds: appends new messages, undoes those that are gone.
 
-``align`` finds how the two lie over each other. What the host has dropped, and what it says in place of that, changes
-nothing in the log; where the host's history goes on otherwise, the log is rewound.
+``align`` matches the two histories. Messages that the host dropped, and its replacements for them, change nothing in
+the log; a divergent continuation rewinds the log.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ if TYPE_CHECKING:
 
 #: Messages at the end of the host's list that are compared by content, even if they are the objects of the last call.
 NEWEST = 50
-#: Messages that a host may put in place of dropped ones: a summary, perhaps with its request or an acknowledgement.
+#: Maximum messages that replace dropped ones: a summary, perhaps with its request or an acknowledgement.
 MAX_OWN = 2
-#: Messages in a row that must be shared behind messages of the host's own, or in front of others than the log's.
+#: Minimum shared messages in a row after messages of the host's own, or before the two histories diverge.
 ENOUGH = 4
-#: Places behind a hole that are tried, the newest first, if a message repeats so often.
+#: Maximum positions after a hole that are tried, the newest first, if a message repeats that often.
 MAX_PLACES = 1_000
-#: Where the host's list goes on as the log does: an index in the list, and one in the log.
+#: Start of a matching stretch: an index in the host's list, and one in the log.
 Start = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synced(ValueObject):
-    """What ``sync`` did."""
+    """The result of ``sync``."""
 
-    #: How many of the host's messages were written now, and how many the log had.
+    #: Number of the host's messages that were written now, and that the log had already.
     appended: int
     kept: int
-    #: How many messages of the log the host has dropped. They stay in the log.
+    #: Number of log messages that the host has dropped. They stay in the log.
     dropped: int = 0
-    #: How many messages of the log are hidden now, because the host's history went on without them.
+    #: Number of log messages that are hidden now, because the host's history continued without them.
     undone: int = 0
-    #: How many of the host's messages stand in place of dropped ones, such as a summary. They are not in the log.
+    #: Number of the host's messages that replace dropped ones, such as a summary. They are not in the log.
     skipped: int = 0
     _lead: int = field(default=0, repr=False, compare=False)
-    #: A skipped message has the place of the next that the log has.
+    #: A skipped message has the place of the next message that is in the log.
     _places: Sequence[int] = field(default=(), repr=False, compare=False)
 
     @property
     def references(self) -> list[str | None]:
-        """For each of the host's messages its reference, such as ``r3.p2``; None for system messages in front, and for
+        """The reference of each of the host's messages, such as ``r3.p2``; None for leading system messages and for
         skipped ones."""
         pairs = pairwise([*self._places, -1])
         return [None] * self._lead + [None if place == after else _make_reference(place) for place, after in pairs]
 
     def find(self, reference: str) -> int | None:
-        """Return the index in the host's list of the message with that *reference*; None if it is not there, or if the
-        reference is one of several messages.
+        """Return the index in the host's list of the message with that *reference*; None if it is missing, or if the
+        reference covers several messages.
 
         Raises ``UnknownReference`` for a text that is no reference.
         """
@@ -95,17 +95,18 @@ class Synced(ValueObject):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SyncState(ValueObject):
-    """What a Memory remembers from one ``sync`` to the next. Holds the host's objects only if it gives them again."""
+    """The state that a Memory keeps between two calls of ``sync``. Holds the host's objects only if it gives them
+    again."""
 
     log: LogFingerprints = field(default_factory=LogFingerprints)
     held: Sequence[Message] = ()
     prints: bytes = b""
-    #: Where the host's list lay over the log.
+    #: The last alignment of the host's list.
     starts: Sequence[Start] = ()
 
 
 class Run(NamedTuple):
-    """Messages that match one after the other: the first one's index in the host's list, in the log, and how many."""
+    """Consecutive messages that match: the first one's index in the host's list and in the log, and their number."""
 
     there: int
     here: int
@@ -114,12 +115,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alignment(ValueObject):
-    """How the host's messages lie over those of the log."""
+    """The alignment of the host's messages with those of the log."""
 
-    #: Where matching begins, and goes on behind holes; and all runs, which notes and erased messages part, too.
+    #: Where matching begins, and resumes after holes; and all runs, which notes and erased messages also separate.
     starts: Sequence[Start]
     runs: Sequence[Run]
-    #: Index of the host's first message behind those that match, and of the log's.
+    #: Indexes of the first messages after the match: the host's and the log's.
     there: int
     here: int
     is_diverged: bool
@@ -147,7 +148,7 @@ def sync_messages(
         now = memory.snapshot
         log = read_log(now, state.log)
         state = memory._sync_state = copy_with(state, log=log)
-        # Not looked for again: behind a call that is undone with its results, nothing may be left that matches.
+        # Keep the alignment: after an undone call with its results, nothing may be left to match.
         is_known = rewound and starts[-1][1] <= len(log.kinds)
         found = _follow(log, prints, body, starts) if is_known else align(log, prints, body, starts, last)
         if found.is_diverged:
@@ -162,7 +163,7 @@ def sync_messages(
             continue
         starts, runs, there = [*found.starts], found.runs, found.there
         dropped = _count_dropped(log, found)
-        # The host's first messages may be system messages from the middle of the history.
+        # Leading system messages may come from the middle of the history.
         begin = starts[0][1] if starts[0][0] == 0 else 0
         while lead and begin and Fingerprinter()(given[lead - 1]) == get_print(log.prints, begin - 1):
             lead, begin, there, dropped = lead - 1, begin - 1, there + 1, dropped - 1
@@ -188,15 +189,14 @@ def sync_messages(
 
 
 def read_prints(memory: Memory) -> bytes:
-    """Return the fingerprints of the log's messages as ``sync`` compares them, 16 bytes each. May raise
-    ``StoreError``."""
+    """Return the fingerprints of the log's messages as ``sync`` compares them, 16 bytes each. Raises ``StoreError``."""
     state = memory._sync_state or SyncState()
     memory._sync_state = copy_with(state, log=read_log(memory.snapshot, state.log))
     return memory._sync_state.log.prints
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:
-    """Return *messages* as a new list. Raises ``TypeError`` for what is none."""
+    """Return *messages* as a new list. Raises ``TypeError`` if they are not a collection of messages."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(f"give the list of all chat messages, not {kind_of(messages)}")
     return list(messages)
@@ -209,8 +209,10 @@ def _make_reference(place: int) -> str:
 def _list_new(
     now: Snapshot, log: LogFingerprints, runs: Sequence[Run], body: Sequence[Message], there: int
 ) -> Iterator[Message]:
-    """Yield the host's messages from index *there* on, which the log does not have. Results of calls that it has answer
-    these by their ids in the log, which may be others than the host's."""
+    """Yield the host's messages from index *there* on, which the log lacks.
+
+    Results of calls in the log get the ids of these calls in the log, which may differ from the host's.
+    """
     last, new = there, body[there:]
     while last and not begins(body[last - 1]):
         last -= 1
@@ -229,8 +231,7 @@ def _list_new(
 
 
 def rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
-    """Return *message* with the ids of its calls, and of those that it answers, replaced by those that *ids* has for
-    them."""
+    """Return *message* with the ids of its calls, and of the calls that it answers, replaced as *ids* says."""
     renamed = dict(message)
     if renamed.get("tool_call_id") in ids:
         renamed["tool_call_id"] = ids[renamed["tool_call_id"]]
@@ -248,8 +249,10 @@ def rename_calls(message: Message, ids: Mapping[str, str]) -> Message:
 
 
 def _find_way_back(now: Snapshot, log: LogFingerprints, end: int) -> tuple[int, str]:
-    """Return how many of the log's messages stay if those from index *end* on are undone, and the reference of the last
-    one. It may be fewer: no call is parted from its results."""
+    """Return how many log messages remain if those from index *end* on are undone, and the reference of the last one.
+
+    It may be fewer than *end*: no call is separated from its results.
+    """
     while end:
         number, post = unpack_place(log.places[end - 1])
         safe = find_cut(now.round_at(number), post)
@@ -271,8 +274,10 @@ def _parse(message: Message, place: int) -> Post:
 
 
 def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequence[Post]) -> list[Post]:
-    """Return the parts of the header that make it say what *lead* says, which is *posts*; none if the host gives no
-    system message: it may have dropped them with its oldest messages, or pass them elsewhere."""
+    """Return the parts that turn the header from *posts* into *lead*; none if the host gives no system message.
+
+    It may have dropped them with its oldest messages, or pass them elsewhere.
+    """
     if not lead:
         return []
     own = [post for post in memory.header if post.send_to == chat.ASSISTANT]
@@ -288,8 +293,8 @@ def _find_header_changes(memory: Memory, lead: Sequence[Message], posts: Sequenc
 
 
 def _print_host(body: Sequence[Message], lead: int, state: SyncState, newest: int) -> tuple[bytes, int, int]:
-    """Return the fingerprints of the host's messages; how many of its first are objects of the last call, which are not
-    read again, apart from the *newest*; and the first one's index in that call's list."""
+    """Return the fingerprints of the host's messages; the number of leading messages that are objects of the last call,
+    which are not read again (except the *newest*); and the first one's index in that call's list."""
     same = start = 0
     if body and state.held:
         start = next((place for place, one in enumerate(state.held) if one is body[0]), 0)
@@ -303,7 +308,7 @@ def _print_host(body: Sequence[Message], lead: int, state: SyncState, newest: in
         try:
             prints.append(fingerprint(body[place]))
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            _parse(body[place], lead + place)  # says what is wrong
+            _parse(body[place], lead + place)  # raises an error that names the fault
             raise MessageError(f"message {lead + place + 1} cannot be stored as JSON") from error
     return b"".join(prints), same, start
 
@@ -311,11 +316,10 @@ def _print_host(body: Sequence[Message], lead: int, state: SyncState, newest: in
 def align(
     log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = (), last: bytes = b""
 ) -> Alignment:
-    """Return how the host's messages, with these *prints*, lie over those of the log: so that most match. If equally
-    many do, the host has all of the log rather than its newest part.
+    """Return the alignment of the host's messages, with these *prints*, that matches the most messages of the log.
 
-    *last* is the fingerprints of the last call's list, and *starts* how it lay: it lies so still, if nothing is undone
-    then.
+    At a tie, the host has the whole log rather than its newest part. *last* is the fingerprints of the last call's
+    list, and *starts* its alignment, which still holds if nothing is undone with it.
     """
     if not prints:
         return _follow(log, prints, body, [(0, len(log.kinds))])
@@ -343,9 +347,12 @@ def _rate(found: Alignment) -> tuple[int, bool, int]:
 
 
 def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Sequence[Start], last: bytes) -> bool:
-    """Return whether the host's list may still lie as *starts* say: the log is still the same there. So is all in front
-    of the last start, or only messages of the host's own changed, and enough is shared behind it. Without such a front,
-    one of the first two messages is the same."""
+    """Return whether the alignment *starts* may still be valid.
+
+    The log must be unchanged there. In the host's list, everything before the last start must be unchanged; or only the
+    host's own messages changed there, with enough shared messages after it. If nothing precedes the last start, one of
+    the first two messages must be unchanged.
+    """
     for there, here in starts:
         if here > len(log.kinds) or (
             here < len(log.kinds) and log.kinds[here] < ERASED and get_print(log.prints, here) != get_print(last, there)
@@ -362,8 +369,7 @@ def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Seq
 def _pass_holes(
     log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
 ) -> Alignment:
-    """Return *found* with what matches behind holes: messages that the host dropped, and fewer of its own, or none, in
-    their place."""
+    """Return *found*, extended past holes: messages that the host dropped, and replaced by fewer of its own or none."""
     while found.is_diverged:
         start = _find_end_of_hole(log, prints, body, found, starts) or _find_newest(log, prints, body, found)
         if start is None:
@@ -375,17 +381,17 @@ def _pass_holes(
 def _find_end_of_hole(
     log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
 ) -> Start | None:
-    """Return where the two go on alike behind *found*, past as few messages as possible that the log does not have.
+    """Return the first place after *found* from which both continue alike, past as few unknown messages as possible.
 
-    In doubt these are the user's words, and not skipped: a summary makes no calls, makes the list shorter than it was
-    in the last call, and stands in front of a query of the user's that is shared.
+    In doubt, unknown messages are the user's and are not skipped. A summary makes no calls, makes the list shorter than
+    in the last call, and precedes a shared query of the user.
     """
     for there in range(found.there, min(found.there + MAX_OWN + 1, len(body))):
         is_own = there > found.there
         if is_own and _is_paired(body[there - 1]):
             return None
         if there and _is_answer(body[there]):
-            continue  # a result is shared with its call alone
+            continue  # a result is shared only with its call
         places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
         best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
         if best is None or best.kept < (ENOUGH if is_own or best.is_diverged else 2):
@@ -401,7 +407,7 @@ def _find_end_of_hole(
 
 
 def _find_former(log: LogFingerprints, starts: Sequence[Start], here: int) -> int:
-    """Return the index that the log's message *here* had in the last call's list, which lay as *starts* say."""
+    """Return the index that the log's message *here* had in the last call's list, aligned by *starts*."""
     there, begin = max((one for one in starts or [(0, 0)] if one[1] <= here), default=(0, here))
     return there + here - begin - log.kinds.count(OPTIONAL, begin, here)
 
@@ -425,11 +431,13 @@ def _list_parts(message: Message) -> Sequence[Any]:
 
 
 def _find_newest(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
-    """Return where the newest messages of the log begin, if the last that match in *found* may be these as well, and
-    the host has all that is said behind *found*: the same is said again and again."""
+    """Return the start of the log's newest messages in the host's list, for histories that repeat themselves.
+
+    The last match in *found* must also fit there, and the host must have every text of the log after *found*.
+    """
     first, newest = found.runs[-1].there if found.runs else 0, len(log.kinds) - 1
     for last in islice(_find_last(prints, get_print(log.prints, newest), max(found.there - 1, 0)), MAX_PLACES):
-        there, back = last, newest - last  # from the one list to the other
+        there, back = last, newest - last  # offset between the two lists
         while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
             there -= 1
         while there < last and _is_answer(body[there]):
@@ -442,7 +450,7 @@ def _find_newest(log: LogFingerprints, prints: bytes, body: Sequence[Message], f
 
 
 def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
-    """Yield the indexes of *wanted* from index *first* on, the last one first."""
+    """Yield the indexes of *wanted* from index *first* on, last one first."""
     end = len(prints)
     while (place := prints.rfind(wanted, first * SIZE, end)) >= 0:
         if place % SIZE == 0:
@@ -451,7 +459,7 @@ def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
 
 
 def _find_starts(log: LogFingerprints, prints: bytes) -> Iterator[int]:
-    """Yield the indexes behind 0 at which the log says what the host says first, or second behind an erased message."""
+    """Yield the log's indexes above 0 that match the host's first message, or its second after an erased message."""
     for behind in range(min(len(prints) // SIZE, 2)):
         wanted, place = get_print(prints, behind), 0
         while (place := log.prints.find(wanted, place + 1)) >= 0:
@@ -461,7 +469,7 @@ def _find_starts(log: LogFingerprints, prints: bytes) -> Iterator[int]:
 
 
 def _follow(log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start]) -> Alignment:
-    """Return how the host's messages lie over the log's from each of *starts* on, up to the next."""
+    """Return the alignment that follows from each of *starts*, up to the next."""
     there, here, runs, begun = 0, 0, list[Run](), list[Start]()
     length = len(log.kinds)
     for start, (end_there, end_here) in pairwise([*starts, (len(body), length)]):
@@ -487,15 +495,17 @@ def _follow(log: LogFingerprints, prints: bytes, body: Sequence[Message], starts
 
 
 def _shift(starts: Sequence[Start], first: int) -> list[Start]:
-    """Return *starts* for a list that begins at index *first* of the one that they are for."""
+    """Return *starts* for a list that begins at index *first* of the list that they belong to."""
     ends = [*(there for there, _ in starts[1:]), first + 1]
     shifted = zip(starts, ends, strict=False)
     return [(max(there - first, 0), here + max(first - there, 0)) for (there, here), end in shifted if end > first]
 
 
 def _cut_starts(starts: Sequence[Start], end: int, body: Sequence[Message]) -> list[Start]:
-    """Return *starts* for a log that ends at index *end* now. One that lay at a result goes back to the call: the log's
-    was undone with it."""
+    """Return *starts* for a log that now ends at index *end*.
+
+    A start at a result moves back to the call, because the call was undone with its result.
+    """
     left = [start for start in starts if start[1] < end]
     if len(left) < len(starts):
         there, here = starts[len(left)]
@@ -506,7 +516,7 @@ def _cut_starts(starts: Sequence[Start], end: int, body: Sequence[Message]) -> l
 
 
 def _count_dropped(log: LogFingerprints, found: Alignment) -> int:
-    """Return how many messages of the log the host does not have, beside those that it never had."""
+    """Return how many log messages the host dropped; messages that it never had do not count."""
     dropped = before = 0
     for here, count in [*((run.here, run.size) for run in found.runs), (found.here, 0)]:
         dropped += here - before - log.kinds.count(OPTIONAL, before, here)
@@ -515,7 +525,7 @@ def _count_dropped(log: LogFingerprints, found: Alignment) -> int:
 
 
 def _count_equal(one: bytes, at: int, other: bytes, there: int, left: int) -> int:
-    """Return how many fingerprints of *one* from index *at* on equal those of *other* from *there* on, of *left*."""
+    """Return how many of *left* fingerprints of *one*, from index *at* on, equal those of *other* from *there* on."""
     count, step = 0, 64
     while left > count and step:
         end = min(count + step, left)

@@ -1,1 +1,1 @@
-"""The inspector: a session as a page, for people who would rather look than read."""
+"""The inspector: shows one session as a web page."""

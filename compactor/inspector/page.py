@@ -1,4 +1,4 @@
-"""The inspector's page: its files, and a session as one self-contained file, in which nothing is loaded."""
+"""The inspector's page: its files, and a session as one self-contained file that loads nothing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FILES: Mapping[str, str] = {
     "inspector.js": "text/javascript",
 }
 _MODULES = ("dom.js", "strip.js", "inspector.js")
-#: Browsers load nothing from elsewhere, and run and style nothing that stands in the page.
+#: Browsers load nothing from elsewhere, and neither run nor apply anything inline.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-#: A file has at most so many characters of rounds, the newest first, and so many of the newest summaries.
+#: Maximum characters of the rounds in a file, newest first, and maximum newest summaries.
 MAX_CHARACTERS, MAX_SUMMARIES = 20_000_000, 20
 
 _PAGE = Template("""\
@@ -70,20 +70,20 @@ def read_file(name: str) -> str:
 
 
 def make_live_page() -> str:
-    """Return the page of a server, which loads its files and asks for what it shows."""
+    """Return the page of a server, which loads its files and requests its data."""
     return _PAGE.substitute(policy="", title="compactor inspector", head=_LINKS, body="")
 
 
 def make_file(memory: Memory, *, budget: int | None = None, model: str = "") -> str:
-    """Return the page of one session as a file: it needs no server, and loads nothing."""
+    """Return a session's page as one file, which needs no server and loads nothing."""
     styles = [read_file("uplot.css"), read_file("inspector.css")]
-    # One module: without a server, none can import another.
+    # One module: a page without a server cannot import others.
     module = "\n".join(re.sub(r"(?m)^import .*;$|^export ", "", read_file(name)) for name in _MODULES)
     scripts = [("", read_file("uplot.js")), (' type="module"', module)]
     hashes = (" ".join(map(_hash, texts)) for texts in ([text for _, text in scripts], styles))
     policy = "default-src 'none'; img-src data:; script-src {}; style-src {}".format(*hashes)
     data = dict(_list_parts(memory, budget, model))
-    # Nothing in the data can end its element, or be read as anything but data.
+    # Escaped: no data can close the element, or be parsed as markup.
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     body = f'<script type="application/json" id="data">{text}</script>\n'
     body += "".join(f"<script{kind}>{script}</script>\n" for kind, script in scripts)
@@ -100,7 +100,7 @@ def _hash(text: str) -> str:
 
 
 def _list_parts(memory: Memory, budget: int | None, model: str) -> Iterator[tuple[str, Any]]:
-    """Yield all that the page asks for, by the name that it asks for it by."""
+    """Yield each response that the page may request, with its name."""
     about = describe_session(memory)
     yield "name", about.session.encode("utf-8", "replace").decode()
     yield "saved", datetime.now(UTC).isoformat()

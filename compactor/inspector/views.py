@@ -1,4 +1,4 @@
-"""What the inspector shows of one role's session, as plain models: nothing is published and no model is asked."""
+"""The inspector's views of one role's session, as plain models. They publish nothing and ask no model."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from .wording import SKIPS, describe_check, describe_event
 
 #: Number of newest rounds that are searched for roles.
 ROUNDS_SEARCHED = 200
-#: Longer texts are cut in what a browser gets; the reference reloads the whole.
+#: Longer texts are cut before they reach a browser; the reference reloads the whole text.
 MAX_TEXT = 100_000
 _UNBOUNDED = 10**12
 _WORDS = re.compile(r"\w{3,}")
-#: How a line of an extract names its speaker.
+#: Matches the speaker's name at the start of an extract's line.
 _SPEAKER = re.compile(r"^(?:\d+[.)] |[-*•] )?(?:[^\s:]{1,40}: )?")
 
-#: What prompts show of a round, one letter each.
+#: Letters for the state of a round in the prompt.
 STATES = {
     "c": "covered",
     "s": "shown",
@@ -65,26 +65,26 @@ STATES = {
     "f": "failed",
     "u": "undone",
 }
-#: A post: ``hidden`` ones the role neither sent nor received.
+#: Status of a post. ``hidden``: the role neither sent nor received it.
 Status = Literal[
     "covered", "shown", "shortened", "left out", "failed", "undone", "hidden", "erased", "pinned", "waiting"
 ]
 
 
 class Strip(BaseModel):
-    """Every round as the role's next prompt has it, in columns."""
+    """Every round as the role's next prompt shows it, in columns."""
 
-    #: Tokens as they were said, of the posts that the role sees; and as the next prompt shows them.
+    #: Tokens of the posts that the role sees: originally, and as the next prompt shows them.
     said: list[int]
     shown: list[int]
-    #: One letter of ``STATES`` each.
+    #: One letter of ``STATES`` per round.
     states: str
     #: Numbers of the rounds with a pinned post.
     pinned: list[int]
 
 
 class PostView(BaseModel):
-    """One post, or the user's query, beside what the model reads instead."""
+    """One post, or the user's query, beside its replacement in the prompt."""
 
     ref: str
     sender: str
@@ -92,10 +92,10 @@ class PostView(BaseModel):
     at: str
     tokens: int
     text: str
-    #: What the prompt has in its place; None: the same text, the summary, or nothing, as the status says.
+    #: Its replacement in the prompt; None: the same text, the summary or nothing, as the status says.
     reads: str | None
     status: Status
-    #: Why it is in the prompt, or is not: one sentence.
+    #: Why it is in the prompt or not, in one sentence.
     why: str
     pinned: bool
 
@@ -117,30 +117,30 @@ class MessageView(BaseModel):
 
 
 class PromptView(BaseModel):
-    """The prompt that ``compose`` would make now, without system messages that only the host knows."""
+    """The prompt that ``compose`` would return now, without system messages that only the host has."""
 
     budget: int | None
     tokens: int
-    #: Without cuts to the budget; and of all messages as they were said.
+    #: Tokens before cuts to the budget, and tokens of all original messages.
     tokens_before: int
     tokens_said: int
     messages: list[MessageView]
     omitted: list[int]
-    #: What the provider counted of the last one, if known.
+    #: The provider's count of the last prompt, if known.
     counted: int | None
 
 
 class SentenceView(BaseModel):
     text: str
     fate: Literal["dropped", "came in", "stayed"]
-    #: The post that it comes from; None: unknown.
+    #: Reference of its source post; None: unknown.
     ref: str | None = None
-    #: Whether that post has these very words; else it is the one with most of them.
+    #: Whether that post contains the sentence verbatim; otherwise it is the post that shares the most with it.
     exact: bool = False
 
 
 class GenerationView(BaseModel):
-    """One thing that happened to the role's summaries."""
+    """One event in the history of the role's summaries."""
 
     index: int
     happened: str
@@ -159,25 +159,25 @@ class GenerationView(BaseModel):
 class SummaryView(GenerationView):
     text: str
     sentences: list[SentenceView]
-    #: Names and numbers of the one before that this one no longer has.
+    #: Names and numbers of the previous summary that this one lacks.
     gone: list[str]
 
 
 class SeriesView(BaseModel):
-    """Tokens of the prompt at the end of each round, within the budget of now, and the cost up to there, with and
-    without compaction."""
+    """Prompt tokens at the end of each round, within the present budget, and the cost so far, with and without
+    compaction."""
 
     rounds: list[int]
     tokens_with: list[int]
     tokens_without: list[int]
-    #: In dollars if the model's price is known, else in tokens of uncached input.
+    #: Dollars if the model's price is known, else uncached input tokens.
     cost_with: list[float]
     cost_without: list[float]
     unit: str
-    #: Number of the newest round when a compaction was published, and its generation.
+    #: Number of the newest round at each publication, and the generation.
     marks: list[tuple[int, int]]
-    #: In this process: numbers of rounds, the seconds that the agent waited for their prompts, and those that it would
-    #: have waited, had it stopped for the compactions that were published in the round.
+    #: In this process: round numbers, seconds that the agent waited for their prompts, and seconds that it would have
+    #: waited if it had stopped for the compactions published in the round.
     timed: list[int]
     waited: list[float]
     waited_without: list[float]
@@ -206,7 +206,7 @@ class RoleView(BaseModel):
     summary_tokens: int
     model: str | None
     prepared: int
-    #: None: no compactor runs here.
+    #: State of the compactor; None: none runs here.
     state: str | None
     skip_reason: str | None
     last_error: str | None
@@ -252,13 +252,13 @@ def describe_session(memory: Memory) -> SessionView:
 
 
 _OPENINGS = kinds_of(RoundOpened)
-#: By memory, role and model: a ledger of rounds as they were said, and one as they read. Not those of ``compose``: to
-#: count covered rounds would move what those keep.
+#: By memory, role and model: a ledger of original rounds, and one of reduced rounds. Separate from ``compose``'s
+#: ledgers: counting covered rounds would displace their entries.
 _ledgers: WeakKeyDictionary[Memory, dict[tuple[str, str], tuple[Ledger, Ledger]]] = WeakKeyDictionary()
 
 
 class Inspection:
-    """One role of a session at one moment. Each view is made when it is asked for.
+    """One role of a session at one moment. Views are computed on request.
 
     The budget is that of the last prompt in this process, else *budget*; None: nothing is cut. *model* counts the
     tokens and sets the prices.
@@ -283,8 +283,10 @@ class Inspection:
         self.count = count
 
     def at(self, number: int) -> Inspection:
-        """Return the same role's inspection as it was when round *number* had ended: the log up to the next round.
-        Raises ``UnknownReference`` if there is none of that number."""
+        """Return the role's inspection as of the end of round *number*: the log up to the next round.
+
+        Raises ``UnknownReference`` if there is no such round.
+        """
         self._require_round(number)
         store, entries, opened = InMemoryStore(), list[Entry](), 0
         for entry in self.memory._store.read(self.memory.session_id, 0, self.now.number):
@@ -302,7 +304,7 @@ class Inspection:
 
     @cached_property
     def _totals(self) -> list[int]:
-        """Tokens of the rounds as they were said: the sums before each place, and of all."""
+        """Prefix sums of the rounds' original tokens: one before each place, and the total."""
         sums = self.said.prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
         totals = [one.tokens for one in sums.totals[: self.view.closed + 1]]
         for place in range(self.view.closed, self.rounds.total):
@@ -314,7 +316,7 @@ class Inspection:
 
     @property
     def _limit(self) -> int:
-        """The budget in tokens as we count them."""
+        """The budget in our own token count."""
         return math.floor((self.budget or _UNBOUNDED) / self.rounds.usage.correction)
 
     @cached_property
@@ -330,7 +332,7 @@ class Inspection:
 
     @cached_property
     def _places(self) -> dict[str, list[int]]:
-        """The places in the prompt of the messages that stand for each reference."""
+        """Indexes of the prompt's messages for each reference."""
         found = defaultdict[str, list[int]](list)
         for at, source in enumerate(self._composed[2].sources):
             if source.ref is not None:
@@ -339,7 +341,7 @@ class Inspection:
 
     @cached_property
     def _shown(self) -> Counter[int]:
-        """The tokens of the tail's rounds in the prompt, by their numbers."""
+        """Tokens of the tail's rounds in the prompt, by round number."""
         sums, shown = self.view.prefix_sums, Counter[int]()
         counted = {one.number: one.totals.tokens for one in sums.accounts}
         for run in self._composed[2].runs:
@@ -375,7 +377,7 @@ class Inspection:
         return Strip(said=said, shown=in_prompt, states="".join(states), pinned=pinned)
 
     def round(self, number: int) -> RoundView:
-        """Return one round of the log. Raises ``UnknownReference`` if there is none of that number."""
+        """Return one round of the log. Raises ``UnknownReference`` if there is no round of that number."""
         self._require_round(number)
         round_ = self.now.round_at(number)
         posts: list[Post | None] = [*round_.post_list]
@@ -402,15 +404,15 @@ class Inspection:
         )
 
     def _explain(self, round_: Round, post: Post | None, ref: str) -> tuple[Status, str, str | None]:
-        """Return what became of a post, why in one sentence, and what the prompt has in its place."""
+        """Return the post's status, the reason in one sentence, and its replacement in the prompt."""
         number, who = (post.number if post is not None else 0), self.role or "the role"
         pinned = (round_.id, number) in self.now.pins
         if round_.is_hidden:
             if round_.state == "failed":
                 return "failed", "Its round failed, so no prompt, summary or search shows it.", None
-            return "undone", "The conversation went on from an earlier place, so this round is hidden.", None
+            return "undone", "The conversation was rewound to an earlier place, so this round is hidden.", None
         if (post.message if post is not None else round_.user_query) == REDACTED:
-            return "erased", "Its words were erased from the log and from everything made of them.", None
+            return "erased", "Its text was erased from the log and from everything derived from it.", None
         if post is not None and not sees(self.role, post):
             return "hidden", f"It is between other agents: {who} neither sent nor received it.", None
         at = self._places.get(ref) or (self._places.get(place_reference(round_.number, 0), []) if number == 1 else [])
@@ -421,9 +423,9 @@ class Inspection:
         if compaction is not None and round_.number <= compaction.last_round:
             by = f" by {compaction.model}" if compaction.model else ""
             covered = range_reference(compaction.start_index, compaction.last_round)
-            reason = f"The summary of generation {compaction.generation}{by} stands for rounds {covered}, this one too"
+            reason = f"The summary of generation {compaction.generation}{by} covers rounds {covered}, this one included"
             if pinned:
-                return "pinned", f"{reason}; it is pinned, so it stands word for word above the summary.", None
+                return "pinned", f"{reason}; it is pinned, so the prompt has it verbatim above the summary.", None
             return "covered", f"{reason}; {ref} reloads it.", None
         for one in self.view.reductions.of(round_.id):
             if one.covers(number):
@@ -434,23 +436,23 @@ class Inspection:
             return "left out", f"{reason}; {ref} reloads it.", None
         if number == 1 and post is not None and post.send_from == USER:
             return "shown", "It repeats the user's query, which the prompt shows once.", None
-        return "waiting", "It waits for its results, or is a part that leaves the prompt after one call.", None
+        return "waiting", "It waits for tool results, or belongs to a part that leaves the prompt after one call.", None
 
     def _explain_shown(
         self, sources: Sequence[Source], messages: Sequence[Mapping[str, Any]], ref: str, pinned: bool
     ) -> tuple[Status, str, str | None]:
         if any(one.kind == "original" for one in sources):
-            pin = " It is pinned: no summary takes its place." if pinned else ""
+            pin = " It is pinned: no summary replaces it." if pinned else ""
             return "shown", f"It is in the prompt as it was said.{pin}", None
         reads = "\n".join(map(_text_of, messages))
         cut = next((one for one in self._composed[1].reductions if one.ref == ref), None)
         if cut is None:
-            return "shown", "It is in the prompt; the wording around it is changed so that the model knows it.", reads
+            return "shown", "It is in the prompt; the wording around it is adapted for the model.", reads
         how = {
-            "offloaded": "A preview stands for it",
-            "cleared": "One line stands for it",
-            "clipped": "Its beginning and end stand for it",
-        }.get(cut.by, "A shorter text stands for it")
+            "offloaded": "A preview replaces it",
+            "cleared": "One line replaces it",
+            "clipped": "Only its beginning and end are shown",
+        }.get(cut.by, "A shorter text replaces it")
         why = "by a published strategy" if cut.published else "so that this prompt fits its budget"
         saved = f"{cut.tokens_before:,} to {cut.tokens_after:,} tokens"
         return "shortened", f"{how}, {why}: {saved}. {ref} reloads it.", reads
@@ -458,7 +460,7 @@ class Inspection:
     def _explain_reduction(self, one: Reduction, ref: str) -> tuple[Status, str, str | None]:
         if one.kind == "dropped":
             return "left out", f"A strategy dropped it from prompts; {ref} reloads it.", None
-        return "shortened", f"A strategy put a shorter text in its place; {ref} reloads it.", one.text
+        return "shortened", f"A strategy replaced it with a shorter text; {ref} reloads it.", one.text
 
     def prompt(self) -> PromptView:
         """Return the exact prompt, message by message."""
@@ -488,12 +490,15 @@ class Inspection:
         return self.memory.journal(self.role).history()
 
     def generations(self) -> list[GenerationView]:
-        """Return what became of the role's summaries, oldest first, without their texts."""
+        """Return the history of the role's summaries, oldest first, without their texts."""
         return [GenerationView(**_facts_of(index, one)) for index, one in enumerate(self._history)]
 
     def summary(self, index: int) -> SummaryView:
-        """Return the summary at that place of ``generations``: each sentence, the change since the summary published
-        before it, and the post that it comes from. Raises ``UnknownReference`` if there is none."""
+        """Return the summary at that index of ``generations``: its sentences, their source posts, and the changes since
+        the summary published before it.
+
+        Raises ``UnknownReference`` if there is none.
+        """
         if not 0 <= index < len(self._history):
             raise UnknownReference(f"there is no summary {index}; there are {len(self._history)}, from 0")
         record, shown = self._history[index], [one for one in self._history if one.happened == "published"]
@@ -515,9 +520,9 @@ class Inspection:
         )
 
     def _find_sources(self, wanted: Sequence[str], published: Sequence[Any]) -> dict[str, tuple[str | None, bool]]:
-        """Return the post of each sentence, and whether it has these very words.
+        """Return the post of each sentence, and whether it contains the sentence verbatim.
 
-        A sentence is looked for in the rounds that were newly covered when it first stood in a summary.
+        A sentence is looked up in the rounds that were newly covered when it first appeared in a summary.
         """
         spans: dict[tuple[int, int], list[str]] = defaultdict(list)
         missing, end = dict.fromkeys(wanted), 0
@@ -559,8 +564,11 @@ class Inspection:
             yield (posts[-best[1]][0] if best[0] else None), False
 
     def series(self, prices: Prices | None = None) -> SeriesView:
-        """Return the series over all visible rounds. Cost is an estimate: each call reads what the one before read from
-        the provider's cache, as far as prompts begin alike; *prices* are by default those of the model, if known."""
+        """Return the series over all visible rounds.
+
+        Cost is an estimate: a call reads the prefix that it shares with the previous prompt from the provider's cache.
+        *prices* default to the model's, if known.
+        """
         prices = prices or _prices_of(self.model)
         header, totals = PROMPT_TOKENS + self.header_tokens, self._totals
         numbers = [self.rounds.number_at(place) for place in range(self.rounds.total)]
@@ -576,7 +584,7 @@ class Inspection:
                 line.measure(place)
             covered = totals[min(line.end, place + 1)]
             whole = header + line.tokens + max(totals[place + 1] - covered - line.shorter, 0)
-            with_.append(min(whole, self._limit))  # what is more was left out
+            with_.append(min(whole, self._limit))  # compose left out the rest
             changed.append(at != before)
             spent.append(line.price)
         without = [header + one for one in totals[1:]]
@@ -602,7 +610,7 @@ class Inspection:
         )
 
     def _read_changes(self) -> Iterator[tuple[int, Record]]:
-        """Yield what was published for the role and reverted, each with the newest round at that time."""
+        """Yield the role's publications and reverts, each with the number of the newest round at that time."""
         kinds = kinds_of(RoundOpened, CompactionPublished, CompactionReverted, ReductionPublished)
         newest = 0
         for entry in self.memory._store.read_kinds(self.memory.session_id, kinds):
@@ -628,7 +636,7 @@ class Inspection:
         return tuple(getattr(self.memory.provider(self.role), "events", ()))
 
     def decisions(self) -> list[DecisionView]:
-        """Return the decisions of the compactor that serves the role here, and the recorded failures, oldest first."""
+        """Return the decisions of the role's compactor in this process, and the recorded failures, oldest first."""
         found = [
             _note(at, record.name, "warning", describe_event(record.name, record.facts))
             for at, record in self._recorded
@@ -639,7 +647,7 @@ class Inspection:
         return sorted(found, key=lambda one: one.at)
 
     def refused(self) -> list[DecisionView]:
-        """Return the summaries that failed a check, and why, oldest first."""
+        """Return the summaries that failed a check, with the reason, oldest first."""
         found = []
         for at, record in self._recorded:
             check = str(record.facts.get("error", ""))
@@ -652,7 +660,7 @@ class Inspection:
         return sorted(found, key=lambda one: one.at)
 
     def describe(self) -> RoleView:
-        """Return the role's figures, and what its compactor is doing."""
+        """Return the role's figures, and the state of its compactor."""
         compactor: Any = self.memory.provider(self.role)
         status = compactor.status() if hasattr(compactor, "status") else None
         compaction = self.compaction
@@ -678,16 +686,16 @@ class Inspection:
 
 
 class _Timeline:
-    """What of a role's overlays was in force, round after round."""
+    """Replays a role's overlays round by round."""
 
     def __init__(self, inspection: Inspection, numbers: Sequence[int], prices: Prices) -> None:
         self._inspection, self._prices = inspection, prices
         self._places = {number: place for place, number in enumerate(numbers)}
         self._in_force: list[tuple[int, int]] = []  # the covered places and the tokens of each summary
-        self._saved = Counter[int]()  # by reductions, by place
+        self._saved = Counter[int]()  # tokens saved by reductions, by place
         self.marks: list[tuple[int, int]] = []
         self.shorter = 0
-        #: Of the summaries since it was last set to 0.
+        #: Price of the summaries since this was last set to 0.
         self.price = 0.0
 
     @property
@@ -699,7 +707,7 @@ class _Timeline:
         return self._in_force[-1][1] if self._in_force else 0
 
     def apply(self, number: int, record: Record) -> None:
-        """Take one change into account; *number* is that of the newest round when it happened."""
+        """Apply one change; *number* is the newest round at that time."""
         match record:
             case CompactionPublished(compaction=made):
                 end = self._places.get(made.last_round, min(made.end_index, len(self._places)) - 1) + 1
@@ -717,7 +725,7 @@ class _Timeline:
                     self._saved[place] += max(measured.tokens_before - measured.tokens_after, 0)
 
     def measure(self, last: int) -> None:
-        """Add up what reductions save in the tail up to place *last*."""
+        """Add up the tokens that reductions save in the tail up to place *last*."""
         self.shorter = sum(saved for place, saved in self._saved.items() if self.end <= place <= last)
 
 
@@ -765,7 +773,7 @@ def _price_of(usage: Mapping[str, int] | None, before: int, after: int, prices: 
 def _add_costs(
     tokens: Sequence[int], changed: Sequence[bool], spent: Sequence[float], header: int, prices: Prices, unit: float
 ) -> list[float]:
-    """Return the cost up to each round, one prompt a round: what it shares with the one before is cached."""
+    """Return the cost up to each round, one prompt per round; the prefix shared with the previous prompt is cached."""
     costs = []
     for (before, now), is_new, price in zip(pairwise((0, *tokens)), changed, spent, strict=True):
         shared = min(header if is_new else before, before, now)
@@ -790,6 +798,6 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return *text* as a browser gets it: without lone surrogates, and cut if it is very long."""
+    """Return *text* for a browser: without lone surrogates, and cut if it is very long."""
     shown = text.encode("utf-8", "replace").decode()
     return shown if len(shown) <= MAX_TEXT else f"{shown[:MAX_TEXT]}\n[{len(shown) - MAX_TEXT:,} more characters]"

@@ -1,4 +1,4 @@
-"""Events and checks as sentences for people: what was decided, and why."""
+"""Sentences for events and checks: each decision, and its reason."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 #: Why a summary was refused, by check.
 CHECKS = {
-    "not_text": "the answer was no text",
+    "not_text": "the answer was not text",
     "empty": "the answer was empty",
-    "malformed": "the answer did not have the form that was asked for",
+    "malformed": "the answer did not have the requested form",
     "greeting": "the answer replied to the conversation instead of summarizing it",
     "echo": "the answer mostly copied the conversation",
     "markup": "the answer contained tags of the request",
     "larger": "the answer was longer than what it should replace",
     "no_progress": "the answer saved too little",
-    "oversized": "the answer was over twice the length that was asked for",
+    "oversized": "the answer was over twice the requested length",
     "cut_off": "the answer ended in the middle",
     "voice": "the answer spoke as the assistant, and agents repeat that to users",
-    "hollow": "the answer said next to nothing of its source",
+    "hollow": "the answer contained next to nothing of its source",
     "invented": "the answer named things that its source does not contain",
     "partial": "the answer lost too much of the summary before it",
 }
@@ -26,21 +26,21 @@ CHECKS = {
 SKIPS = {
     "disabled": "it is disabled",
     "empty": "there is no round yet",
-    "reverted": "a summary was reverted, and no round is newer than that",
+    "reverted": "a summary was reverted, and no newer round has come since",
     "below_trigger": "its trigger is not due",
     "nothing_closed": "all rounds after the summary are open, or follow an open one",
     "nothing_new": "the newest rounds are retained, and too few others are new",
     "too_little": "the new rounds say too little to be summarized",
     "leased": "another process is compacting this session",
     "limited": "the shared limits have no room; it waits in the queue",
-    "paused": "the event loop of its coroutines does not run",
+    "paused": "the event loop of its coroutines is not running",
     "dispatched": "a worker elsewhere was asked to compact",
 }
 COSTS = {
     "grown": "the new rounds have grown enough to pay for a summary",
     "pause": "a pause is likely to outlast the provider's cache",
     "budget": "the budget is near",
-    "chosen": "the mark that the host has chosen is passed",
+    "chosen": "the host's own threshold is passed",
     "growing": "the new rounds would not pay for a summary yet",
     "nothing_to_cover": "there is nothing to cover",
     "ends_soon": "the conversation ends soon",
@@ -48,28 +48,28 @@ COSTS = {
 
 
 def describe_check(name: str) -> str:
-    """Return why a summary was refused; empty if that is the name of no check."""
+    """Return why a summary was refused; empty if no check has that name."""
     return CHECKS.get(name, "")
 
 
 def describe_event(name: str, facts: Mapping[str, Any]) -> str:  # noqa: PLR0912  (a branch a kind)
-    """Return an event as a sentence; its facts one by one where there is none."""
+    """Return a sentence for an event; without a sentence, list its fields."""
     get = facts.get
     match name:
         case "compaction.evaluated":
             due = "a compaction is due" if get("is_due") else "no compaction is due"
-            return f"Looked at {get('rounds')} rounds, {get('tail')} after the summary: {due}."
+            return f"Evaluated {get('rounds')} rounds, {get('tail')} after the summary: {due}."
         case "compaction.skipped":
             return f"Did nothing: {SKIPS.get(str(get('reason')), get('reason'))}."
         case "compaction.cost_evaluated":
             due = "Worth its price" if get("is_due") else "Not worth its price"
             return f"{due}: {COSTS.get(str(get('reason')), get('reason'))} ({_number(get('tokens'))} tokens now)."
         case "compaction.deferred":
-            shown = "Shows the prepared summary" if get("shows") else "Holds the prepared summary back"
+            shown = "Shows the prepared summary" if get("shows") else "Defers the prepared summary"
             return f"{shown}: {get('reason')}."
         case "compaction.started":
             return (
-                f"Asks for a summary of rounds {get('start')} to {get('end')}, {_number(get('tokens_before'))} tokens."
+                f"Requests a summary of rounds {get('start')} to {get('end')}, {_number(get('tokens_before'))} tokens."
             )
         case "compaction.prepared":
             return f"A summary of rounds {get('start')} to {get('end')} passed its checks."
@@ -77,10 +77,10 @@ def describe_event(name: str, facts: Mapping[str, Any]) -> str:  # noqa: PLR0912
             return f"Refused attempt {get('attempt')} of {get('attempts')}: {describe_check(str(get('check')))}."
         case "compaction.published":
             saved = f"{_number(get('tokens_before'))} to {_number(get('tokens_after'))} tokens"
-            return f"Rounds {get('start')} to {get('end')} read as a summary now: {saved}."
+            return f"A summary now replaces rounds {get('start')} to {get('end')}: {saved}."
         case "compaction.reduced":
             saved = f"{_number(get('tokens_before'))} to {_number(get('tokens_after'))} tokens"
-            return f"{get('strategy')} made posts shorter ({get('kind')}): {saved}."
+            return f"{get('strategy')} shortened posts ({get('kind')}): {saved}."
         case "compaction.failed":
             error = str(get("error"))
             retry = f" Tries again in {get('retry_in'):.0f} s." if isinstance(get("retry_in"), int | float) else ""
@@ -88,7 +88,7 @@ def describe_event(name: str, facts: Mapping[str, Any]) -> str:  # noqa: PLR0912
         case "compaction.discarded":
             return f"Discarded a result: {str(get('reason')).replace('_', ' ')}."
         case "compaction.reverted":
-            return f"Went back: the summary covers rounds 1 to {get('end')}." if get("end") else "Went back to none."
+            return f"Reverted: the summary covers rounds 1 to {get('end')}." if get("end") else "Reverted: no summary."
         case "compaction.stopped":
             return f"Stopped: {str(get('reason')).replace('_', ' ')}."
         case _:

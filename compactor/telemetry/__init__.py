@@ -1,4 +1,4 @@
-"""Traces and metrics of compactors, from their events alone: for OpenTelemetry, and for Prometheus directly."""
+"""Traces and metrics from compactors' events: for OpenTelemetry, and for Prometheus directly."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def instrument(
     *targets: Target, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Callable[[], None]:
     """Send spans and metrics of *targets* to these providers, by default the global ones; return a function that stops
-    that.
+    it.
 
-    Each target is a ``Sessions``, with all that it opens, or a ``ContextCompactor``. Give all of them to one call: the
-    gauges are taken over all. Raises ``ImportError`` without the extra ``otel``.
+    Each target is a ``Sessions``, with all sessions that it opens, or a ``ContextCompactor``. Give all of them to one
+    call, because the gauges aggregate over them. Raises ``ImportError`` without the extra ``otel``.
     """
     try:
         from .otel import Instrumentation

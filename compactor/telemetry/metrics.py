@@ -1,4 +1,4 @@
-"""The metrics: one table that all writers read, and what each event adds to them. No label names a session."""
+"""The metrics: one table that all writers read, and the measurements of each event. No label names a session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..events import Discarded, Failed, Prepared, Published, Reduced, Rejected, 
 from ..sessions import Sessions
 from ..workers.due import Worker
 
-#: What can be watched.
+#: Objects that can be observed.
 Target = Sessions | ContextCompactor | Worker
-#: The events that metrics and spans are made of. Looks are not among them: they are told on the thread that appends.
+#: Events behind metrics and spans. Evaluations are excluded: they are emitted on the appending thread.
 EVENTS: tuple[type[Event], ...] = (Started, Prepared, Rejected, Published, Reduced, Failed, Discarded, Reverted)
 
 _TOKENS = (250.0, 500.0, 1e3, 2e3, 4e3, 8e3, 16e3, 32e3, 64e3, 128e3, 256e3, 512e3, 1e6)
@@ -31,12 +31,12 @@ class Metric(NamedTuple):
     unit: str
     description: str
     labels: tuple[str, ...] = ()
-    #: Of a histogram: the upper bounds.
+    #: Upper bounds of a histogram's buckets.
     buckets: tuple[float, ...] = ()
 
     @property
     def prometheus_name(self) -> str:
-        """Its name in Prometheus, as OpenTelemetry's exporter makes it, but for the ``_total`` of a counter."""
+        """Its name in Prometheus, as OpenTelemetry's exporter writes it, without the ``_total`` of a counter."""
         unit = {"s": "_seconds", "USD": "_USD"}.get(self.unit, "")
         return self.name.replace(".", "_") + unit
 
@@ -45,7 +45,7 @@ COMPACTIONS = Metric(
     "compactor.compactions",
     "counter",
     "{compaction}",
-    "What became of compactions: published, offline (published without a model), reduced (some posts read shorter),"
+    "Outcomes of compactions: published, offline (published without a model), reduced (some posts shortened),"
     " rejected (an answer failed a check), failed, discarded, reverted.",
     ("outcome", "role"),
 )
@@ -66,10 +66,10 @@ AGE = Metric(
     "compactor.uncovered.age",
     "gauge",
     "s",
-    "Age of the oldest round that no compaction covers, in the sessions where one is due; 0: none is due.",
+    "Age of the oldest uncovered round in sessions with a due compaction; 0: none is due.",
 )
-CIRCUITS = Metric("compactor.circuits.open", "gauge", "{circuit}", "Compactors whose attempts are rare after failures.")
-#: All of them.
+CIRCUITS = Metric("compactor.circuits.open", "gauge", "{circuit}", "Compactors that retry rarely after failures.")
+#: All metrics.
 METRICS = (COMPACTIONS, FAILURES, BEFORE, AFTER, SAVED, SPEND, DURATION, WAIT, AGE, CIRCUITS)
 
 #: A metric, the value to add, and the values of its labels.
@@ -88,14 +88,14 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """Finds the paid answers in the events of any number of compactors."""
+    """Extracts the paid answers from the events of any number of compactors."""
 
     def __init__(self) -> None:
-        #: By session and role: refused answers to a request that may be asked again.
+        #: By session and role: refused answers to a request that may be retried.
         self._refused: dict[tuple[str, str], list[Answer]] = {}
 
     def read(self, event: Event) -> Answer | None:
-        """Return the answer that *event* is about; None: there is none, or it cost nothing, as one made offline."""
+        """Return the answer in *event*; None if there is none, or it was free, such as an offline one."""
         if isinstance(event, Started):
             self._refused.pop((event.session, event.role), None)
         if not isinstance(event, Prepared | Rejected) or (event.usage is None and event.price == 0):
@@ -104,7 +104,7 @@ class Answers:
             return None
         key = event.session, event.role
         if isinstance(event, Prepared):
-            # Its usage, price and time are those of all attempts.
+            # The event's usage, price and time include all attempts.
             refused = self._refused.pop(key, [])
             return Answer(
                 event,
@@ -119,7 +119,7 @@ class Answers:
 
 
 def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
-    """Yield what *event* adds to the metrics; *answer* is the one that it is about."""
+    """Yield the measurements of *event*; *answer* is the answer in it, if any."""
     if answer is not None and answer.price is not None:
         yield SPEND, answer.price, {"model": answer.event.model or "unknown"}
     if isinstance(event, Started):
@@ -140,14 +140,14 @@ def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
 
 
 def read_age(targets: Sequence[Target]) -> float:
-    """Return the value of ``AGE``, in seconds; a worker, whose sessions are those of the store, adds nothing."""
+    """Return the value of ``AGE`` in seconds. A worker adds nothing: it keeps no sessions open."""
     watched = [target.status() for target in targets if not isinstance(target, Worker)]
     since = [one.behind_since for one in watched if one.behind_since is not None]
     return max((utc_now() - min(since)).total_seconds(), 0.0) if since else 0.0
 
 
 def count_open_circuits(targets: Sequence[Target]) -> int:
-    """Return the value of ``CIRCUITS``; likewise."""
+    """Return the value of ``CIRCUITS``. A worker adds nothing."""
     number = 0
     for target in targets:
         if not isinstance(target, Worker):
@@ -155,7 +155,7 @@ def count_open_circuits(targets: Sequence[Target]) -> int:
     return number
 
 
-#: How the value of each gauge is read.
+#: The reader of each gauge.
 GAUGES = {AGE: read_age, CIRCUITS: count_open_circuits}
 
 

@@ -1,4 +1,4 @@
-"""Spans and metrics for OpenTelemetry, of which this needs the API alone."""
+"""Spans and metrics for OpenTelemetry. Only its API package is needed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from memory.events import Event
 from ..events import FailureKind, Rejected
 from .metrics import EVENTS, GAUGES, METRICS, Answer, Answers, Metric, Target, measure
 
-#: The name of each span, and of the operation in it.
+#: Name of each span, and of the operation in it.
 SPAN = "compact_conversation"
-#: OpenTelemetry's names of the token counts; input includes what was cached.
+#: OpenTelemetry's names of the token counts; input includes cached tokens.
 _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
@@ -27,7 +27,7 @@ _USAGE = {
 
 
 class Instrumentation:
-    """Writes what *targets* tell, until ``stop``."""
+    """Writes the events of *targets* as spans and metrics, until ``stop``."""
 
     def __init__(
         self, targets: Sequence[Target], tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
@@ -50,7 +50,7 @@ class Instrumentation:
         self._removers = [target.on_event(self._record, EVENTS) for target in targets]
 
     def stop(self) -> None:
-        """Write nothing any more."""
+        """Stop writing."""
         for remove in self._removers:
             remove()
         self._targets = ()
@@ -70,9 +70,9 @@ class Instrumentation:
             self._write_span(answer)
 
     def _write_span(self, answer: Answer) -> None:
-        """Write the span of *answer*: a trace of its own, with a link to the agent's span, for the agent does not wait.
+        """Write the span of *answer*: a new trace, because the agent does not wait for it, linked to the agent's span.
 
-        A hook sees the context of the append behind the event, and so the span that was current there.
+        The hook runs in the context of the append that caused the event, so that span is current.
         """
         agent = trace.get_current_span().get_span_context()
         span = self._tracer.start_span(

@@ -20,8 +20,8 @@ __all__ = ["make_registry"]
 def make_registry(*targets: Target, registry: CollectorRegistry | None = None) -> CollectorRegistry:
     """Return a registry with the metrics of *targets*, for ``prometheus_client.generate_latest``.
 
-    Each target is a ``Sessions``, with all that it opens, a ``ContextCompactor`` or a ``Worker``. Without a *registry*,
-    makes one.
+    Each target is a ``Sessions``, with all sessions that it opens, a ``ContextCompactor`` or a ``Worker``. Without a
+    *registry*, creates one.
     """
     registry = registry if registry is not None else CollectorRegistry()
     series: dict[str, Any] = {}

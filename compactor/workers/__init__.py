@@ -1,6 +1,6 @@
-"""Workers: compaction where there are processes for it, on an engine that hosts run anyway.
+"""Workers: compaction in separate processes, on a job queue that the host already runs.
 
-A host's compactors have a ``Dispatcher`` and only look; ``run_due`` is what a job does.
+The host's compactors only evaluate triggers and enqueue jobs through a ``Dispatcher``; each job calls ``run_due``.
 """
 
 from __future__ import annotations

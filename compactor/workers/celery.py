@@ -1,4 +1,4 @@
-"""Celery: jobs in RabbitMQ or Redis, for hosts that have it anyway. Needs the extra ``celery``."""
+"""Celery: jobs in RabbitMQ or Redis, for hosts that already run it. Needs the extra ``celery``."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from ..events import Skip
 from .due import BACKING_OFF, Worker, job_time
 
 QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
-#: Maximum seconds that a job is put off: a worker keeps it in memory meanwhile. One that comes early is put off again.
+#: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0
-#: Seconds after which Redis gives a job of a killed worker to another; RabbitMQ does so at once. Longer than a job runs
-#: or is put off: Redis would give it to a second worker as well, and both would send the next.
+#: Seconds after which Redis gives a killed worker's job to another worker; RabbitMQ does so at once. It exceeds the run
+#: time and the delay of a job: otherwise Redis would give it to a second worker too, and both would enqueue the next.
 REDIS_TIMEOUT = 180
-#: A job that raised, because the store could not be reached, is tried again after 2, 4, 8... seconds.
+#: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _MAX_RETRIES, _MAX_WAIT = 10, 600
 
 
 class CeleryDispatcher:
     """A ``Dispatcher`` whose jobs are in *broker*: its URL, or an app of ``make_app``.
 
-    Celery merges no jobs. One that finds nothing due, or a failure that another job waits out, is cheap and the last.
+    Celery does not merge jobs. A job that finds nothing due, or a back-off that another job already waits for, is cheap
+    and enqueues no successor.
     """
 
     def __init__(self, broker: str | Celery) -> None:
         self._app = make_app(broker) if isinstance(broker, str) else broker
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        """Keep a job; returns when the broker has it. Raises kombu's ``OperationalError`` if it cannot be reached."""
+        """Enqueue a job; return once the broker has it. Raises kombu's ``OperationalError`` if it is unreachable."""
         _send(self._app, escape(session), escape(role), not_before)
 
     def close(self) -> None:
@@ -44,12 +45,12 @@ class CeleryDispatcher:
 
 
 def make_app(broker: str, worker: Worker | None = None) -> Celery:
-    """Return a Celery app; with a *worker*, it has the jobs: compact, and sweep every minute."""
+    """Return a Celery app. With a *worker*, it has the jobs: compact, and sweep every minute."""
     app = Celery("compactor", broker=broker)
     app.conf.update(
         task_default_queue=QUEUE,
         task_ignore_result=True,
-        task_acks_late=True,  # a job of a killed worker is given to another
+        task_acks_late=True,  # a killed worker's job goes to another
         task_reject_on_worker_lost=True,
         task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2},
         worker_prefetch_multiplier=1,
@@ -63,7 +64,7 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
 
 
 def _send(app: Celery, session: str, role: str, not_before: datetime | None, *, waits: bool = False) -> None:
-    """Send a job; *waits*: it is the one that waits out a failure."""
+    """Send a job. *waits*: this job waits for the end of a back-off."""
     now = datetime.now(UTC)
     eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
     app.send_task(COMPACT, (session, role, waits), eta=eta)
@@ -75,7 +76,7 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
     @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
-        is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would begin a row of its own
+        is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
         if not is_waited_out and (at := job_time(outcome)) is not None:
             _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)
 
@@ -85,12 +86,14 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:
-    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT; those in flight end first, however long they take. If
-    the process is killed meanwhile, others get them. *options* are Celery's for a worker."""
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT; running jobs finish first, however long they take.
+
+    If the process is killed meanwhile, other workers get its jobs. *options* are Celery's for a worker.
+    """
     app = make_app(broker, worker)
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
-    # A thread: Celery's own process for it would outlive a worker that is killed.
-    beat = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)  # this one keeps no file
+    # A thread, because Celery's beat process would outlive a killed worker.
+    beat = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)  # this scheduler writes no file
     beat.start()
     try:
         app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()

@@ -1,4 +1,4 @@
-"""The promises of a dispatcher and its jobs, as a pytest class: subclass it in the tests of an engine's adapter."""
+"""The promises of a dispatcher and its jobs, as a pytest class: subclass it in the tests of a queue's adapter."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from memory import StoreUnreachable
 from ..runner import Dispatcher
 from .due import Outcome
 
-#: Seconds that a job may take to come back.
+#: Maximum seconds until a job runs.
 _SOON = 30.0
-#: Names that engines and databases may stumble over.
+#: Names that queues and databases may stumble over.
 _NAMES = ("", "a b", "\0", "\ud800", "\U0001f600", "日本", "%s {} $1", "'; DROP TABLE jobs; --", "../..", "x" * 2_000)
 
 
 class Calls:
-    """A ``Worker`` that keeps what it was called with, and gives *outcomes* in turn: each of them an outcome or an
-    error."""
+    """A ``Worker`` that records its calls, and returns or raises each of *outcomes* in turn."""
 
     def __init__(self, *outcomes: Outcome | Exception) -> None:
         self._outcomes = [*outcomes]
@@ -51,10 +50,10 @@ class DispatcherContract(ABC):
 
     @abstractmethod
     def engine(self, worker: Calls) -> AbstractContextManager[Dispatcher]:
-        """Return a context manager that gives a dispatcher, and until its end runs its jobs with *worker*."""
+        """Return a context manager that gives a dispatcher, and runs its jobs with *worker* until it exits."""
 
     def test_what_is_due_is_run_with_its_names(self) -> None:
-        """Of any session and role."""
+        """A job runs with its session and role, whichever characters they contain."""
         worker = Calls()
         with self.engine(worker) as dispatcher:
             for name in _NAMES:
@@ -70,7 +69,7 @@ class DispatcherContract(ABC):
             worker.wait_for(lambda calls: {role for _, role, _ in calls} == {"a", "b"})
 
     def test_a_job_does_not_run_before_its_time(self) -> None:
-        """And not much later either."""
+        """A job runs neither before its time nor much later."""
         worker = Calls()
         at = datetime.now(UTC) + timedelta(seconds=2)
         with self.engine(worker) as dispatcher:
@@ -79,7 +78,7 @@ class DispatcherContract(ABC):
         assert worker.calls[0][2] >= at.timestamp() - 0.05
 
     def test_what_is_to_be_tried_again_is_run_again(self) -> None:
-        """After the time that the outcome names."""
+        """A job is retried at the time that its outcome names."""
         worker = Calls(Outcome(reason="failed", retry_in=1.0))
         with self.engine(worker) as dispatcher:
             dispatcher.due("s", "a")
@@ -87,14 +86,14 @@ class DispatcherContract(ABC):
         assert worker.calls[1][2] - worker.calls[0][2] >= 0.95
 
     def test_a_job_that_raises_is_tried_again(self) -> None:
-        """The store may be back by then."""
+        """The store may be reachable by then."""
         worker = Calls(StoreUnreachable("the server is gone; start it"))
         with self.engine(worker) as dispatcher:
             dispatcher.due("s", "a")
             worker.wait_for(lambda calls: len(calls) == 2)
 
     def test_a_job_that_comes_while_another_runs_is_run_after_it(self) -> None:
-        """It may tell of rounds that the other has not seen."""
+        """The later job may announce rounds that the running one has not seen."""
         inside, go_on = threading.Event(), threading.Event()
 
         class Slow(Calls):

@@ -1,4 +1,4 @@
-"""One compaction cycle from the log alone, on the caller's thread; and the search for what nobody has looked at."""
+"""Runs one compaction cycle from the log alone, on the caller's thread; sweeps sessions that nobody evaluated."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ..runner import Dispatcher
 from ..timers import SYSTEM_CLOCK
 
 R = TypeVar("R")
-#: Seconds after which a job looks again that found no room in the limits, if these cannot say when there is.
+#: Retry delay in seconds for a job over the limits, if these give none.
 RETRY_SECONDS = 5.0
-#: Why nothing was published, where no ``Skip`` says it.
+#: Reasons for publishing nothing, besides those of ``Skip``.
 FAILED, BACKING_OFF, SHORTENED = "failed", "backing_off", "shortened"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome(ValueObject):
-    """What became of one ``run_due``."""
+    """The outcome of one ``run_due``."""
 
-    #: The compaction that was published; None: there was a reason not to.
+    #: The published compaction; None: see ``reason``.
     published: CompactedMessage | None = None
-    #: Why nothing was published: a ``Skip``, ``failed``, ``backing_off``, ``shortened`` (messages were shortened, which
-    #: was enough) or why the compactor stopped, such as ``session_purged``. Empty if something was.
+    #: Why nothing was published: a ``Skip``, ``failed``, ``backing_off``, ``shortened`` (shortening messages was
+    #: enough), or the reason why the compactor stopped, such as ``session_purged``. Empty after a publication.
     reason: str = ""
-    #: Seconds after which it is worth another try; None: when something is added to the session.
+    #: Seconds until a retry is worthwhile; None: not before the session grows.
     retry_in: float | None = None
-    #: Dollars for the model's answers, as far as prices are known.
+    #: Dollars for the model's answers with known prices.
     spent: float = 0.0
 
 
@@ -57,12 +57,12 @@ def run_due(
     budget: int | None = None,
     **options: Unpack[Options],
 ) -> Outcome:
-    """Compact *role* of *session* if that is due, on this thread, and return the outcome.
+    """Compact *role* of *session* on this thread if a compaction is due, and return the outcome.
 
     *settings*, *summarizer* and *options* are those of the role's compactor (``ContextCompactor``), and *budget* is the
-    tokens of its prompts; the rest is in the log. After a failure, no model is asked before the time that stands there.
-    Any number of processes may call this at once: one of them compacts, and the others return when its lease ends.
-    A call that outlasts ``call_timeout`` counts as failed, and still occupies this thread until it ends.
+    maximum tokens of its prompts; the rest is in the log. After a failure, no model is asked before the retry time
+    recorded in the log. Any number of processes may call this at once: one of them compacts, and the others return when
+    its lease ends. A call that outlasts ``call_timeout`` counts as failed, and occupies this thread until it ends.
 
     Raises ``StoreError`` if the store cannot be read or written, and ``ConfigError`` for wrong settings.
     """
@@ -94,24 +94,24 @@ def run_due(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Worker(ValueObject):
-    """The settings of one process of workers; ``run`` is what its jobs call."""
+    """The settings of a worker process; its jobs call ``run``."""
 
     store: Store
     roles: tuple[str, ...] = ("assistant",)
     settings: Settings = field(default_factory=Settings)
     summarizer: object | None = None
-    #: Tokens of the prompts; None: as the configuration says.
+    #: Maximum tokens of the prompts; None: as configured.
     budget: int | None = None
     options: Options = field(default_factory=Options)
     _hooks: EventHooks = field(default_factory=EventHooks, repr=False)
 
     def on_event(self, callback: EventHook, kinds: tuple[type[Event], ...] = (Event,)) -> Callable[[], None]:
-        """Call *callback* with each event of all jobs; return a function that stops that. As
-        ``ContextCompactor.on_event``."""
+        """Call *callback* with each event of all jobs, like ``ContextCompactor.on_event``; return a function that ends
+        this."""
         return self._hooks.add(callback, kinds)
 
     def run(self, session: str, role: str) -> Outcome:
-        """Return what ``run_due`` returns. A session that was purged is no error."""
+        """Return the outcome of ``run_due``. A purged session is no error."""
         options = self.options.copy()
         options["on_event"] = partial(self._tell, options.get("on_event"))
         try:
@@ -128,7 +128,7 @@ class Worker(ValueObject):
             return Outcome(reason="session_purged")
 
     def _tell(self, own: EventHook | None, event: Event) -> None:
-        """Call *own*, the hook of ``options``, and those of ``on_event``."""
+        """Call *own*, the hook in ``options``, and the hooks of ``on_event``."""
         if own is not None:
             own(event)
         for hook, kinds in self._hooks.hooks:
@@ -136,17 +136,17 @@ class Worker(ValueObject):
                 hook(event)
 
     def sweep(self, dispatcher: Dispatcher, limit: int = 1_000) -> int:
-        """Do what ``sweep`` does, for these roles."""
+        """Run ``sweep`` for these roles."""
         return sweep(self.store, dispatcher, self.roles, limit=limit)
 
 
 def sweep(
     store: Store, dispatcher: Dispatcher, roles: Sequence[str], *, now: datetime | None = None, limit: int = 1_000
 ) -> int:
-    """Have workers look at up to *limit* sessions that were written to and then left, and return how many there were.
+    """Enqueue jobs for up to *limit* sessions that were written to and then went idle; return their number.
 
-    Each append marks its session, in its own transaction, so that no crash of a host loses what is due. A session is
-    swept when nothing was written for two minutes; its mark goes once the *dispatcher* has kept a job for each of
+    Each append marks its session in the same transaction, so no crash of a host loses a due compaction. A session is
+    swept after two minutes without writes; its mark is removed once the *dispatcher* has stored a job for each of
     *roles*. Call this every minute, in one process or in several. Raises ``StoreError`` and the dispatcher's errors.
     """
     now, store = datetime.now(UTC) if now is None else now, adapt_store(store)
@@ -156,20 +156,20 @@ def sweep(
             for role in roles:
                 dispatcher.due(session.name, role, None)
             kept.append(session)
-    finally:  # the dispatcher may have kept some jobs, and then none
+    finally:  # the dispatcher may have failed after some jobs
         store.clear_due(kept)
     return len(marked)
 
 
 def job_time(outcome: Outcome, now: datetime | None = None) -> datetime | None:
-    """Return when a job with that *outcome* is to run again; None: not by itself."""
+    """Return when a job with that *outcome* must run again; None: it need not."""
     if outcome.retry_in is None:
         return None
     return (datetime.now(UTC) if now is None else now) + timedelta(seconds=outcome.retry_in)
 
 
 class _Jobs(Executor):
-    """Keeps a compactor's jobs until the thread that waits for them runs them."""
+    """Holds a compactor's jobs until the waiting thread runs them."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -191,7 +191,7 @@ class _Jobs(Executor):
 
 
 class _Heard:
-    """What a compactor's events said."""
+    """Collects the outcome from a compactor's events."""
 
     def __init__(self) -> None:
         self._spent, self._rejected, self._reason = 0.0, 0.0, ""
@@ -200,7 +200,7 @@ class _Heard:
 
     def note(self, event: Event) -> None:
         match event:
-            case Prepared(reused=False, price=price):  # includes the attempts before
+            case Prepared(reused=False, price=price):  # includes earlier attempts
                 self._spent, self._rejected = self._spent + (price or 0.0), 0.0
             case Rejected(usage=usage, model=model):
                 self._rejected += (price_of(model, usage) or 0.0) if usage and model else 0.0
@@ -216,7 +216,7 @@ class _Heard:
 
     def outcome(self, published: CompactedMessage | None) -> Outcome:
         spent = self._spent + self._rejected
-        if published is not None:  # what came after it, such as a failure, still says when to look again
+        if published is not None:  # a later event, such as a failure, still sets the retry time
             return Outcome(published, "", self._retry_in, spent)
         has_nothing_left = self._reason in ("", Skip.BELOW_TRIGGER)
         reason = SHORTENED if self._is_shortened and has_nothing_left else self._reason

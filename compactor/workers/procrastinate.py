@@ -1,5 +1,4 @@
-"""Procrastinate: jobs in a PostgreSQL database, such as the one that has the sessions. Needs the extra
-``procrastinate``."""
+"""Procrastinate: jobs in PostgreSQL, such as the database of the sessions. Needs the extra ``procrastinate``."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from ..timers import DaemonExecutor
 from .due import Worker, job_time
 
 QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
-#: Seconds between two signs of life of a worker, and after which one without any counts as dead.
+#: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
 HEARTBEAT, STALLED = 1.0, 4.0
-#: Maximum seconds between two looks for jobs whose time has come.
+#: Maximum seconds between two polls for scheduled jobs.
 POLL = 1.0
-#: Maximum threads for jobs; the engine runs no more of them than its concurrency.
+#: Maximum threads for jobs; Procrastinate runs no more of them than its concurrency.
 MAX_THREADS = 1_000
-#: A job that raised, because the store could not be reached, is tried again after 2, 4, 8... seconds.
+#: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 
 
@@ -38,9 +37,9 @@ def _connect_to(url: str) -> dict[str, Any]:
 
 
 class ProcrastinateDispatcher:
-    """A ``Dispatcher`` whose jobs are in the database at *url*, as a store's URL. ``close`` or ``with`` ends it.
+    """A ``Dispatcher`` with its jobs in the database at *url*, a store's URL. ``close`` or ``with`` ends it.
 
-    At most one job of a role waits at a time; another may run meanwhile. Raises ``StoreError`` for another database.
+    At most one job of a role waits at a time, while another may run. Raises ``StoreError`` for other databases.
     """
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
@@ -50,7 +49,7 @@ class ProcrastinateDispatcher:
         self._app = App(connector=connector).open()
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        """Keep a job; returns when it is durable. Raises Procrastinate's ``ConnectorException``."""
+        """Enqueue a job; return once it is durable. Raises Procrastinate's ``ConnectorException``."""
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
         with suppress(AlreadyEnqueued):
@@ -58,7 +57,7 @@ class ProcrastinateDispatcher:
             task.defer(**names)
 
     def create_tables(self) -> None:
-        """Create Procrastinate's tables, unless they are there; its own command migrates older ones."""
+        """Create Procrastinate's tables unless they exist; its own command migrates older ones."""
         try:
             if not self._app.check_connection():
                 self._app.schema_manager.apply_schema()
@@ -77,7 +76,7 @@ class ProcrastinateDispatcher:
 
 
 def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> App:
-    """Return a Procrastinate app with the jobs: compact, sweep every minute, and take over what a killed worker ran."""
+    """Return a Procrastinate app with the jobs: compact, sweep every minute, and retry the jobs of killed workers."""
     app, threads = App(connector=PsycopgConnector(**_connect_to(url))), DaemonExecutor(MAX_THREADS)
 
     async def in_thread(call: partial[Any]) -> Any:
@@ -94,7 +93,7 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
         await in_thread(partial(worker.sweep, dispatcher))
 
-    @app.periodic(cron="* * * * * */2")  # the last are seconds
+    @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
     @app.task(name=RESCUE, queue=QUEUE, queueing_lock=RESCUE, pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         jobs = context.app.job_manager
@@ -108,15 +107,17 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
 
 
 async def work(url: str, worker: Worker, *, concurrency: int = 4, drain_seconds: float = 30.0, **options: Any) -> None:
-    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Those in flight then get *drain_seconds*; what is left
-    is given back. *options* are Procrastinate's for a worker."""
+    """Run jobs, *concurrency* at once, until SIGTERM or SIGINT. Running jobs then get *drain_seconds* to finish.
+
+    Unfinished jobs return to the queue. *options* are Procrastinate's for a worker.
+    """
     with ProcrastinateDispatcher(url, max_connections=concurrency + 1) as dispatcher:
         await asyncio.to_thread(dispatcher.create_tables)
         app = make_app(url, worker, dispatcher)
         async with app.open_async():
             await app.run_worker_async(
                 queues=[QUEUE],
-                concurrency=concurrency + 1,  # one for sweeping and taking over
+                concurrency=concurrency + 1,  # one more for sweeps and retries
                 shutdown_graceful_timeout=drain_seconds,
                 fetch_job_polling_interval=POLL,
                 update_heartbeat_interval=HEARTBEAT,

@@ -153,7 +153,7 @@ class Names:
         self._read_prints, self._find_alike = read_prints, find_alike
         self._lock = threading.Lock()  # guards all below; never held during a callback
         self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
-        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by the beginning of their ids
+        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by the start of their ids
 
     def find(self, tenant: str, tag: bytes, name: str, history: History) -> str:
         """Return the session of a *history*; empty if it needs none yet. May raise ``StoreError``."""

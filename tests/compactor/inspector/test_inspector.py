@@ -97,9 +97,9 @@ def test_one_sentence_says_why_a_post_is_not_in_the_prompt(shop: Memory) -> None
         post = next(one for one in inspection.round(number).posts if one.ref == ref)
         return post.status, post.why
 
-    summary = "The summary of generation 1 by small-1 stands for rounds r1-r5, this one too"
+    summary = "The summary of generation 1 by small-1 covers rounds r1-r5, this one included"
     assert why("r1.p1") == ("covered", f"{summary}; r1.p1 reloads it.")
-    assert why("r2.p0") == ("pinned", f"{summary}; it is pinned, so it stands word for word above the summary.")
+    assert why("r2.p0") == ("pinned", f"{summary}; it is pinned, so the prompt has it verbatim above the summary.")
     budget = "The prompt would not fit its budget of 600 tokens, so its oldest rounds were left out"
     assert why("r7.p1") == ("left out", f"{budget}; r7.p1 reloads it.")
     assert why("r20.p1")[0] == "undone"
@@ -210,14 +210,14 @@ def test_every_check_and_every_reason_to_do_nothing_has_words() -> None:
         ("compaction.evaluated", {"rounds": 9, "tail": 4, "is_due": False}, "no compaction is due"),
         ("compaction.skipped", {"reason": "limited"}, "waits in the queue"),
         ("compaction.cost_evaluated", {"is_due": False, "reason": "growing", "tokens": 1_200}, "1,200 tokens now"),
-        ("compaction.deferred", {"shows": False, "reason": "saving"}, "Holds the prepared summary back"),
+        ("compaction.deferred", {"shows": False, "reason": "saving"}, "Defers the prepared summary"),
         ("compaction.started", {"start": 1, "end": 7, "tokens_before": 900}, "rounds 1 to 7"),
         ("compaction.prepared", {"start": 1, "end": 7}, "passed its checks"),
         ("compaction.rejected", {"attempt": 1, "attempts": 2, "check": "echo"}, "mostly copied"),
         ("compaction.published", {"start": 1, "end": 7, "tokens_before": 900, "tokens_after": 90}, "900 to 90"),
-        ("compaction.reduced", {"strategy": "drop", "kind": "dropped"}, "drop made posts shorter"),
+        ("compaction.reduced", {"strategy": "drop", "kind": "dropped"}, "drop shortened posts"),
         ("compaction.discarded", {"reason": "rounds_changed"}, "rounds changed"),
-        ("compaction.reverted", {"end": 0}, "Went back to none"),
+        ("compaction.reverted", {"end": 0}, "Reverted: no summary"),
         ("compaction.stopped", {"reason": "session_purged"}, "session purged"),
         ("plan.failed", {"error": "ValueError", "role": "a"}, "error ValueError"),
     ],

@@ -214,7 +214,7 @@ def test_each_view_of_a_server_shows_a_session_and_changes_it(browser: Any) -> N
         page.get_by_role("slider", name="Round").press("Home")
         page.keyboard.press("Enter")
         page.get_by_role("button", name="Why is this not").first.click()
-        page.get_by_text("The summary of generation 2 by gpt-5-mini stands for rounds r1-r40").first.wait_for()
+        page.get_by_text("The summary of generation 2 by gpt-5-mini covers rounds r1-r40").first.wait_for()
         take(page, "rounds")
         for name in TABS:
             open_tab(page, name)
