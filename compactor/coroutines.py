@@ -1,4 +1,4 @@
-"""A host's coroutines: compactors' threads wait for them, and they run on the host's event loop or on a shared one."""
+"""Runs a host's coroutines for the compactors' threads, on the host's event loop or on a shared one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 R = TypeVar("R")
-#: Calls a function once, so many seconds from now; returns a function that cancels the call.
+#: Calls a function once after that many seconds; returns a function that cancels the call.
 CallLater = Callable[[float, Callable[[], None]], Callable[[], object]]
 
 
 class SharedLoop:
-    """An event loop on a daemon thread of its own, which starts with the first coroutine and serves the process."""
+    """An event loop on its own daemon thread. It starts with the first coroutine and serves the whole process."""
 
     def __init__(self) -> None:
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards the loop, which is made once
+        self._lock = threading.Lock()  # guards the loop, which is created once
         self._loop: AbstractEventLoop | None = None
 
     def get(self) -> AbstractEventLoop:
@@ -42,7 +42,7 @@ class SharedLoop:
 
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=loop.run_forever, name="compactor-loop", daemon=True).start()
-                self._loop = loop  # not before: a thread that could not be started is tried again
+                self._loop = loop  # not before: a failed start is retried
             return self._loop
 
 
@@ -50,13 +50,13 @@ _shared_loop = SharedLoop()
 
 
 class HostLoop:
-    """The event loop that a host's clients belong to; the compactors of a server share one.
+    """The event loop of a host's clients; the compactors of a server share one.
 
-    A client that was used on two loops fails on both. So coroutines run on this loop until it is closed, and not at
-    all while it does not run, as between two calls of ``run_until_complete``.
+    A client that is used on two loops fails on both. So coroutines run on this loop until it is closed, and not at all
+    while it is not running, such as between two calls of ``run_until_complete``.
     """
 
-    #: None: the host has none, or this is a forked child, where it does not run.
+    #: None: the host has none, or this is a forked child, where the loop does not run.
     loop: AbstractEventLoop | None = None
 
     def enter(self, loop: AbstractEventLoop) -> None:
@@ -66,8 +66,8 @@ class HostLoop:
             renew_after_fork(self)
 
     def follow(self) -> None:
-        """Enter the loop that runs on this thread, if any; but not while another one runs that was entered before."""
-        events = sys.modules.get("asyncio.events")  # else there is none: most programs need not import it
+        """Enter the loop that runs on this thread, if any, unless the loop entered before is still running."""
+        events = sys.modules.get("asyncio.events")  # absent: no loop runs, and asyncio need not be imported
         loop = events._get_running_loop() if events is not None else None
         if loop is not None and not self.is_running:
             self.enter(loop)
@@ -82,31 +82,31 @@ class HostLoop:
 
 @dataclass(eq=False, repr=False)
 class Coroutines:
-    """Where one compactor's coroutines run, and for how long."""
+    """Runs one compactor's coroutines, with a time limit."""
 
-    #: Tells when *timeout* seconds are over; None: they may take for ever.
+    #: Schedules the end of *timeout* seconds; None: no time limit.
     call_later: CallLater | None = None
     timeout: float = 0.0
     host: HostLoop = field(default_factory=HostLoop)
 
     def refuse_to_block(self, name: str) -> None:
-        """Raise ``RuntimeError`` on the host's event loop: coroutines that a cycle waits for could not run."""
+        """Raise ``RuntimeError`` on the host's event loop, because a cycle's coroutines could not run meanwhile."""
         import asyncio
 
         if asyncio._get_running_loop() is self.host.loop:
-            raise RuntimeError(f"{name}() would hold up the event loop; await asyncio.to_thread(compactor.{name})")
+            raise RuntimeError(f"{name}() would block the event loop; await asyncio.to_thread(compactor.{name})")
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what *function* returns, and the result of that if it is awaitable."""
+        """Return the result of *function*, awaited if it is awaitable."""
         answer = function(*args)
         return self.wait_for(answer) if inspect.isawaitable(answer) else answer
 
     def wait_for(self, awaitable: Awaitable[R]) -> R:
-        """Return the result of *awaitable*. When its time is over, it is cancelled: raises ``CompactionTimeout``."""
+        """Return the result of *awaitable*. After the time limit, cancel it and raise ``CompactionTimeout``."""
         import asyncio
 
         loop = self.host.loop
-        # On its own thread a loop would wait for itself for ever; one that was closed runs nothing.
+        # A loop would wait for itself on its own thread, and a closed one runs nothing.
         if loop is None or loop.is_closed() or asyncio._get_running_loop() is loop:
             loop = _shared_loop.get()
         elif not loop.is_running():
@@ -127,7 +127,7 @@ class Coroutines:
             running = _await(awaitable)
             try:
                 future = asyncio.run_coroutine_threadsafe(running, loop)
-            except RuntimeError:  # it was closed just now
+            except RuntimeError:  # the loop was closed just now
                 future = asyncio.run_coroutine_threadsafe(running, _shared_loop.get())
             if is_late:
                 future.cancel()
@@ -143,7 +143,7 @@ class Coroutines:
 
 
 class LoopPaused(ContextError):
-    """The host's event loop does not run now, and its coroutines run nowhere else."""
+    """The host's event loop is not running now, and its coroutines run nowhere else."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         super().__init__(
@@ -153,17 +153,17 @@ class LoopPaused(ContextError):
 
 
 class Cancelled(ContextError):
-    """A host's coroutine was cancelled before it had an answer."""
+    """A host's coroutine was cancelled before it returned."""
 
 
-#: On the shared loop, for as long as they take.
+#: On the shared loop, without a time limit.
 _UNBOUND = Coroutines()
-#: Those of the compactor whose cycle this thread runs.
+#: The coroutines of the compactor whose cycle runs on this thread.
 coroutines_used: ContextVar[Coroutines] = ContextVar("coroutines", default=_UNBOUND)
 
 
 def wait_for(awaitable: Awaitable[R]) -> R:
-    """Return the result of *awaitable*, where ``coroutines_used`` says."""
+    """Return the result of *awaitable*, run by ``coroutines_used``."""
     return coroutines_used.get().wait_for(awaitable)
 
 

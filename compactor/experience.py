@@ -1,4 +1,4 @@
-"""What asking a summarizer has been like so far: what its next answers will cost is estimated from that."""
+"""Statistics of a summarizer's answers, for estimating the cost of the next."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from .summarizers.base import RequestKind, Summary
 
 #: Weight of the newest answer in a mean length.
 NEWEST = 0.5
-#: No model writes more tokens; a larger count is an error of the endpoint.
+#: Maximum plausible tokens of an answer; a larger count is an error of the endpoint.
 MAX_ANSWER = 200_000
-#: Fewer tokens than this are not told as thoughts: other models count text differently.
+#: Minimum tokens reported as thoughts: smaller differences come from other tokenizers.
 MIN_THOUGHTS = 100
-#: Minimum share of a continued prompt that comes from the provider's cache, if the two models share one.
+#: Minimum share of a continued prompt that is read from the provider's cache if the two models share a cache.
 MIN_CACHED = 0.25
-#: After so many answers to other requests, continuing is tried again.
+#: After this many other requests, continuing the prompt is tried again.
 TRY_AGAIN = 8
-#: A model that has answered this many requests for changes with something else, and at least half of all, gets no more.
+#: After this many refused answers to requests for changes, at least half of all, a model gets no more such requests.
 MAX_REFUSED = 2
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Experience:
-    """What one compactor's summarizer has answered so far; lengths in tokens, None: unknown. One thread writes it."""
+    """Statistics of the answers to one compactor; lengths in tokens, None: unknown. Only one thread writes it."""
 
-    #: The length of an answer that holds all notes, of one that changes some, and of notes on new rounds alone.
+    #: Length of an answer with all notes, of one with changes, and of one with notes on the new rounds alone.
     full: float | None = None
     changes: float | None = None
     addition: float | None = None
-    #: How many more tokens an answer is charged for: those that a model spends on thoughts.
+    #: Tokens of an answer that are charged beyond its text, such as a model's thoughts.
     thoughts: float | None = None
     #: When a compaction became due, by the cycle's ``monotonic``, until a model is asked; None: none is due.
     due_at: float | None = None
-    #: Requests for changes, and how many of their answers were refused as no changes, or before any was accepted.
+    #: Requests for changes; of their answers, those refused as no changes, or refused before any was accepted.
     asked_for_changes: int = 0
     refused_changes: int = 0
-    #: The share of continued prompts that the provider had in its cache, newer ones counting more.
+    #: Share of continued prompts that came from the provider's cache; newer ones count more.
     cached: float | None = None
-    #: Whether the last request was a continuation, and how many have come since the last one that was.
+    #: Whether the last request was a continuation, and the number of requests since the last continuation.
     continued: bool = False
     separate: int = 0
 
     @property
     def keeps_form(self) -> bool:
-        """Whether the model mostly answers with changes if it is asked for them."""
+        """Whether the model mostly answers requests for changes with changes."""
         return self.refused_changes < MAX_REFUSED or 2 * self.refused_changes < self.asked_for_changes
 
     @property
     def shares_cache(self) -> bool:
-        """Whether the summarizer finds the agent's prompt in the provider's cache, or has not tried for long."""
+        """Whether the summarizer reads the agent's prompt from the provider's cache, or has not tried for long."""
         return self.cached is None or self.cached >= MIN_CACHED or self.separate >= TRY_AGAIN
 
     def describe(self) -> list[str]:
-        """Return lines that say how the model is asked, and what it answers."""
+        """Return lines about the model's requests and its answers."""
         if not self.continued and not self.separate:
             asks = "nothing so far"
         elif self.continued:
@@ -85,20 +85,20 @@ class Experience:
         refused: str = "",
         is_addition: bool = False,
     ) -> None:
-        """Take note of an *answer* to a request of that *kind*, whose text is *tokens* long.
+        """Record an *answer* to a request of that *kind*; its text has *tokens* tokens.
 
-        *refused* is the check that refused it. *is_addition*: it was asked for notes on the new rounds alone.
+        *refused* is the check that refused it. *is_addition*: the request was for notes on the new rounds alone.
         """
         usage = answer.usage or {}
         continued &= answer.continued is not False
         if kind in ("rounds", "changes") or continued:
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
-        if continued and not (refused and usage.get("input_tokens") is None):  # whoever tells nothing shows no hit
+        if continued and not (refused and usage.get("input_tokens") is None):  # without usage, no hit can be seen
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
             self.cached = _mean(self.cached, share)
         if kind == "changes":
             self.asked_for_changes += 1
-            # "None" from a model that has written changes before says nothing of how well it keeps the form.
+            # "None" from a model that has written changes before is no failure to keep the form.
             self.refused_changes += bool(refused) and (refused != "hollow" or self.changes is None)
         if refused:
             return

@@ -1,4 +1,4 @@
-"""Health: which roles fail or are behind, by their log alone."""
+"""Health: failing and lagging roles, from the log alone."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from memory.values import ValueObject
 from .errors import FailureKind
 from .events import Failed, StrategyFailed
 
-#: Kinds of failures that are not the model's: a reduction without a model ends a streak of these.
+#: Failures outside the model: a reduction without a model ends a streak of these.
 _OTHERS = frozenset({FailureKind.STORE, FailureKind.CHANGED, FailureKind.OTHER})
 _KINDS = HISTORY_KINDS | kinds_of(EventRecorded, ReductionPublished)
-#: Publications of which the longest step is the measure of being behind, and the minimum rounds that are.
+#: Number of newest publications whose longest step defines being behind, and the minimum rounds behind.
 _STEPS, _MIN_BEHIND = 8, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RoleHealth(ValueObject):
-    """What is wrong with one role of a session."""
+    """The problems of one role of a session."""
 
     session: str
     role: str
-    #: Whether a compaction is due and none is under way.
+    #: Whether a compaction is due and none is running.
     behind: bool = False
-    #: Rounds that no compaction covers.
+    #: Number of rounds that no compaction covers.
     uncovered: int = 0
-    #: Failures in a row; 0: it does not fail.
+    #: Failures in a row.
     failures: int = 0
     circuit_open: bool = False
     #: The class of the last failure, or the check that its answer failed.
     error: str | None = None
-    #: When these failures, or the first round that no compaction covers, began, if known.
+    #: Start of these failures, or of the first uncovered round, if known.
     since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Health(ValueObject):
-    """How many sessions were looked at, and what is wrong, worst first."""
+    """The number of examined sessions, and their problems, worst first."""
 
     sessions: int
     worst: tuple[RoleHealth, ...] = ()
@@ -62,27 +62,27 @@ class Health(ValueObject):
 
     @property
     def failing(self) -> int:
-        """Sessions in which a role fails."""
+        """Sessions with a failing role."""
         return len({one.session for one in self.worst if one.failures})
 
     @property
     def circuits_open(self) -> int:
-        """Sessions in which a circuit is open."""
+        """Sessions with an open circuit."""
         return len({one.session for one in self.worst if one.circuit_open})
 
 
 def sort_worst_first(found: Iterator[RoleHealth]) -> tuple[RoleHealth, ...]:
-    """Return *found* with open circuits first, then by failures and uncovered rounds."""
+    """Return *found* ordered by open circuits, then failures, then uncovered rounds."""
     return tuple(
         sorted(found, key=lambda one: (not one.circuit_open, -one.failures, -one.uncovered, one.session, one.role))
     )
 
 
 def examine_session(store: Store, row: SessionRow, max_uncovered: int | None = None) -> Iterator[RoleHealth]:
-    """Yield what is wrong with each role of the session, by its log. One that cannot be read fails with that error.
+    """Yield the problems of each role of the session, from its log. An unreadable log is reported as a failure.
 
-    A role is behind if more than *max_uncovered* rounds are uncovered. By default that is twice the most rounds that
-    one of its last eight publications added, but at least 10; a role without a publication is not judged then.
+    A role is behind if more than *max_uncovered* rounds are uncovered. The default is twice the most rounds that one of
+    its last eight publications added, but at least 10; a role without a publication is then never behind.
     """
     try:
         entries = [*store.read_kinds(row.name, _KINDS)]
@@ -97,15 +97,15 @@ def examine_session(store: Store, row: SessionRow, max_uncovered: int | None = N
 
 
 class Failures(NamedTuple):
-    """A row of failures that has not ended."""
+    """A streak of failures that has not ended."""
 
     number: int
-    #: When the next attempt may be made; None: at once.
+    #: Time of the next attempt; None: at once.
     retry_at: datetime | None
 
 
 def find_failures(store: Store, session: str, role: str) -> Failures:
-    """Return how often *role* has failed since its last success, by the log."""
+    """Return the failures of *role* since its last success, from the log."""
     events = (entry.record for entry in store.read_kinds(session, kinds_of(EventRecorded)))
     if not any(isinstance(one, EventRecorded) and one.role == role and one.name == Failed.name for one in events):
         return Failures(0, None)
@@ -145,7 +145,7 @@ def _examine_role(
 
 
 def _find_streak(entries: Sequence[Entry], role: str) -> tuple[Sequence[Entry], int]:
-    """Return the entries of *role*'s failures since its last success, and how many there were."""
+    """Return the entries of *role*'s failures since its last success, and their number."""
     streak, failures = list[Entry](), 0
     for entry in entries:
         match entry.record:

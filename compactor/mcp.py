@@ -1,7 +1,7 @@
-"""MCP: a server whose tools read a session's history back, pin posts, and compact, for any MCP host.
+"""MCP server: tools that read a session's history, pin posts and compact, for any MCP host.
 
-``make_server`` returns the SDK's server; ``serve_stdio`` and, within ``compactor.server``, ``Endpoint`` serve it. Needs
-the extra ``mcp``.
+``make_server`` returns the SDK's server; ``serve_stdio`` and, in ``compactor.server``, ``Endpoint`` serve it. Needs the
+extra ``mcp``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MAX_TOKENS = 6_000
 COMPACT_SECONDS = 120.0
 #: Maximum characters of a session's name.
 MAX_NAME = 200
-#: Requests that are worked on at the same time.
+#: Maximum concurrent requests.
 _WORKERS = 4
 
-#: By tool: the name among those of ``Recall``, or ""; the description; the parameters.
+#: By tool: its name in ``Recall``, or ""; the description; the parameters.
 _TOOLS: dict[str, tuple[str, str, Parameters]] = {
     "recall": (
         "context_reload",
@@ -95,7 +95,7 @@ _TOOLS: dict[str, tuple[str, str, Parameters]] = {
     ),
 }
 _SESSION: Parameters = {"session": ("string", True, "The session's name; list_sessions has the names.")}
-#: The tool that is there where each call names its session.
+#: The tool that exists only if each call names its session.
 _LIST = "list_sessions"
 _LIST_TOOL: tuple[str, str, Parameters] = (
     _LIST,
@@ -120,10 +120,10 @@ def make_server(
 ) -> Server[Any]:
     """Return a server with the tools ``recall``, ``search``, ``read_rounds``, ``pin`` and ``compact_now``.
 
-    *get_sessions* is called for each request. The tools serve *session*; without it, each takes the name of one of the
-    tenant's sessions, ``list_sessions`` has the names, and *tenant_of* tells who asks. *role* is the agent whose posts
-    are read and whose history is compacted. Every answer has at most 6,000 tokens. A call that is wrong or fails gets
-    an answer that is marked as an error and says why.
+    *get_sessions* is called for each request. The tools serve *session*. Without it, each takes the name of one of the
+    tenant's sessions, ``list_sessions`` lists the names, and *tenant_of* returns the tenant of the request. The tools
+    read the posts of the agent *role*, and compact its history. An answer has at most 6,000 tokens. An invalid or
+    failing call gets an answer that is marked as an error and gives the reason.
     """
     added = _SESSION if session is None else {}
     known = dict(_TOOLS) if session is not None else {_LIST: _LIST_TOOL, **_TOOLS}
@@ -195,7 +195,7 @@ def _describe(name: str, reads: str, description: str, parameters: Parameters) -
 
 
 def _list_sessions(store: Store, tenant: str, limit: object) -> str:
-    """Return a line for each of the *tenant*'s sessions."""
+    """Return one line for each of the *tenant*'s sessions."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _MAX_LISTED:
         raise Refused(f"limit must be a whole number from 1 to {_MAX_LISTED}")
     rows = store.list_sessions(tenant, limit=limit, order="activity")
@@ -207,7 +207,8 @@ def _list_sessions(store: Store, tenant: str, limit: object) -> str:
 
 
 def _find_session(store: Store, tenant: str, session: str) -> str:
-    """Return the full name of the *tenant*'s session. Raises ``Refused`` if there is none: opening begins one."""
+    """Return the full name of the *tenant*'s session. Raises ``Refused`` if it does not exist: opening would create
+    it."""
     if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
         raise Refused(f"session must be a name of 1 to {MAX_NAME} characters, without control characters")
     name = name_in(tenant, session)
@@ -221,7 +222,7 @@ def _call(opened: Session, name: str, given: dict[str, Any], role: str) -> str:
         recall = Recall(opened.memory, role)
         answer = recall.call(recalled, given)
         default, most = (DEFAULT_HITS, MAX_HITS) if name == "search" else (DEFAULT_PAGE, MAX_PAGE)
-        while count_tokens(answer) > MAX_TOKENS and given.get("limit") != 1:  # so that the offsets in it stay right
+        while count_tokens(answer) > MAX_TOKENS and given.get("limit") != 1:  # a smaller limit keeps the offsets right
             given["limit"] = max(min(int(given.get("limit") or default), most) // 2, 1)
             answer = recall.call(recalled, given)
         return answer
@@ -247,9 +248,9 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 
 class Endpoint:
-    """*server* over streamable HTTP, as an ASGI app that works within ``run()``. It keeps no state between requests.
+    """*server* over streamable HTTP, as an ASGI app within ``run()``. It keeps no state between requests.
 
-    It checks no token: put ``Access`` before it.
+    It checks no token: put ``Access`` in front of it.
     """
 
     def __init__(self, server: Server[Any]) -> None:
@@ -258,7 +259,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)  # good for one run
+        manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)  # usable for one run
         async with manager.run():
             self._manager = manager
             yield

@@ -1,6 +1,6 @@
-"""What is known of a model by its name: its window and its prices, as the installed package genai-prices lists them.
+"""Windows and prices of models by name, from the installed package genai-prices.
 
-To import this module takes about 0.2 s of CPU time, most of it for that package: it waits until a model is looked up.
+Importing this module takes about 0.2 s of CPU time, most of it for that package, so it is imported at the first lookup.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Dollars", "ModelFacts", "find_model", "price_of"]
 
 
 class Dollars(NamedTuple):
-    """The dollars of one token of each kind."""
+    """Dollars per token of each kind."""
 
     input: float
     cached_input: float
@@ -34,48 +34,48 @@ class Dollars(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ModelFacts(ValueObject):
-    """What is known of a model; None: unknown."""
+    """The known facts of a model; None: unknown."""
 
     #: Maximum tokens of a prompt.
     window: int | None = None
-    #: Prices of short prompts, where they depend on the length; all 0 for a model that is free.
+    #: Prices of short prompts, if they depend on the length; all 0 for a free model.
     dollars: Dollars | None = None
 
 
-#: Maximum characters of a name that is looked up. The longest real ones, Bedrock's, have about 150.
+#: Maximum characters of a name. The longest real ones, Bedrock's, have about 150.
 MAX_NAME = 256
-#: Maximum qualifiers of a name: dates, versions and formats, which do not change which model it is.
+#: Maximum qualifiers of a name: dates, versions and formats, which do not change the model.
 MAX_QUALIFIERS = 4
 _QUALIFIER = re.compile(
     r"[-_:@](?:20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d{3,4}|v\d(?::\d+)?|latest|preview|free"
     r"|instruct(?:-turbo)?|it|versatile|instant|hf|gguf|awq|gptq|(?:fp|bf|int)\d+|q\d\w*)$"
 )
-#: Where a name may begin anew: ``azure/gpt-4o``, ``us.anthropic.claude-opus-4-6``; not in ``gpt-4.1``.
+#: Separators after which a name may begin: ``azure/gpt-4o``, ``us.anthropic.claude-opus-4-6``; not in ``gpt-4.1``.
 _PART = re.compile(r"/|(?<=[a-z])\.(?=[a-z])")
 _BEFORE_COLON = re.compile(r"[a-z_-]+(?=:)")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
-#: Words of models that do not chat; their windows say nothing of those that do.
+#: Words in names of models that do not chat; their windows say nothing about chat models.
 _NO_CHAT = {"audio", "embed", "embedding", "guard", "image", "live", "ocr", "realtime", "transcribe", "tts", "voice"}
 
 _Prices = tuple[float, float, float, float]
-#: A provider's id, the window and the dollars. All plain: garbage collections soon pass over tuples of atoms.
+#: A provider's id, the window and the dollars. Tuples of atoms, which the garbage collector soon stops tracking.
 _Offer = tuple[str, int | None, _Prices | None]
 _T = TypeVar("_T", int, _Prices)
 
 
 @lru_cache(maxsize=256)
 def find_model(name: str) -> ModelFacts:
-    """Return what is known of the model called *name*, in any usual spelling. Nothing is fetched.
+    """Return the facts of the model called *name*, in any usual spelling. Nothing is fetched.
 
-    The provider that *name* names is asked first (``azure/``, ``openrouter/``, ``openai:``, Bedrock's ids), then the
-    model's maker, then all who offer it: the middle one of their windows and of their prices counts. A name that only
-    begins the names of several models, as ``llama3.1`` does, has the lower quartile of their windows, and no price.
-    A date, version or format at its end need not be known. A fine-tuned model that is not listed has its base's price.
+    The provider in *name* comes first (``azure/``, ``openrouter/``, ``openai:``, Bedrock's ids), then the model's
+    maker, then all that offer it: the median of their windows and of their prices counts. A name that only begins the
+    names of several models, such as ``llama3.1``, has the lower quartile of their windows, and no price. A date,
+    version or format at its end need not be known. An unlisted fine-tuned model has its base's price.
     """
     name = name.strip().lower() if len(name) <= MAX_NAME else ""
     preferred = dict.fromkeys(_find_providers(name))
     if name.startswith("ft:"):
-        name = ":".join(name.split(":")[:2])  # without the organisation and the id
+        name = ":".join(name.split(":")[:2])  # drops organisation and id
     spellings = list(_spellings(name))
     groups: list[Sequence[_Offer]] = [
         [offer for offer in _OFFERS.get(key, ()) if offer[0] == provider]
@@ -95,7 +95,7 @@ def find_model(name: str) -> ModelFacts:
 
 
 def price_of(name: str, usage: Mapping[str, int]) -> float | None:
-    """Return the dollars that *usage* of the model called *name* costs; None if that, or the usage, is unknown.
+    """Return the dollars for *usage* of the model called *name*; None if the price or the usage is unknown.
 
     Tokens that were written to the provider's cache count as plain input.
     """
@@ -108,7 +108,7 @@ def price_of(name: str, usage: Mapping[str, int]) -> float | None:
 
 
 def _window_of_family(name: str) -> int | None:
-    """Return the lower quartile of the windows of models whose names begin with *name*; None: there are none."""
+    """Return the lower quartile of the windows of models with names that begin with *name*; None if there are none."""
     for beginning in (*_without_qualifiers(name), name.partition(":")[0]):
         words = _words(beginning)
         family = [
@@ -133,13 +133,14 @@ def _words(name: str) -> str:
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """Give *name*, then less and less of it: without what names providers, each without what qualifies it."""
+    """Yield *name* and shorter spellings of it: providers are removed from the front, qualifiers from the end of
+    each."""
     for part in _parts(name):
         yield from _without_qualifiers(part)
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Give *name*, then what is left of it without its first part, without its first two, and so on."""
+    """Yield *name*, then *name* without its first part, without its first two, and so on."""
     yield name
     if provider := _BEFORE_COLON.match(name):
         yield name[provider.end() + 1 :]
@@ -148,7 +149,7 @@ def _parts(name: str) -> Iterator[str]:
 
 
 def _without_qualifiers(name: str) -> Iterator[str]:
-    """Give *name*, then what is left of it without its last qualifier, without its last two, and so on."""
+    """Yield *name*, then *name* without its last qualifier, without its last two, and so on."""
     yield name
     for _ in range(MAX_QUALIFIERS):
         if (qualifier := _QUALIFIER.search(name)) is None:
@@ -158,7 +159,7 @@ def _without_qualifiers(name: str) -> Iterator[str]:
 
 
 def _find_providers(name: str) -> Iterator[str]:
-    """Give the ids of the providers that *name* names, then that of the model's maker."""
+    """Yield the ids of the providers in *name*, then that of the model's maker."""
     heads = name.split("/")[:-1]
     if provider := _BEFORE_COLON.match(name):
         heads.append("openai" if provider.group() == "ft" else provider.group())
@@ -186,7 +187,7 @@ def _dollars_of(model: ModelInfo) -> _Prices | None:
 
 
 def _names_of(model: ModelInfo) -> Iterator[str]:
-    """Give the names under which genai-prices lists *model*."""
+    """Yield the names of *model* in genai-prices."""
     yield model.id.lower()
     for rule in getattr(model.match, "or_", [model.match]):
         for kind in ("equals", "starts_with", "ends_with", "contains"):
@@ -195,7 +196,7 @@ def _names_of(model: ModelInfo) -> Iterator[str]:
 
 
 def _load() -> tuple[dict[str, tuple[_Offer, ...]], tuple[tuple[str, Any, Any], ...]]:
-    """Return all offers by the names and by the words of their models, and what names each provider, and its models."""
+    """Return all offers by the models' names and words; and for each provider, its patterns and its models."""
     is_loaded = "genai_prices.data" in sys.modules
     from genai_prices.data import providers
 
@@ -208,7 +209,7 @@ def _load() -> tuple[dict[str, tuple[_Offer, ...]], tuple[tuple[str, Any, Any], 
                 for part in _parts(name):
                     offers[_words(part)][offer] = None
     offers.pop("", None)
-    if not is_loaded:  # 16,000 objects that each full garbage collection would walk; who imports them gets them anew
+    if not is_loaded:  # frees 16,000 objects that each full garbage collection would walk; a new import reloads them
         del sys.modules["genai_prices.data"], genai_prices.data
     rules = tuple([(provider.id, provider.provider_match, provider.model_match) for provider in providers])
     return {name: tuple(group) for name, group in offers.items()}, rules

@@ -14,24 +14,24 @@ from ..view import View
 from .cost_optimal import USABLE, CostOptimal
 from .prices import Prices
 
-#: Settings that ask for the rule of the configuration: so many rounds, and then so many retained.
+#: Settings that ask for the configuration's own rule: a number of rounds, and a number of retained ones.
 RULE = frozenset({"threshold", "retain_recent", "token_ratio"})
-#: Share of the budget left for rounds at which a compaction is due at the latest.
+#: Share of the budget for rounds at which a compaction is due at the latest.
 USED = 0.95
-#: Share of the budget left for rounds that notes may take; minimum and maximum tokens of that; maximum tokens that are
-#: assumed of the first notes.
+#: Share of the budget for rounds that notes may take; its minimum and maximum in tokens; the maximum assumed tokens of
+#: the first notes.
 TARGET_SHARE, MIN_TARGET, MAX_TARGET, FIRST_SUMMARY = 0.2, 600, 4_000, 500
 #: Maximum tokens of a request to the summarizer.
 MAX_INPUT = 100_000
 
 
 class Automatic(CostOptimal):
-    """The trigger of a compactor that was told nothing but its summarizer.
+    """The trigger of a compactor with no settings but its summarizer.
 
-    It is cost-optimal by the prices of the models that are asked, and it completes the configuration: only the open
-    round is retained, and the length of notes follows from what the system messages leave of a prompt's budget. Until a
-    budget is known, the rule of the configuration decides, or the model's window if the session goes on from a
-    compaction: a restart is no reason for the next one.
+    It is cost-optimal by the prices of the models in use, and it completes the configuration: only the open round is
+    retained, and the length of notes follows from the prompt budget that the system messages leave. Until a budget is
+    known, the configuration's rule decides; or, if the session resumes from a compaction, the model's window, because a
+    restart is no reason for the next compaction.
     """
 
     def __init__(self, model: str) -> None:
@@ -39,12 +39,12 @@ class Automatic(CostOptimal):
         self.name = f"automatic({model!r})"
         self._model = model
         self._given, self._rule = self._config, default_trigger(self._config)
-        #: The agent's model that the prices were looked up for, and the models whose prices they are.
+        #: The agent's model at the last price lookup, and the models that the prices belong to.
         self._agent: str | None = None
         self._price_source = ""
-        #: The budget that the configuration was completed for, and the part that is left for rounds.
+        #: The budget that completed the configuration, and its part for rounds.
         self._sizes: tuple[int, int] | None = None
-        #: Whether there was a compaction at its first look.
+        #: Whether there was a compaction at the first evaluation.
         self._is_resumed: bool | None = None
 
     def within(self, config: CompactorConfig) -> Automatic:
@@ -75,7 +75,7 @@ class Automatic(CostOptimal):
         return super()._weigh(view)
 
     def _may_be_due(self, most: Bounds) -> bool:
-        asks_rule = self._is_resumed is False and self._sizes is None  # a budget that becomes known is looked at anyway
+        asks_rule = self._is_resumed is False and self._sizes is None  # a new budget is evaluated anyway
         return self._rule.may_be_due(most) if asks_rule else super()._may_be_due(most)
 
     def describe(self, config: CompactorConfig) -> list[str]:
@@ -102,8 +102,10 @@ def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfi
 
 
 def find_prices(agent: str, summarizer: str) -> tuple[Prices, str]:
-    """Return the prices of two models, and whose they are: one's stand for both if the other is unknown, and the usual
-    ones if nobody knows either."""
+    """Return the prices for both models, and the models they belong to.
+
+    An unknown model takes the other's prices; if both are unknown, the defaults.
+    """
     for one, other in ((agent, summarizer), (summarizer, summarizer), (agent, agent)):
         with suppress(ConfigError):
             return Prices.of_model(one, summarizer=other), " and ".join(dict.fromkeys((one, other)))

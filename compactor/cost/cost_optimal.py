@@ -68,8 +68,8 @@ class Sizes(ValueObject):
 
 
 def price_of_beginning(prices: Prices, sizes: Sizes, grown: float = 0.0) -> float:
-    """Return what it costs that a cached prompt has a new beginning, or that its cache has expired: summary, retained
-    rounds and *grown* tokens between them are read uncached."""
+    """Return the cost of a cache miss after a new summary or an expiry: summary, retained rounds and *grown* tokens
+    between them are read uncached."""
     return max((sizes.summary + sizes.retained + grown) * (prices.cache_write - prices.cached_input), 0.0)
 
 
@@ -116,8 +116,11 @@ def repays(prices: Prices, sizes: Sizes, covered: float, saved: float, style: St
 
 
 def measure_open(view: View) -> int:
-    """Return the tokens of the calls in the open round, with results, that reductions can take: those that the role has
-    read behind the newest reduction; in a pass that has made some, behind the newest summary."""
+    """Return the tokens of the open round's calls and results that reductions can take.
+
+    The role must have read them, and they follow the newest reduction; in a pass that has made some, the newest
+    summary.
+    """
     tokens = 0
     for part in reversed(view.growing[-1].parts if view.growing else ()):
         posts = [post for post in part.group.posts if post is not None]
@@ -303,7 +306,7 @@ class CostOptimal(Trigger):
         return self._config.target_tokens or DEFAULT_SUMMARY
 
     def _style_of(self, view: View) -> Style:
-        """Return how the summarizer is asked: as was said, or else as the provider's cache has shown so far."""
+        """Return the style of requests: the given one, or else by the cache hits so far."""
         if self._style is not None or view.work is None:
             return self._style or "separate"
         return "continue" if view.work.experience.continued else "separate"
@@ -318,7 +321,7 @@ class CostOptimal(Trigger):
         )
         best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
         idle, work = self._pauses.observe(view), view.work
-        # Whether it may continue the prompt, not whether it did: after the cache's end, none would be seen to share it.
+        # Whether it may continue, not whether it did: after the cache's end, none would be seen to share it.
         continues = work is not None and work.takes_continued and work.may_continue(view.ledger.asked.model)
         likely_cold, recheck_in = self._pauses.likely_cold(idle, continues=continues)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
@@ -331,7 +334,7 @@ class CostOptimal(Trigger):
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, mark = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
         if reason == "growing" and grown >= self._least:
-            # What was bought for *price* is worth so much less now, and a cold prompt need not read it.
+            # *early*: the cost of compacting before the best moment, weighed against reading a cold prompt.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
             early = (1 - grown / later) * (1 - grown * later / best**2) * price
             if likely_cold and early <= likely_cold * price_of_beginning(prices, sizes, grown):
@@ -364,8 +367,8 @@ class CostOptimal(Trigger):
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation, recheck_in=recheck_in)
 
     def _may_be_due(self, most: Bounds) -> bool:
-        """Return whether it may be due: not before the tail has the least number of tokens, or the prompt half of its
-        budget, which no ceiling lies below."""
+        """Return whether it may be due. It is not before the tail has its minimum tokens, or the prompt half its
+        budget, because no ceiling is below half the budget."""
         if self.evaluation is None or (self._chosen is not None and self._chosen.may_be_due(most)):
             return True
         budget = self.budget or self._config.max_tokens or self.evaluation.ceiling
@@ -374,7 +377,7 @@ class CostOptimal(Trigger):
     def _decide(
         self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool
     ) -> tuple[Why, int | None]:
-        """Return why it is due or not, and ``Verdict.mark``."""
+        """Return the reason why it is due or not, and ``Verdict.mark``."""
         if tokens >= ceiling and view.due_end(self._config, ceiling) > view.end:
             return "budget", ceiling
         for_open = ceiling if grown else int(OPEN_SHARE * ceiling)

@@ -1,4 +1,4 @@
-"""The pauses of a conversation: how likely it is that the next prompt finds the provider's cache expired."""
+"""The pauses of a conversation, and the probability that the next prompt finds the provider's cache expired."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from memory.visibility import Rounds
 
 from ..view import View
 
-#: Providers keep the beginning of a prompt for this many seconds after reading it.
+#: Seconds that providers keep the beginning of a prompt after reading it.
 CACHE_SECONDS = 300.0
-#: A summarizer that continues the agent's prompt is asked this many seconds after the newest post: the prompt is still
+#: Seconds after the newest post at which a summarizer that continues the agent's prompt is asked: the prompt is still
 #: in the cache, and few users write in the time that is left.
 LAST_CALL_SECONDS = 0.8 * CACHE_SECONDS
-#: A shorter wait is over: added to a clock that has run for long, it may be nothing, and be waited for without end.
+#: Shorter waits count as over: added to a large clock value, they may vanish and repeat forever.
 MIN_WAIT = 0.001
 #: Maximum rounds whose pauses are read when a session is opened.
 MAX_ROUNDS = 128
@@ -21,10 +21,9 @@ MAX_ROUNDS = 128
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pauses:
-    """How long a conversation's users pause, as one compactor has seen it. One thread writes it."""
+    """How long a conversation's users pause, as seen by one compactor. Only one thread writes it."""
 
-    #: How many pauses took ``LAST_CALL_SECONDS`` or more, and how many of these outlasted the cache. Only pauses that
-    #: have ended count.
+    #: Number of ended pauses of ``LAST_CALL_SECONDS`` or more; of these, the number that outlasted the cache.
     long: int = 0
     cold: int = 0
     #: Number of visible rounds that were read; the newest post's round and number; when it was first seen, in seconds.
@@ -33,9 +32,9 @@ class Pauses:
     _since: float = 0.0
 
     def observe(self, view: View) -> float:
-        """Take note of *view*'s new rounds, and return the seconds since its newest post was first seen.
+        """Record *view*'s new rounds, and return the seconds since its newest post was first seen.
 
-        0 for the rounds of another host: these do not say when they came.
+        Returns 0 for the rounds of another host, because these have no times.
         """
         if view.work is None or not view.total or not isinstance(view.rounds, Rounds):
             return 0.0
@@ -56,19 +55,19 @@ class Pauses:
         return now - self._since
 
     def describe(self) -> str:
-        """Return a sentence on what pauses change; empty: nothing."""
+        """Return a sentence on the effect of pauses; empty: they have none."""
         if not self.cold:
             return ""
         pauses = f"{self.cold} of {self.long} pauses of {LAST_CALL_SECONDS / 60:g} minutes or more"
         return f" Earlier in a pause: so far, {pauses} outlasted the provider's cache."
 
     def likely_cold(self, idle: float, *, continues: bool) -> tuple[float, float | None]:
-        """Return how likely the next prompt finds the cache expired, and the seconds after which to ask again if
-        nothing happens before; None: there is no need to.
+        """Return the probability that the next prompt finds the cache expired, and the seconds until the next
+        evaluation if nothing happens before; None: none is needed.
 
-        The likelihood is 0 except where a compaction is cheap: just before the cache's end for a summarizer that
+        The probability is 0 except where a compaction is cheap: just before the cache's end for a summarizer that
         *continues* the prompt, and after it for any other. It is never 1: one more pause is counted, after which nobody
-        goes on.
+        continues.
         """
         if not self.cold:
             return 0.0, None

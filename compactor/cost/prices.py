@@ -80,6 +80,6 @@ def _find_dollars(model: str) -> tuple[float, float, float, float]:
     dollars = find_model(model).dollars
     if dollars is None:
         raise ConfigError(
-            ("model", f"nobody knows what {model!r} costs; name it as its provider does, or give Prices(...)")
+            ("model", f"the price of {model!r} is unknown; name it as its provider does, or give Prices(...)")
         )
     return dollars

@@ -1,6 +1,6 @@
 """When a compaction is shown: at once, or deferred until showing it costs less than waiting.
 
-Deferred compactions are found in the journal each time, so a process that resumes goes on deferring them.
+Deferred compactions are looked up in the journal each time, so a process that resumes keeps deferring them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .prices import Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Moment(ValueObject):
-    """What a policy weighs while a compaction is deferred, in tokens."""
+    """The input of a policy while a compaction is deferred, in tokens."""
 
-    #: The whole prompt as it is shown, and as it would be with the deferred compaction: with the tools of the last
-    #: prompt, and corrected by the provider's count if known.
+    #: The whole prompt as shown now, and with the deferred compaction: including the tools of the last prompt, and
+    #: corrected by the provider's count if known.
     shown: int
     ahead: int
-    #: The deferred compaction in a prompt.
+    #: Tokens of the deferred compaction in a prompt.
     summary: int
-    #: What stood behind its end when it was prepared. What came later must be read in any case, and is no reason to
-    #: wait longer.
+    #: Tokens after its end when it was prepared. Later messages must be read in any case, so they are no reason to
+    #: wait.
     retained: int
     #: Calls of the agent's model since then.
     calls: int
-    #: By how many tokens their prompts were longer than necessary in all, including the calls since an earlier
-    #: deferred compaction that this one replaces.
+    #: Total tokens by which these calls' prompts were longer than necessary, including calls since an earlier deferred
+    #: compaction that this one replaces.
     missed_saving: int
     #: Seconds since the newest post.
     idle: float
@@ -59,13 +59,13 @@ class Decision(ValueObject):
     #: The cost of not showing it so far, and the cost of showing it, in uncached input tokens.
     saving: float = 0.0
     price: float = 0.0
-    #: Seconds until the next look, if nothing happens before.
+    #: Seconds until the next evaluation, if nothing happens before.
     recheck_in: float | None = None
-    #: The budget that the prompt exceeds even with it; then it is extended before it is shown.
+    #: The budget that the prompt exceeds even with it; the compaction is then extended before it is shown.
     over: int | None = None
 
     def __post_init__(self) -> None:
-        if self.recheck_in is not None and not self.recheck_in > 0:  # or it would be looked at without end
+        if self.recheck_in is not None and not self.recheck_in > 0:  # else it would be evaluated forever
             raise ValueError(f"recheck_in is a number of seconds above 0, or None, not {self.recheck_in!r}")
 
 
@@ -74,16 +74,16 @@ Publication = Callable[[Moment], Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeferredPublication(ValueObject):
-    """Show it when the provider's cache has expired, when the budget requires it, or when the longer prompts since it
-    was prepared have cost as much as rewriting the cache; never if it makes no prompt shorter.
+    """Shows a compaction when the provider's cache has expired, when the budget requires it, or when the longer prompts
+    since its preparation have cost as much as rewriting the cache; never if it makes no prompt shorter.
 
     Its reasons: ``cold``, ``budget``, ``repaid``; to wait, ``no_gain`` and ``saving``.
     """
 
     prices: Prices = field(default_factory=Prices)
-    #: How long the provider caches a prompt; ``math.inf``: do not wait for its cache to expire.
+    #: Seconds that the provider caches a prompt; ``math.inf``: do not wait for its cache to expire.
     cache_seconds: float = CACHE_SECONDS
-    #: Maximum prompt tokens; None: as the compactor's configuration and its trigger say.
+    #: Maximum prompt tokens; None: as set by the compactor's configuration and its trigger.
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class DeferredPublication(ValueObject):
 def deferred(
     prices: Prices | None = None, *, cache_seconds: float = CACHE_SECONDS, budget: int | None = None
 ) -> DeferredPublication:
-    """Return a policy for ``publish=`` with other numbers than those of ``publish="deferred"``."""
+    """Return a policy for ``publish=`` with other numbers than ``publish="deferred"``."""
     return DeferredPublication(
         prices=prices if prices is not None else Prices(), cache_seconds=cache_seconds, budget=budget
     )
@@ -137,8 +137,10 @@ def budget_in(trigger: object) -> int | None:
 def publication_of(
     publish: Publication | str, prices: Prices | None, trigger: object, max_tokens: int | None
 ) -> Publication:
-    """Return the policy that *publish*, which is not ``"immediately"``, names or is. It goes by *prices*, or those of
-    *trigger*, and by the smaller of *max_tokens* and the budget of *trigger*: an automatic one finds them as it works.
+    """Return the policy that *publish* names or is; it is not ``"immediately"``.
+
+    The policy uses *prices* or those of *trigger*, and the smaller of *max_tokens* and the budget of *trigger*; an
+    automatic trigger finds them as it works.
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
@@ -175,10 +177,10 @@ def find_ahead(view: View, answers: Iterable[CompactionPrepared]) -> list[tuple[
 
 
 def _end_of(view: View, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> int:
-    """Return how many rounds *compaction* covers; 0 if those that it newly covers are not *round_ids* any more."""
+    """Return how many rounds *compaction* covers; 0 if its newly covered rounds are no longer *round_ids*."""
     rounds = view.rounds
     end = rounds.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
-    # No round comes between those of a Memory; a failed one is missing from their number, or is the first itself.
+    # No round is inserted between those of a Memory; a failed one is missing from their number, or is the first itself.
     told = round_ids if isinstance(rounds, HostRounds) else round_ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
         return 0
@@ -192,10 +194,10 @@ def ahead_of(view: View, compaction: CompactedMessage) -> View:
 
 
 class Deferral:
-    """Defers one compactor's publications until its policy shows them. Any thread may ask.
+    """Defers one compactor's publications until its policy shows them. Thread-safe.
 
     *find_policy* is called for each decision, because an automatic trigger finds prices and budget as it works; and
-    once here, so that a wrong policy raises at once. A deferred compaction that is lost is an event.
+    once here, so that a wrong policy raises at once. A lost deferred compaction is reported as an event.
     """
 
     def __init__(
@@ -213,8 +215,8 @@ class Deferral:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all below it
-        self._furthest: CompactionPrepared | None = None  # at the last look
-        self._seen: tuple[tuple[str, int], datetime] | None = None  # a host's newest post, and when it was seen first
+        self._furthest: CompactionPrepared | None = None  # at the last evaluation
+        self._seen: tuple[tuple[str, int], datetime] | None = None  # a host's newest post, and when first seen
 
     def forget(self) -> None:
         """Forget the deferred compaction: it is about to be shown."""
@@ -224,11 +226,12 @@ class Deferral:
     def weigh(
         self, view: View, base: int, prepared: Iterable[CompactionPrepared], *, needed: bool
     ) -> tuple[CompactedMessage, Decision] | None:
-        """Return of *prepared* the furthest compaction that is deferred, and the decision on it; None if there is none.
-        *needed*: a prompt is too long, so it is shown if only it makes that shorter.
+        """Return the deferred compaction in *prepared* that covers the most, and the decision on it; None if there is
+        none.
 
-        A policy that fails is an event, and the compaction is shown if it makes prompts shorter: they must not grow
-        because a policy is broken.
+        *needed*: a prompt is over its budget, so the compaction is shown if it shortens that prompt. A failing policy
+        is reported as an event, and the compaction is shown if it shortens prompts: a broken policy must not make them
+        grow.
         """
         found = find_ahead(view, prepared)
         furthest = found[-1][1] if found else None
@@ -273,7 +276,7 @@ class Deferral:
         return found[-1][0], decision
 
     def _moment(self, view: View, found: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
-        """Return what the policy weighs: *found* are all compactions that it defers, the furthest last."""
+        """Return the input of the policy. *found* are all deferred compactions, the furthest last."""
         gains = [_gain(view, compaction) for compaction, _ in found]
         calls = [_calls_since(view, prepared) for _, prepared in found]
         tokens, correction, (furthest, prepared) = view.tokens, view.usage.correction, found[-1]
@@ -294,31 +297,31 @@ class Deferral:
         newest, now = view.rounds[view.total - 1], self._now()
         last = newest.post_list[-1:]
         stamps = [newest.created_at, *(post.created_at for post in last)]
-        if isinstance(view.rounds, HostRounds):  # they say nothing of time
+        if isinstance(view.rounds, HostRounds):  # they have no times
             place = newest.id, last[0].number if last else 0
             with self._lock:
                 if self._seen is None or self._seen[0] != place:
                     self._seen = place, now
                 stamps = [self._seen[1]]
-        # A stamp without a zone is local time; and clocks of two machines may differ.
+        # A time stamp without a zone is local time, and the clocks of two machines may differ.
         return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)
 
 
 def _gain(view: View, compaction: CompactedMessage) -> int:
-    """Return how many tokens shorter prompts are with *compaction*."""
+    """Return the tokens that *compaction* saves in prompts."""
     covered = view.compaction_tokens + view.closed_tokens(view.end, compaction.end_index)
     return covered - ahead_of(view, compaction).compaction_tokens
 
 
 def _seen_end(view: View, prepared: CompactionPrepared) -> int:
-    """Return how many of *view*'s rounds there were when *prepared* was made, as far as known."""
+    """Return the number of *view*'s rounds when *prepared* was made, if known."""
     compaction = prepared.compaction
     known = (prepared.seen_round_id, compaction.end_round_id if compaction is not None else None)
     return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
 
 
 def _calls_since(view: View, prepared: CompactionPrepared) -> int:
-    """Return how often the agent's model was called since *prepared* was made."""
+    """Return the number of calls of the agent's model since *prepared* was made."""
     end = _seen_end(view, prepared)
     calls = view.calls_behind(end)
     newest = view.rounds[end - 1] if end else None

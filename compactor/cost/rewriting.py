@@ -1,4 +1,4 @@
-"""How notes are written most cheaply: a few changes each time, or now and then all of them anew."""
+"""The cheapest way to write notes: a few changes each time, or occasionally all of them anew."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from ..experience import Experience
 from ..summarizers.base import Style
 from .prices import Prices
 
-#: How the next notes are written: by changes to those that there are; as notes on the new rounds alone, added behind
-#: the others; or all of them anew.
+#: Form of the next notes: changes to the present ones; additional notes on the new rounds alone; or all notes anew.
 Form = Literal["changes", "addition", "full"]
 
-#: Assumed length of changes until the first ones come, as a share of all notes.
+#: Assumed length of changes until some are known, as a share of all notes.
 FIRST_CHANGES = 0.25
-#: Assumed tokens of all notes until they were written once, unless fewer are requested.
+#: Assumed tokens of all notes until they are written once, unless fewer are requested.
 DEFAULT_NOTES = 500
-#: One compaction in at least and at most this many writes all notes anew. Each time, their facts pass through the model
-#: once more.
+#: Minimum and maximum compactions per full rewriting. In each rewriting, the facts pass through the model once more.
 MIN_PERIOD, MAX_PERIOD = 2, 16
-#: Share of ``target_tokens`` requested for notes written in full, which leaves room for others; and the share of that
+#: Share of ``target_tokens`` requested for notes written in full, which leaves room for others; and, of that, the share
 #: for notes on the new rounds alone.
 WRITTEN_SHARE, ADDITION_SHARE = 0.6, 0.25
-#: Key in ``extra`` of a compaction: how many summaries its rounds have passed through on average.
+#: Key in ``extra`` of a compaction: the number of summaries that its rounds have passed through on average.
 PASSES = "passes"
-#: Notes may pass through so many summaries on average before only a lack of room makes the model write them anew.
+#: Maximum average of these passes; beyond it, only a lack of room makes the model write the notes anew.
 MAX_PASSES = 3.0
 
 
 class FormChoice(NamedTuple):
-    """The cheapest way to write the next notes, and the lengths in tokens by which it was found."""
+    """The cheapest way to write the next notes, and the lengths in tokens behind that choice."""
 
     form: Form
-    #: One compaction in this many writes all notes anew.
+    #: Compactions per full rewriting.
     period: int
     #: The expected length of all notes, and of each other answer of the period.
     full: float
@@ -49,7 +47,7 @@ def cost_of_period(period: int, each: float, full: float, output: float, stay_pr
 
 
 def length_to_request(form: Form, target: int | None) -> int | None:
-    """Return how long an answer in that *form* is requested to be, in tokens, if *target* is for all notes."""
+    """Return the length in tokens to request for an answer in that *form*, if *target* is for all notes."""
     if target is None or form == "changes":
         return target
     return max(1, int(WRITTEN_SHARE * (ADDITION_SHARE if form == "addition" else 1) * target))
@@ -58,18 +56,18 @@ def length_to_request(form: Form, target: int | None) -> int | None:
 def choose_form(
     experience: Experience, prices: Prices, *, style: Style, calls: float, target: int | None, takes_changes: bool
 ) -> FormChoice:
-    """Return the cheapest way to write the next notes, which are to have *target* tokens.
+    """Return the cheapest way to write the next notes, with *target* tokens in all.
 
-    *calls* is how often the agent's model reads the notes until the next compaction. What is known of the model's
-    answers says how long the next ones will be; else the length to request. Each option is priced as if it went on for
-    ever: longer notes cost more in each prompt and each request, and all notes cost more output.
+    *calls* is the number of times that the agent's model reads the notes until the next compaction. Past answers
+    predict the length of the next ones; without any, the requested length counts. Each option is priced as if it
+    continued forever: longer notes cost more in each prompt and each request, and full notes cost more output.
     """
     full = experience.full or min(length_to_request("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
     changes = experience.changes if experience.changes is not None else FIRST_CHANGES * full
     asks_for_changes = takes_changes and experience.keeps_form
     addition = experience.addition or min(length_to_request("addition", target) or full, full)
-    # An addition replaces nothing, so changes are tried first. Behind the agent's prompt, a model would tell again what
-    # stands there.
+    # An addition replaces nothing, so changes are tried first. After the agent's prompt, a model would repeat the notes
+    # that are in it.
     may_add = style == "separate" and not (asks_for_changes and experience.changes is None)
     stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input

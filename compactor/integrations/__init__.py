@@ -1,1 +1,1 @@
-"""Adapters: one file a framework, each an extra. A framework is imported by its own file alone."""
+"""Adapters for agent frameworks: one file and one extra each. Only its own file imports a framework."""

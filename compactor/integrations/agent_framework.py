@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework: a middleware that shortens each model call, and nothing that the session keeps."""
+"""Microsoft Agent Framework: a middleware that shortens each model call, and leaves the session unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Conversations, Group, Message
 
 __all__ = ["Compaction"]
 
-#: What the framework has in place of a service's id where it keeps the history itself.
+#: The framework's placeholder for a service's id when it keeps the history itself.
 LOCAL = "agent_framework_local_history_persistence"
 
 
@@ -22,12 +22,12 @@ class Compaction(Conversations[Item], ChatMiddleware):
     """Middleware of an agent: ``Agent(client=client, middleware=[Compaction(budget=100_000)])``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the chat's context; by default the id of
-    the agent's session names the session. Where the service keeps the conversation, requests are sent as they are.
+    the agent's session names the session. Requests pass unchanged if the service keeps the conversation.
     """
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         options = dict(context.options or {})
-        if options.get("conversation_id") not in (None, "", LOCAL):  # the messages only add to what the service keeps
+        if options.get("conversation_id") not in (None, "", LOCAL):  # the service keeps the rest of the messages
             await call_next()
             return
         given = options.get("instructions") or ""

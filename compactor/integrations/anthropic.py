@@ -1,4 +1,4 @@
-"""Anthropic's SDK: for a loop of your own, makes each request short, and changes nothing that you keep."""
+"""Anthropic's SDK: shortens each request of your own loop, and leaves your history unchanged."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Compaction(Converted[Item]):
     provider = anthropic.NAME
 
     def prepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
-        """Return *request* within the budget; *messages* is the whole history. A summary stands behind its ``system``.
+        """Return *request* within the budget; *messages* is the whole history. A summary is appended to its ``system``.
 
-        Messages and blocks that are shown whole come back as they are, with signatures and marks for the cache. A
-        summary that the request's ``model`` made itself is shown as its block. Raises as ``compose``, and
+        Messages and blocks that fit unshortened are returned as they are, with signatures and cache marks. A summary
+        made by the request's own ``model`` is returned as its block. Raises the errors of ``compose``, and
         ``UnknownFormat``.
         """
         fitted = self.fit(self.name_session(session_id, session_id), messages, **_read(**request))
         return _change(request, fitted)
 
     async def aprepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
-        """``prepare``, without holding up the event loop."""
+        """``prepare``, without blocking the event loop."""
         fitted = await self.afit(self.name_session(session_id, session_id), messages, **_read(**request))
         return _change(request, fitted)
 
@@ -48,7 +48,7 @@ class Compaction(Converted[Item]):
     def write_for(self, items: Sequence[Item], messages: Sequence[Message]) -> Iterable[Item]:
         made = list(self.write(messages))
         marks = sum(1 for _ in anthropic.find_breakpoints(to_plain(items)))
-        anthropic.limit_breakpoints(marks, made)  # of messages that the host dropped, the log has those of their time
+        anthropic.limit_breakpoints(marks, made)  # dropped messages still have theirs in the log
         return made
 
     def print_item(self, item: Item) -> str:

@@ -1,4 +1,4 @@
-"""AutoGen: a model context that keeps an agent's conversation whole, and shows its model the part that fits."""
+"""AutoGen: a model context that keeps an agent's whole conversation, and shows its model the part that fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Compaction(Conversations[LLMMessage]):
     """Makes contexts: ``AssistantAgent(..., model_context=Compaction(budget=100_000).make_context("session"))``.
 
     Arguments are those of ``Conversations``. The first argument of ``make_context`` names the session, or *session_id*
-    may be a function of it. The agent's system prompt and its tools count nothing here: the agent adds them.
+    may be a function of it. The agent adds its system prompt and its tools itself, so they count nothing here.
     """
 
     def make_context(self, session_id: str, initial_messages: list[LLMMessage] | None = None) -> Context:

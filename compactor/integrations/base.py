@@ -1,4 +1,4 @@
-"""What the adapters share: a framework's history goes into a session, and the model reads that session's prompt."""
+"""The common part of all adapters: the framework's history goes into a session, and the model gets its prompt."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ from .unnamed import Unnamed
 __all__ = ["Conversations", "Converted", "Fitted", "Group", "Message", "join_names", "report_errors"]
 
 R = TypeVar("R")
-#: Calls that undo what another wrote, less those that undo nothing, until a session counts as shared; and messages that
-#: a call may write in place of those without counting, as an agent does that begins anew each time.
+#: A session counts as shared once this many more calls rewound it than did not. A rewind that writes at most
+#: ``MAX_NEW`` messages does not count: some agents start anew each time.
 MAX_RETURNS, MAX_NEW = 5, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted(Generic[Item]):
-    """What the model is to read."""
+    """The prompt for the model."""
 
-    #: The whole system prompt, and what of it stands behind the one that was given: a summary, what is left out.
+    #: The whole system prompt, and its part after the given one: a summary, and a note of omitted rounds.
     system: str
     added: str
-    #: Those shown whole are the framework's own objects.
+    #: The messages; unshortened ones are the framework's own objects.
     items: list[Item]
 
     def extend(self, given: str | Sequence[Any]) -> Any:
-        """Return the *given* system prompt with what is added: blocks stay, with their marks for a cache."""
+        """Return the *given* system prompt with ``added`` at its end: blocks stay, with their cache marks."""
         return self.system if isinstance(given, str) else [*given, make_text(self.added)]
 
 
 class Conversations(ABC, Generic[Item]):
-    """Fits what a framework is about to send into *budget* tokens. An adapter derives its ``Compaction`` from it.
+    """Fits a framework's model calls into *budget* tokens. An adapter derives its ``Compaction`` from it.
 
-    *session_id* names the session: a text, or a function of what the adapter says. By default, and where the function
-    returns None, the framework's own name does; a conversation without a name has a session of its own. *store* is a
-    store or its URL; by default the sessions live as long as this object. *summarizer* is by default the first model
-    that the agent of a session has, where the framework gives it, else the offline one. *options* are those of
+    *session_id* names the session: a text, or a function of an argument that the adapter documents. By default, and if
+    the function returns None, the framework's own name counts; a conversation without a name gets its own session.
+    *store* is a store or its URL; by default the sessions live as long as this object. *summarizer* is by default the
+    first model of the session's agent if the framework reveals it, else the offline one. *options* are those of
     ``Sessions``; or give *sessions*, which are used as they are. The constructor opens a store that is given as a URL.
     ``close`` stops the compactors; exit waits for none.
     """
 
-    #: The format of the payloads that ``write`` shows; empty: of none, so that all summaries are text.
+    #: The provider whose payloads ``write`` returns; empty: none, so all summaries are text.
     provider = ""
-    #: Makes of a text the one that the log and summarizers get in its place; None: they get it as it is.
+    #: Maps a text to its replacement for the log and summarizers; None: they get the text itself.
     redactor: Callable[[str], str] | None = None
 
     def __init__(
@@ -97,21 +97,24 @@ class Conversations(ABC, Generic[Item]):
 
     @abstractmethod
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
-        """Return what *items* say, in order. They may be the newest alone, from words of the user's on that are behind
-        an answer of the model's, if no call before is open."""
+        """Return the messages in *items*, in order.
+
+        Callers may pass only the newest items. These then begin with a user message after a model's answer, and no
+        earlier call is open.
+        """
 
     @abstractmethod
     def write(self, messages: Sequence[Message]) -> Iterable[Item]:
-        """Return new objects of the framework that say *messages*."""
+        """Return new objects of the framework for *messages*."""
 
     def name_session(self, context: object, own: object | None) -> str:
-        """Return the session's name for what the framework tells of a call: *own* is the framework's. Empty: nobody has
-        named the conversation."""
+        """Return the session's name for a call's *context*; *own* is the framework's name. Empty: the conversation has
+        none."""
         given = self._session_id(context) if callable(self._session_id) else self._session_id
         return str(next((one for one in (given, own) if one is not None and one != ""), ""))
 
     def require_name(self, session_id: str) -> str:
-        """Return *session_id*. Raises ``ValueError`` if it is empty: recall reads the session of that name alone."""
+        """Return *session_id*. Raises ``ValueError`` if it is empty: recall reads only a session with a name."""
         if not session_id:
             raise ValueError("recall needs the conversation's name: give session_id=, or name it in the framework")
         return session_id
@@ -129,15 +132,17 @@ class Conversations(ABC, Generic[Item]):
         summarizer: object | None = None,
         **options: Any,
     ) -> Fitted[Item]:
-        """Return the system prompt and the objects that the model is to read. *model* is the agent's, or its name;
-        *summarizer* is this session's, if nothing else was chosen; *options* are those of ``compose``. Without a
-        *session_id*, the session is that of this very history."""
+        """Return the prompt for the model.
+
+        *model* is the agent's model or its name. *summarizer* summarizes this session if nothing else was chosen.
+        *options* are those of ``compose``. Without a *session_id*, the session is found by its history.
+        """
         if not session_id:
             with self._unnamed.find(list_messages(self.read(items))) as found:
                 return self.fit(found, items, system=system, model=model, summarizer=summarizer, **options)
         if isinstance(model, str):
             options["model"] = model
-        elif summarizer is None and self._owns_sessions:  # those that were given have their own
+        elif summarizer is None and self._owns_sessions:  # given sessions have their own
             summarizer = model
         with self._sessions.open(session_id, model=summarizer) as session:
             return self._fit(session, items, system, options)
@@ -145,7 +150,7 @@ class Conversations(ABC, Generic[Item]):
     async def afit(
         self, session_id: str, items: Sequence[Item], *, system: str = "", model: object | None = None, **options: Any
     ) -> Fitted[Item]:
-        """``fit``, without holding up the event loop."""
+        """``fit``, without blocking the event loop."""
         call = partial(self.fit, session_id, list(items), system=system, model=model, **options)
         return await self._run_in_turn(session_id, call)
 
@@ -158,18 +163,18 @@ class Conversations(ABC, Generic[Item]):
         return await lane.run(call)
 
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
-        """Add the model's *answer* to the log at once, if it calls no tool; all else gets there with the next call, and
-        so does every answer in a conversation without a name.
+        """Append the model's *answer* to the log at once, if it calls no tool.
 
-        Raises nothing: an answer that was paid for is not lost where the log cannot be written now.
+        Everything else is appended by the next call; so is every answer in a conversation without a name. Raises
+        nothing: the paid answer must not be lost because the log cannot be written now.
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
-                with self._sessions.open(session_id) as session, session.turn:  # or it would be in another's prompt
+                with self._sessions.open(session_id) as session, session.turn:  # not into another caller's prompt
                     session.memory.extend(messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
-        """``keep``, without holding up the event loop."""
+        """``keep``, without blocking the event loop."""
         await self._run_in_turn(session_id, partial(self.keep, session_id, answer))
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
@@ -183,33 +188,35 @@ class Conversations(ABC, Generic[Item]):
             yield told["name"], told["description"], told["parameters"]
 
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``. Raises
-        ``ValueError`` without a *session_id*."""
+        """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``.
+
+        Raises ``ValueError`` without a *session_id*.
+        """
         with self._sessions.open(self.require_name(session_id)) as session:
             return Recall(session.memory, session.compactor.role).call(name, arguments)
 
     async def acall_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """``call_tool``, without holding up the event loop."""
+        """``call_tool``, without blocking the event loop."""
         self._sessions.follow_loop()
         return await to_thread(partial(self.call_tool, session_id, name, arguments))
 
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         summary_as: SummaryAs = "system" if self.provider else "header"
         items = [*items]
-        with session.turn:  # or another caller's history would come in between
+        with session.turn:  # else another caller's history could come between
             turns = read_turns(self._known.get(session.memory, ()), items, self.read)
             self._known[session.memory] = keep_turns(turns)
             messages = [message for turn in turns for message in turn.messages]
-            if all(one["role"] in SYSTEM for one in messages):  # forgotten; to sync, an empty list says nothing
+            if all(one["role"] in SYSTEM for one in messages):  # the host forgot it; sync ignores an empty list
                 session.memory.rewind("r0")
-            # No host can edit these messages in place: those of the last call need not be compared.
+            # The host cannot edit these messages in place, so those of the last call need no comparison.
             synced = sync_messages(session.memory, self._redact(session.memory, messages), "rewind", newest=0)
             options = {"budget": self.budget, "summary_as": summary_as, **options}
             prompt = session.compose(system=given, **options)
             sources = prompt.sources
             self._watch(session, synced)
         texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
-        # For each message, which of the host's it stands for; None: none.
+        # For each message, the index of the host's message it stands for, or None.
         places = [synced.find(source.ref) if source.ref else None for source in sources]
         whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
         own = _find_own(turns, items, whole)
@@ -217,7 +224,7 @@ class Conversations(ABC, Generic[Item]):
         return Fitted(system, system.removeprefix(given).strip(), self._show(items, own, shown[at:], whole[at:]))
 
     def _redact(self, memory: Memory, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return *messages* for the log. Those that were given before are the objects of then: ``sync`` knows them."""
+        """Return *messages* for the log. Known messages give the same objects as before, which ``sync`` recognises."""
         if (redactor := self.redactor) is None:
             return messages
         known, made = self._redacted.get(memory, []), list[tuple[Message, Message]]()
@@ -228,7 +235,7 @@ class Conversations(ABC, Generic[Item]):
         return [redacted for _, redacted in made]
 
     def _watch(self, session: Session, synced: Synced) -> None:
-        """Warn once where long histories take turns: as those of two agents do that write to one session."""
+        """Warn once if long histories take turns in one session, as two agents with one session id cause."""
         times = self._returns.get(session.memory, 0)
         is_return = bool(synced.undone) and synced.appended > MAX_NEW
         if times < MAX_RETURNS and (is_return or (times and not synced.undone)):
@@ -248,8 +255,11 @@ class Conversations(ABC, Generic[Item]):
         messages: Sequence[Message],
         whole: Sequence[int | None],
     ) -> list[Item]:
-        """Return *messages* as the framework has them: whole groups as its *own* objects, all else as new ones. *whole*
-        says which of the host's messages each one is; None: none. *own* has the groups by their first message."""
+        """Return *messages* as the framework's objects: unshortened groups from *own*, all others as new objects.
+
+        *whole* has the index of the host's message for each unshortened one; None: it is shortened or new. *own* has
+        the groups by their first message.
+        """
         shown: list[Item] = []
         made: list[Message] = []
         at = 0
@@ -267,12 +277,11 @@ class Conversations(ABC, Generic[Item]):
         return [*shown, *self._make(made)]
 
     def _make(self, messages: Sequence[Message]) -> Iterable[Item]:
-        # Copies: a framework may change what it is given, and the next call goes on from the messages.
+        # Copies: the framework may change the objects, and the next call reuses the messages.
         return self.write(deepcopy(messages)) if messages else ()
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Stop all compactors, and return whether no worker is left: ``Sessions.close``. Those of given *sessions* go
-        on."""
+        """Stop all compactors, and return whether no worker is left: ``Sessions.close``. Given *sessions* stay open."""
         return self._sessions.close(timeout) if self._owns_sessions else True
 
     async def aclose(self, timeout: float | None = 5.0) -> bool:
@@ -282,14 +291,14 @@ class Conversations(ABC, Generic[Item]):
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        Conversations.close(self)  # a framework may have a method of that name
+        Conversations.close(self)  # the framework's class may have a ``close`` too
 
 
 class Converted(Conversations[Item]):
-    """For frameworks whose items are converted all together: what their names and ids mean is in other items."""
+    """For frameworks whose items must be converted together, because names and ids refer to other items."""
 
     def write_for(self, _items: Sequence[Item], messages: Sequence[Message]) -> Iterable[Item]:
-        """Return new objects that say *messages*, for a host that has *items*."""
+        """Return new objects for *messages*, for a host that has *items*."""
         return self.write(messages)
 
     def print_item(self, item: Item) -> str:
@@ -305,11 +314,11 @@ class Converted(Conversations[Item]):
     ) -> list[Item]:
         groups, first = own.values(), whole[0] if whole else None
         follows = first is not None and [*whole] == [*range(first, first + len(whole))]
-        # Most: what is shown are the newest, all of them whole.
+        # Usual case: the newest messages are shown, all unshortened.
         if follows and sum(len(group.messages) for group in groups) == len(whole):
             if first == 0 and sum(len(group.items) for group in groups) == len(items):
                 return [*items]
-            if messages[0]["role"] == "user":  # else a format may have to put something in front
+            if messages[0]["role"] == "user":  # else the format may need something before it
                 return [item for group in groups for item in group.items]
         found = defaultdict[str, deque[Item]](deque)
         for item in (item for group in own.values() for item in group.items):
@@ -318,31 +327,30 @@ class Converted(Conversations[Item]):
         return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
 
 
-#: Keys of which the values are no text that anybody said.
+#: Keys whose values are not conversation text.
 _NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature", "data"))
-#: A file as a URL. Words may begin with ``data:``, too.
+#: Matches a file as a data URL. Text may begin with ``data:``, too.
 _match_file: Any = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.=-]+)*;base64,[A-Za-z0-9+/=_-]*", re.ASCII).fullmatch
 
 
 def redact(value: Any, redactor: Callable[[str], str]) -> Any:
-    """Return a copy of a message, or of a part of one, with each text as *redactor* returns it. Ids and data of files
-    stay."""
+    """Return a copy of a message, or of a part of one, with *redactor* applied to each text. Ids and file data stay."""
     if isinstance(value, str):
         return value if _match_file(value) else redactor(value)
     if isinstance(value, Mapping):
-        # The data of a document may be its text.
+        # A document's data may be its text.
         kept = _NOT_SAID - {"data"} if value.get("type") == "text" else _NOT_SAID
         return {key: one if key in kept else redact(one, redactor) for key, one in value.items()}
     return [redact(one, redactor) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def join_names(*names: object) -> str:
-    """Return one name for *names*, with slashes between them; no others have the same, because theirs are escaped."""
+    """Return one name for *names*, joined by slashes. It is unique, because slashes within names are escaped."""
     return "/".join(str(one).replace("%", "%25").replace("/", "%2F") for one in names)
 
 
 def _check_options(name: str, options: Iterable[str]) -> None:
-    """Raise ``TypeError`` for an option that ``Sessions`` does not have."""
+    """Raise ``TypeError`` for an option unknown to ``Sessions``."""
     known = {*signature(Conversations).parameters, *signature(Sessions).parameters, *Options.__annotations__}
     for option in options:
         if option not in known - {"options"}:
@@ -352,7 +360,7 @@ def _check_options(name: str, options: Iterable[str]) -> None:
 
 @contextmanager
 def report_errors(event: str, **facts: str) -> Iterator[None]:
-    """Log a warning with *facts* instead of raising an error."""
+    """Log errors as a warning with *facts*, and suppress them."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  (whatever it is, it is no reason to fail the turn)
@@ -367,7 +375,7 @@ def _find_own(
     first, own = min(wanted, default=0), {}
     message = item = 0
     for turn in turns:
-        if message + len(turn.messages) <= first:  # most of a long history
+        if message + len(turn.messages) <= first:  # the usual case in a long history
             message, item = message + len(turn.messages), item + len(turn.items)
             continue
         for group in turn.groups:
@@ -380,8 +388,11 @@ def _find_own(
 def _take_newest(
     messages: Sequence[Message], places: Sequence[int | None], whole: Sequence[int | None], given: Sequence[Message]
 ) -> list[Message]:
-    """Return *messages* of the log as the framework has them now: what is *whole* as it is in *given*; all else with
-    the ids, and with what no chat message says, that it has there. A replay says the same with others."""
+    """Return the log's *messages* with the framework's current objects.
+
+    An unshortened message (*whole*) comes from *given*; a shortened one gets the ids and native fields that it has
+    there. After a replay, these differ from the log's.
+    """
     ids: dict[str, str] = {}
     newest = []
     for message, place, same in zip(messages, places, whole, strict=True):

@@ -1,7 +1,7 @@
 """The promises of an adapter, as a pytest class: subclass it in the test suite of your own adapter.
 
-Nothing here imports pytest or a framework. The model is scripted: ``answer`` returns its reply to the user's newest
-words.
+This module imports neither pytest nor a framework. The model is scripted: ``answer`` returns its reply to the user's
+newest message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..summarizers.base import SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
 from .base import Conversations
 
-#: Turns of a conversation, the tokens that its prompts may take, and messages that the model may see of it at most.
+#: Turns of a conversation, maximum tokens of its prompts, and maximum messages that the model may see.
 TURNS, BUDGET, MAX_SEEN = 25, 1_200, 30
-#: Seconds in which a summary must be there, and in which a turn ends that waits for none.
+#: Maximum seconds until a summary, and of a turn that waits for none.
 TIMEOUT, PATIENCE = 30.0, 10.0
-#: A summary that passes the checks, and what of it the conversation does not say.
+#: A summary that passes the checks, and its part that is not in the conversation.
 SUMMARY, FACT = (
     "To each question about rows of the table there was an answer. The key is under a stone.",
     "under a stone",
@@ -34,16 +34,16 @@ SUMMARY, FACT = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply of the scripted model: a text, or calls of tools, as name and row."""
+    """A reply of the scripted model: a text, or tool calls as name and row."""
 
     text: str = ""
     calls: tuple[tuple[str, int], ...] = ()
 
 
 def answer(question: str, results: int) -> Reply:
-    """Return the model's reply to the user's newest *question*, after so many *results* of tools in this turn.
+    """Return the model's reply to the user's newest *question*, after *results* tool results in this turn.
 
-    ``two`` in the question asks for two calls at once, ``fails`` for a call that fails; every other one for none.
+    ``two`` in the question asks for two calls at once, ``fails`` for a call that fails; other questions ask for none.
     """
     if not results and "two" in question:
         return Reply(calls=(("look", 1), ("look", 2)))
@@ -58,32 +58,32 @@ def look(row: int) -> str:
 
 
 def fail(row: int) -> str:
-    """Look up a row that is not there."""
+    """Look up a row that does not exist."""
     raise ValueError(f"there is no row {row}")
 
 
 class Host(Protocol):
-    """A small application of the framework: an agent whose model follows ``answer``, with the tools above."""
+    """A small application on the framework: an agent with the tools above, whose model follows ``answer``."""
 
-    #: The requests that the model got, oldest first: each with the framework's own messages, system messages left out.
+    #: The requests to the model, oldest first: each as the framework's own messages, without system messages.
     seen: list[Sequence[Any]]
-    #: For each of these requests, its system prompt: the texts of all its system messages.
+    #: The system prompt of each of these requests: the texts of all its system messages.
     systems: list[str]
 
     async def say(self, session: str, text: str) -> str:
         """Return the agent's answer to the user's *text*."""
 
     async def stream(self, session: str, text: str) -> str:
-        """Return the agent's answer, read as a stream."""
+        """Return the agent's streamed answer."""
 
     async def history(self, session: str) -> Sequence[Any]:
-        """Return the messages that the framework keeps, as it keeps them."""
+        """Return the messages that the framework keeps, in its own form."""
 
     async def go_back(self, session: str, turns: int) -> None:
-        """Go on from before the newest *turns*, as the framework's users do."""
+        """Continue from before the newest *turns*, as the framework's users do."""
 
     def text_of(self, message: Any) -> str:
-        """Return all that a message says, calls and results included, but no ids."""
+        """Return all text in a message, calls and results included, but no ids."""
 
     def pair(self, message: Any) -> tuple[list[str], list[str]]:
         """Return the ids of the calls in a message, and of the calls that it answers."""
@@ -92,27 +92,29 @@ class Host(Protocol):
 class AdapterContract:
     """Implement ``make_host`` and ``make_compaction``, and give the class a ``_path`` (pytest's ``tmp_path``)."""
 
-    # Its methods are not abstract: pytest collects nothing of an abstract class, and tells nobody.
+    # The methods are not abstract: pytest silently collects nothing from an abstract class.
 
     _path: Path
-    #: Whether the framework gives an adapter the objects that it keeps, and not copies.
+    #: Whether the framework passes an adapter its own objects rather than copies.
     gives_own_objects = True
-    #: Whether the framework tells an adapter the model's answer, and not only the next request.
+    #: Whether the framework passes an adapter the model's answer, and not only the next request.
     tells_answers = True
 
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
-        """Return an application whose model calls go through *compaction*, or as they are. It goes on with the
-        persistence of *before*, as after a restart."""
+        """Return an application whose model calls go through *compaction*; None: unchanged.
+
+        It continues with the persistence of *before*, as after a restart.
+        """
         raise NotImplementedError("give your test class a method make_host() that returns your application")
 
     def make_compaction(self, **options: Any) -> Conversations[Any]:
         """Return the adapter's ``Compaction`` with these arguments."""
         raise NotImplementedError("give your test class a method make_compaction() that returns your Compaction")
 
-    # What follows is tested.
+    # The tests.
 
     def test_the_agent_says_the_same_and_reads_less(self) -> None:
-        """Tools, parallel and failing calls; the framework's history stays whole."""
+        """Covers tools, parallel and failing calls; the framework's history stays whole."""
         asyncio.run(self._compare(stream=False))
 
     def test_a_stream_says_the_same(self) -> None:
@@ -162,7 +164,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_the_log_has_the_answer_when_the_turn_ends(self) -> None:
-        """Once, also after the next call."""
+        """The answer is there once, also after the next call."""
 
         async def run() -> None:
             with self._compaction() as compaction:
@@ -178,7 +180,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_sessions_are_apart(self) -> None:
-        """Twenty at once."""
+        """Twenty sessions run at once."""
 
         async def run() -> None:
             with self._compaction() as compaction:
@@ -200,7 +202,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_a_restart_duplicates_nothing(self) -> None:
-        """On the framework's own persistence, with sessions in SQLite."""
+        """Uses the framework's own persistence, and sessions in SQLite."""
 
         async def run() -> None:
             url = f"sqlite:///{(self._path / 'sessions.db').as_posix()}"
@@ -226,11 +228,11 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_a_replay_with_other_ids_adds_nothing(self) -> None:
-        """The same conversation, which another application had."""
+        """Another application had the same conversation."""
 
         async def run() -> None:
             other = self.make_host(None)
-            await other.say("other", ask(0))  # an application may number its calls
+            await other.say("other", ask(0))  # some applications number their calls
             with self._compaction() as compaction:
                 host = self.make_host(compaction)
                 for number in range(6):
@@ -244,7 +246,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_going_back_shows_no_word_of_what_was_undone(self) -> None:
-        """Back into rounds that a summary covers."""
+        """Goes back into rounds that a summary covers."""
 
         async def run() -> None:
             with self._compaction() as compaction:
@@ -307,7 +309,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_no_log_holds_what_was_said(self) -> None:
-        """From level info on: neither in a message, nor in a record's other fields, nor in a traceback."""
+        """From level info on: neither in messages, nor in other fields of records, nor in tracebacks."""
 
         async def run() -> None:
             with self._compaction() as compaction:
@@ -334,13 +336,13 @@ class AdapterContract:
 
 
 def ask(number: int, word: str = "plain") -> str:
-    """Return the user's question of that *number*: every third asks for two tools, every fifth for one that fails."""
+    """Return the user's question of that *number*: every third asks for two calls, every fifth for one that fails."""
     kind = "two rows" if number % 3 == 0 else "fails" if number % 5 == 0 else "nothing"
     return f"Question {number:03}, {kind}, {word}."
 
 
 async def _settle(compaction: Conversations[Any], session_id: str) -> None:
-    """Wait until the compactor has looked at everything: tests alone do so."""
+    """Wait until the compactor has evaluated everything. Only tests do so."""
     with compaction.sessions().open(session_id) as session:
         await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
 

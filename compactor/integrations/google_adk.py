@@ -1,4 +1,4 @@
-"""Google ADK: a plugin that shortens each model request, and nothing that the session keeps."""
+"""Google ADK: a plugin that shortens each model request, and leaves the session unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compaction(Converted[Content], BasePlugin):
     """Plugin of an app: ``App(name=..., root_agent=agent, plugins=[Compaction(budget=100_000)])``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the callback's context; by default app,
-    user, session and agent name the session, because the agents of a session do not all see the same.
+    user, session and agent name the session, because the agents of a session see different messages.
     """
 
     name = "compaction"
@@ -46,10 +46,11 @@ class Compaction(Converted[Content], BasePlugin):
             await self.akeep(self._name(callback_context), [llm_response.content])
 
     def tools(self) -> list[Any]:
-        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        """Return the tools of ``Recall`` for the agent's ``tools``. With them it reads text that its prompt leaves
+        out."""
         return [_Tool(self, *told) for told in self.describe_tools()]
 
-    # The runner's way to close a plugin; ``with`` and ``aclose`` are those of all adapters.
+    # The runner closes a plugin by this method; ``with`` and ``aclose`` work as in all adapters.
     async def close(self) -> None:  # type: ignore[override]
         await self.aclose()
 

@@ -1,4 +1,4 @@
-"""A framework's history as chat messages: of what the last call read, only what changed is read again."""
+"""A framework's history as chat messages. Only items that changed since the last call are converted again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from memory.sync import NEWEST
 
 Item = TypeVar("Item")
 Message = Mapping[str, Any]
-#: Items of a history, the oldest ones, that are kept for the next call and not read again.
+#: Maximum items, the oldest ones, that are kept for the next call and not converted again.
 MAX_KNOWN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Group(Generic[Item]):
-    """Objects of a framework, and the chat messages that say the same. Neither is split without the other."""
+    """Objects of a framework, and the chat messages with the same content. Neither is split without the other."""
 
     items: Sequence[Item]
     messages: Sequence[Message]
@@ -27,21 +27,21 @@ class Group(Generic[Item]):
 
 @dataclass(slots=True)
 class Turn(Generic[Item]):
-    """What was read of a history from words of the user's on, up to the next behind an answer of the model's."""
+    """Converted items of one turn: from a user message to the next user message after a model's answer."""
 
     groups: Sequence[Group[Item]]
     items: Sequence[Item]
     messages: Sequence[Message]
-    #: Of the items, if the turn is among the newest: shows what is edited in place.
+    #: Copies of the items in the newest turns: they reveal edits in place.
     copies: Sequence[Item] | None = None
 
 
 def read_turns(
     known: Sequence[Turn[Item]], items: Sequence[Item], read: Callable[[Sequence[Item]], Iterable[Group[Item]]]
 ) -> list[Turn[Item]]:
-    """Return *items* in turns, and take those that are as they were from *known*, which a call before returned.
+    """Return *items* in turns, and reuse unchanged turns from *known*, the result of an earlier call.
 
-    Edits in place are found in the turns that hold the newest ``NEWEST`` messages. The last turn is always read.
+    Edits in place are found in the turns that hold the newest ``NEWEST`` messages. The last turn is always converted.
     """
     turns = _find_unchanged(known, items)
     at = sum(len(turn.items) for turn in turns)
@@ -50,14 +50,14 @@ def read_turns(
     except MessageError:
         if not turns:
             raise
-        groups = []  # reading all says the place
+        groups = []  # converting everything names the faulty item
     if turns and not (groups and _is_users(groups[0])):
         return read_turns((), items, read)
     return [*turns, *_split(groups)]
 
 
 def keep_turns(turns: Sequence[Turn[Item]]) -> list[Turn[Item]]:
-    """Return those of *turns* that the next call is not to read again: not the last one, which may go on."""
+    """Return the *turns* that the next call need not convert again: the last one may continue, so it is left out."""
     ends = accumulate(len(turn.items) for turn in turns[:-1])
     kept = [turn for turn, end in zip(turns, ends, strict=False) if end <= MAX_KNOWN]
     old = _count_old(kept)
@@ -73,7 +73,7 @@ def keep_turns(turns: Sequence[Turn[Item]]) -> list[Turn[Item]]:
 
 
 def _find_unchanged(known: Sequence[Turn[Item]], items: Sequence[Item]) -> list[Turn[Item]]:
-    """Return the first turns of *known* that *items* begin with."""
+    """Return the leading turns of *known* that *items* begin with."""
     same: list[Turn[Item]] = []
     at = 0
     for turn in known:
@@ -87,7 +87,7 @@ def _find_unchanged(known: Sequence[Turn[Item]], items: Sequence[Item]) -> list[
 
 
 def _count_old(turns: Sequence[Turn[Any]]) -> int:
-    """Return how many of *turns*, the first ones, have ``NEWEST`` messages behind them."""
+    """Return how many leading *turns* are followed by ``NEWEST`` messages."""
     behind, old = 0, len(turns)
     while old and behind < NEWEST:
         old -= 1
@@ -96,7 +96,7 @@ def _count_old(turns: Sequence[Turn[Any]]) -> int:
 
 
 def _copy(items: Sequence[Item]) -> Sequence[Item] | None:
-    """Return copies that equal *items* until these are edited; None if they have none."""
+    """Return copies that equal *items* until these are edited; None if copies are not equal."""
     try:
         copies = deepcopy(items)
     except Exception:  # noqa: BLE001  (objects of hosts may raise anything)
@@ -112,7 +112,7 @@ def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _split(groups: Iterable[Group[Item]]) -> list[Turn[Item]]:
-    """Return *groups* in turns: each is read as if it were all, so no call is open in front of one."""
+    """Return *groups* in turns. Each turn is converted as if it were all, so no call is open before it."""
     parts: list[list[Group[Item]]] = []
     calls: set[str] = set()
     last: Message = {}
@@ -131,7 +131,7 @@ def _is_users(group: Group[Any]) -> bool:
 
 
 def _join_silent(groups: Iterable[Group[Item]]) -> list[Group[Item]]:
-    """Return *groups*, each with messages: objects that say nothing go with those before them, or behind."""
+    """Return *groups*, each with messages: objects without content join the group before or after them."""
     joined: list[Group[Item]] = []
     for group in groups:
         if joined and not (group.messages and joined[-1].messages):

@@ -1,4 +1,4 @@
-"""LangChain and LangGraph: a middleware that shortens each model call, and nothing that the graph keeps."""
+"""LangChain and LangGraph: a middleware that shortens each model call, and leaves the graph's state unchanged."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ __all__ = ["Compaction"]
 class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
     """Middleware for ``create_agent``: ``middleware=[Compaction(budget=100_000)]``.
 
-    Put it behind middleware that sets the system prompt: the summary stands there. *session_id* may be a function of
-    the runtime; by default the checkpointer's thread, the graph's nodes and the agent name the session. *recall* adds
-    the tools of ``Recall``; calls without a name raise ``ValueError`` then. Others are those of ``Conversations``.
+    Put it after middleware that sets the system prompt, because the summary is added there. *session_id* may be a
+    function of the runtime; by default the checkpointer's thread, the graph's nodes and the agent name the session.
+    *recall* adds the tools of ``Recall``; calls without a name then raise ``ValueError``. The other arguments are those
+    of ``Conversations``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
@@ -57,7 +58,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
 
     def _name(self, runtime: Any) -> str:
         info = getattr(runtime, "execution_info", None)
-        nodes = [node.partition(":")[0] for node in getattr(info, "checkpoint_ns", "").split("|")[:-1]]  # less task ids
+        nodes = [node.partition(":")[0] for node in getattr(info, "checkpoint_ns", "").split("|")[:-1]]  # no task ids
         names = [getattr(info, "thread_id", None), *nodes, ensure_config()["metadata"].get("lc_agent_name")]
         own = join_names(*(one for one in names if one is not None)) if names[0] is not None else None
         name = self.name_session(runtime, own)

@@ -1,4 +1,4 @@
-"""LlamaIndex: a memory that keeps a conversation whole, and shows the model the part that fits."""
+"""LlamaIndex: a memory that keeps the whole conversation, and shows the model the part that fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
 
     Arguments are those of ``Conversations``. The first argument of ``make_memory`` names the session, or *session_id*
-    may be a function of it. The agent adds its system prompt, its tools and the calls of the running turn by itself:
+    may be a function of it. The agent adds its system prompt, its tools and the calls of the running turn itself, so
     they count nothing here.
     """
 
@@ -33,10 +33,11 @@ class Compaction(Conversations[ChatMessage]):
         _live[self._key] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _find_live, (self._key,)  # a memory that was pickled or copied has this one again
+        return _find_live, (self._key,)  # a pickled or copied memory refers to this object again
 
     def make_memory(self, session_id: str, **options: Any) -> History:
-        """Return the memory of one session. *options*: the ``chat_store`` that keeps it, by default one in memory."""
+        """Return the memory of one session. *options*: ``chat_store``, which keeps the messages, by default in
+        memory."""
         return History(compaction=self, chat_store_key=self.name_session(session_id, session_id), **options)
 
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
@@ -47,7 +48,7 @@ class Compaction(Conversations[ChatMessage]):
 
 
 def _find_live(key: str) -> Compaction:
-    """Return the Compaction of that *key*; in another process, the only one there is."""
+    """Return the Compaction with that *key*; in another process, the only one."""
     found = _live.get(key) or (next(iter(_live.values())) if len(_live) == 1 else None)
     if found is None:
         raise LookupError("the memory's Compaction is gone: make one before you restore it, or call make_memory of one")

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: a filter that shortens each model call, and nothing that the session keeps."""
+"""OpenAI Agents SDK: a filter that shortens each model call, and leaves the session unchanged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Item = Any  # one of the SDK's input items: a mapping
 
 
 class Compaction(Converted[Item], RunHooks[Any]):
-    """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``. Given as the run's ``hooks``
-    too, the log has the final answer when the run ends.
+    """Filter of a run: ``RunConfig(call_model_input_filter=Compaction(budget=100_000))``.
 
-    Arguments are those of ``Conversations``. *session_id* may be a function of the run's context: the SDK does not tell
-    a filter whose conversation it is. Results of calls that the provider keeps are sent as they are.
+    Give it as the run's ``hooks`` too, and the log has the final answer when the run ends. Arguments are those of
+    ``Conversations``. *session_id* may be a function of the run's context: the SDK does not name the conversation to a
+    filter. Results of calls that the provider keeps are sent unchanged.
     """
 
     provider = responses.NAME
@@ -41,8 +41,10 @@ class Compaction(Converted[Item], RunHooks[Any]):
         await self.akeep(self.name_session(context.context, None), response.output)
 
     def tools(self) -> list[Tool]:
-        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees.
-        Raises ``ValueError`` if no *session_id* was given."""
+        """Return the tools of ``Recall`` for the agent's ``tools``. With them it reads text that its prompt leaves out.
+
+        Raises ``ValueError`` if no *session_id* was given.
+        """
         self.require_name("" if self._session_id is None else "named")
         return [FunctionTool(*told, partial(self._call, told[0])) for told in self.describe_tools()]
 
@@ -57,8 +59,10 @@ class Compaction(Converted[Item], RunHooks[Any]):
 
 
 def _has_results_alone(items: Sequence[Item]) -> bool:
-    """Return whether *items* are results whose calls the provider has. A session that dropped its oldest items may have
-    such results as well, but it has words of the user's behind them."""
+    """Return whether *items* are results whose calls the provider has.
+
+    A session that dropped its oldest items may begin with such results too, but user messages follow them.
+    """
     asked = {one.get("call_id") for one in items if not _is_result(one)}
     is_alone = any(_is_result(one) and one.get("call_id") not in asked for one in items)
     return is_alone and not any(one.get("role") == "user" for one in items)

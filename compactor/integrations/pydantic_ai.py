@@ -1,4 +1,4 @@
-"""pydantic-ai: a capability that shortens each model request, and nothing that the message history keeps."""
+"""pydantic-ai: a capability that shortens each model request, and leaves the message history unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
     """Capability of an agent: ``Agent(model, capabilities=[Compaction(budget=100_000)])``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the run's context; by default the
-    ``conversation_id``, which messages keep, names the session. *recall* gives the agent the tools of ``Recall``.
+    messages' ``conversation_id`` names the session. *recall* gives the agent the tools of ``Recall``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
@@ -60,7 +60,7 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
 
     def read(self, items: Sequence[ai.ModelMessage]) -> Iterable[Group[ai.ModelMessage]]:
         for place, item in enumerate(items):
-            said = pydantic_ai.to_chat([item])  # of the first, less what `prepare_model_request` has as the system's
+            said = pydantic_ai.to_chat([item])  # the first item's system messages are in the system prompt
             yield Group([item], [one for one in said if place or one["role"] != "system"])
 
     def write(self, messages: Sequence[Message]) -> Iterable[ai.ModelMessage]:

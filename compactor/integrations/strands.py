@@ -1,4 +1,4 @@
-"""Strands Agents: a middleware that shortens each model call, and nothing that the agent keeps."""
+"""Strands Agents: a middleware that shortens each model call, and leaves the agent's messages unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compaction(Conversations[Item]):
     """Middleware of an agent: ``agent.add_middleware(InvokeModelStage.Input, Compaction(budget=100_000))``.
 
     Arguments are those of ``Conversations``. *session_id* may be a function of the agent; by default the ids of its
-    session manager and of itself name the session. An agent without a session manager gets a new one.
+    session manager and the agent name the session. An agent without a session manager gets a new one.
     """
 
     def __init__(self, budget: int, **options: Any) -> None:

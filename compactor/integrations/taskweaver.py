@@ -1,4 +1,4 @@
-"""TaskWeaver: its memory with the hooks of its compaction, and a compactor for its roles."""
+"""TaskWeaver: adds compaction hooks to its memory, and a compactor for its roles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RoleCompactor(ContextCompactor):
         self.rounds_getter = rounds_getter
 
     def compress_rounds(self, rounds: Sequence[Any], *_args: Any, **_options: Any) -> tuple[str | None, list[Any]]:
-        """Return the summary, if there is one, and the *rounds* behind it: a role's ``round_compressor``."""
+        """Return the summary, if any, and the *rounds* after it, as a role's ``round_compressor`` does."""
         self.rounds_getter = partial(list, rounds)
         self.start()
         self.notify_rounds_changed()
@@ -38,13 +38,14 @@ class RoleCompactor(ContextCompactor):
 
 
 class CompactionMemory:
-    """TaskWeaver's *memory*, with what its roles ask for: ``session.memory = CompactionMemory(session.memory)``."""
+    """TaskWeaver's *memory* with the hooks that its roles use: ``session.memory =
+    CompactionMemory(session.memory)``."""
 
-    _memory: Any = None  # for copies, which look for names before it is set
+    _memory: Any = None  # copying looks up names before it is set
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
-        self._compaction_providers: dict[str, Any] = {}  # roles look whether they are in it
+        self._compaction_providers: dict[str, Any] = {}  # roles check whether they are registered
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._memory, name)
@@ -52,7 +53,7 @@ class CompactionMemory:
     def create_round(self, user_query: str) -> Any:
         made = self._memory.create_round(user_query)
         for role, provider in self._compaction_providers.copy().items():  # a role on another thread may register
-            with report_errors("provider.not_notified", role=role):  # the round is made
+            with report_errors("provider.not_notified", role=role):  # the round exists already
                 provider.notify_rounds_changed()
         return made
 
@@ -66,12 +67,14 @@ class CompactionMemory:
         self._compaction_providers[role] = provider
 
     def get_role_rounds_with_compaction(self, role: str, include_failure_rounds: bool = False) -> tuple[list[Any], Any]:
-        """Return the rounds that *role* sees, and its compaction; ``end_index`` counts these rounds. It is None also
-        while the summary speaks of a round that has failed."""
+        """Return the rounds that *role* sees, and its compaction; ``end_index`` counts these rounds.
+
+        The compaction is None while the summary covers a round that has failed.
+        """
         provider = self._compaction_providers.get(role)
         compaction = provider.get_compaction() if provider else None  # before the rounds, which may only grow
         rounds = self._memory.get_role_rounds(role, include_failure_rounds)
-        if isinstance(compaction, CompactedMessage):  # others keep no ids of rounds
+        if isinstance(compaction, CompactedMessage):  # other providers keep no round ids
             compaction = HostRounds(rounds, "").find_valid(compaction)
         return rounds, compaction
 

@@ -1,4 +1,4 @@
-"""Conversations that nobody has named: each has a session of its own, which is found again by what was said."""
+"""Conversations without a name: each has its own session, which is found again by its history."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from memory import StoreError
 from memory.fingerprints import Fingerprinter
 from memory.hooks import renew_after_fork
 
-#: Sessions that can be found again; the one that was used least recently is purged.
+#: Maximum sessions that can be found again; the least recently used one is purged.
 MAX_UNNAMED = 1_000
 
 
 class Unnamed:
-    """Finds the session of a history that begins with all that the session was given last, and with nothing else.
+    """Finds the session whose last history is exactly a prefix of the given one.
 
-    A history that was edited, or has lost its oldest messages, gets a new session: it may as well be somebody else's.
-    *purge* erases a session that is found no more.
+    An edited or truncated history gets a new session, because it may be another conversation. *purge* erases a session
+    that can no longer be found.
     """
 
     def __init__(self, purge: Callable[[str], object]) -> None:
@@ -32,11 +32,12 @@ class Unnamed:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards the sessions
-        self._sessions: OrderedDict[bytes, str] = OrderedDict()  # by the histories that they were given last
+        self._sessions: OrderedDict[bytes, str] = OrderedDict()  # by their last histories
 
     @contextmanager
     def find(self, messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Give the id of the session whose history *messages* is from now on. Until the end, nobody else finds it."""
+        """Give the id of the session of *messages*, which become its last history. Until the block ends, no other
+        caller gets it."""
         read, told = Fingerprinter(), blake2b(digest_size=16)
         begins = [told.digest()]
         for message in messages:
@@ -49,7 +50,7 @@ class Unnamed:
             yield session_id
         finally:
             with self._lock:
-                lost = [self._sessions.pop(begins[-1], None)]  # of another caller who has said the same meanwhile
+                lost = [self._sessions.pop(begins[-1], None)]  # another caller's session with the same history
                 self._sessions[begins[-1]] = session_id
                 if len(self._sessions) > MAX_UNNAMED:
                     lost.append(self._sessions.popitem(last=False)[1])

@@ -112,7 +112,7 @@ def test_a_name_that_several_models_share_has_a_careful_window_and_no_price(name
     facts = find_model(name)
     assert facts.window is not None
     assert facts.dollars is None
-    with pytest.raises(ConfigError, match="nobody knows what"):
+    with pytest.raises(ConfigError, match="is unknown; name it"):
         Prices.of_model(name)
 
 

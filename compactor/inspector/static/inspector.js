@@ -1,11 +1,11 @@
-// The pages: the list of sessions, and one session. Where one is said in the address: #/session/role/tab.
+// The pages: the list of sessions, and one session. The address selects one: #/session/role/tab.
 
 import { change, confirmed, el, file, get, number, time } from "./dom.js";
 import { colourOf, makeLegend, makeStrip } from "./strip.js";
 
 const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), live = document.getElementById("live");
 const TABS = { rounds: "Rounds", prompt: "Prompt", charts: "Tokens and cost", summaries: "Summaries", decisions: "Decisions" };
-let shown = 0; // counts pages: what arrives for an earlier one is thrown away
+let shown = 0; // counts pages: answers for an earlier page are discarded
 let refresh = () => {};
 
 const place = () => location.hash.slice(2).split("/").map(decodeURIComponent);
@@ -28,7 +28,7 @@ const MAX_LOADED = 1_000, MAX_DRAWN = 500;
 
 async function showSessions() {
   const page = ++shown, rows = new Map();
-  let loading = null; // what to ask for the next ones with
+  let loading = null; // cursor of the next page
   const body = el("tbody"), note = el("p", { class: "quiet" }), server = el("section", { "aria-label": "The server" });
   const draw = () => {
     const words = wanted.toLowerCase();
@@ -53,7 +53,7 @@ async function showSessions() {
     for (const one of found.sessions) rows.set(one.session, one);
     return found.after;
   };
-  refresh = async () => { // what is new is on the first page
+  refresh = async () => { // new sessions are on the first page
     const isFirst = !rows.size;
     try {
       const [after, figures] = await Promise.all([load(null), get("server")]);
@@ -61,7 +61,7 @@ async function showSessions() {
       server.replaceChildren(...(figures ? [serverFigures(figures)] : []));
       if (isFirst) loading = after;
       if (rows.size) {
-        table.replaceChildren(list); // there may be an error, or that there was no session yet
+        table.replaceChildren(list); // it may show an error, or that there were no sessions
         draw();
       }
       while (isFirst && loading !== null && rows.size < MAX_LOADED && page === shown) {
@@ -234,16 +234,16 @@ function compactNow(inner) {
 
 function revert(inner) {
   const { session, role, generation } = inner;
-  return act(inner, `Go back to the summary before the present one of “${role}”? Nothing is lost.`, "Revert",
+  return act(inner, `Show the previous summary of “${role}” again? Nothing is lost.`, "Revert",
     () => change(session, "revert", { role, generation }), (answer) => (answer.compaction ? `Reverted: ${covers(answer)}` : "Reverted: all rounds are as they were said."));
 }
 
 function togglePin(inner, { ref, pinned }) {
   if (pinned) return act(inner, `Unpin ${ref}?`, "Unpin", () => change(inner.session, `pins/${ref}`, null, "DELETE"), () => `${ref} is no longer pinned.`);
-  return act(inner, `Pin ${ref}? It stays word for word in every prompt.`, "Pin", () => change(inner.session, "pins", { reference: ref }), () => `${ref} is pinned.`);
+  return act(inner, `Pin ${ref}? Every prompt keeps it verbatim.`, "Pin", () => change(inner.session, "pins", { reference: ref }), () => `${ref} is pinned.`);
 }
 
-// ---- rounds: the original beside what the model reads instead
+// ---- rounds: the original beside its replacement in the prompt
 
 const reference = (inner, ref, text = ref) => {
   const [, round, at] = /^r(\d+)(?:-r?\d+)?(?:\.p(\d+))?/.exec(ref) || [];
@@ -353,7 +353,7 @@ async function chartsTab(inner) {
     draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], number),
     draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], money),
     waiting,
-    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Tokens are within the budget of now, as prompts are. Cost is an estimate: one prompt a round, the shared beginning read from the provider's cache, summaries included.` })];
+    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Tokens are within the present budget. Cost is an estimate: one prompt per round, with the shared prefix read from the provider's cache, summaries included.` })];
 }
 
 function drawMarks(chart, marks, colour) {
@@ -400,7 +400,7 @@ function summaryView(inner, one) {
     el("span", { dir: "auto" }, line.text), line.ref ? [" ", reference(inner, line.ref), line.exact ? null : el("span", { class: "quiet", text: " closest match" })] : null));
   const checks = one.checks.length ? ` It passed ${one.checks.length} checks.` : "";
   return el("div", { class: "card" }, el("h2", { text: `Generation ${one.generation}${one.current ? ", shown now" : ""}` }),
-    el("p", { class: "quiet", text: `Green came in since the summary before, red was dropped. A reference names the post with these very words, or the closest.${checks}` }),
+    el("p", { class: "quiet", text: `Green is new since the previous summary, red was dropped. A reference names the post that contains the sentence, or the closest one.${checks}` }),
     el("ul", { class: "sentences" }, lines),
     one.gone.length ? el("p", { class: "warn", text: `No longer named: ${one.gone.join(", ")}` }) : null);
 }
