@@ -58,7 +58,7 @@ class Prices(ValueObject):
         read, cached, written, output = _find_dollars(model)
         summarizer_read, _, _, summarizer_output = _find_dollars(summarizer)
         if not read:
-            raise ConfigError(("model", f"{model!r} reads for nothing, to which no price compares; give Prices(...)"))
+            raise ConfigError(("model", f"input of {model!r} is free, so no price is relative to it; give Prices(...)"))
         return cls(
             cached_input=cached / read,
             cache_write=written / read,
