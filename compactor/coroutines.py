@@ -147,7 +147,7 @@ class LoopPaused(ContextError):
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         super().__init__(
-            "the event loop that the host's coroutines belong to does not run; when it does, the compactor looks again"
+            "the event loop for the host's coroutines is not running; the compactor tries again when it runs"
         )
         self.loop = loop
 

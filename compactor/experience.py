@@ -56,9 +56,9 @@ class Experience:
         if not self.continued and not self.separate:
             asks = "nothing so far"
         elif self.continued:
-            asks = f"behind the agent's last prompt, of which {self.cached or 0:.0%} came from the provider's cache"
+            asks = f"after the agent's last prompt; {self.cached or 0:.0%} of it came from the provider's cache"
         else:
-            tried = f"; of the agent's prompt, {self.cached:.0%} came from the cache" if self.cached is not None else ""
+            tried = f"; {self.cached:.0%} of the agent's prompt came from the cache" if self.cached is not None else ""
             asks = f"with a transcript{tried}"
         known = [
             f"{name} {tokens:,.0f} tokens"
@@ -71,7 +71,7 @@ class Experience:
         ]
         writes = f"Writes: {', '.join(known) or 'nothing so far'}"
         if self.thoughts is not None and self.thoughts >= MIN_THOUGHTS:
-            writes += f"; thinks {self.thoughts:,.0f} tokens for an answer"
+            writes += f"; thinks {self.thoughts:,.0f} tokens per answer"
         asked = f"; {self.refused_changes} of {self.asked_for_changes} lists of changes were refused"
         return [f"Asks: {asks}.", f"{writes}{asked if self.asked_for_changes else ''}."]
 

@@ -50,7 +50,7 @@ _WORKERS = 4
 _TOOLS: dict[str, tuple[str, str, Parameters]] = {
     "recall": (
         "context_reload",
-        "Return the original text behind a reference such as r12.p3. References stand where text was shortened,"
+        "Return the original text of a reference such as r12.p3. References mark text that was shortened,"
         " summarized or left out of the conversation.",
         {
             "ref": (
@@ -58,7 +58,7 @@ _TOOLS: dict[str, tuple[str, str, Parameters]] = {
                 True,
                 "r12: a round, r3-r9: rounds, r12.p3: a message, r12.p3-p17: messages.",
             ),
-            "pattern": ("string", False, "Literal text to find in there. Returns its places instead of the text."),
+            "pattern": ("string", False, "Literal text to find in it. Returns its places instead of the text."),
             "offset": ("integer", False, "First character to return, from 0."),
             "limit": ("integer", False, "Maximum characters to return. Default: 4000."),
         },
@@ -74,7 +74,7 @@ _TOOLS: dict[str, tuple[str, str, Parameters]] = {
     ),
     "read_rounds": (
         "read_rounds",
-        "Return rounds of the conversation word for word. A round is one user message and all that follows until the"
+        "Return rounds of the conversation verbatim. A round is one user message and all that follows until the"
         " next. Rounds are numbered from 1.",
         {
             "start": ("integer", True, "First round."),
@@ -85,7 +85,7 @@ _TOOLS: dict[str, tuple[str, str, Parameters]] = {
     ),
     "pin": (
         "",
-        "Pin a message: its text stays word for word in every prompt, whatever is summarized.",
+        "Pin a message: every prompt keeps its text verbatim, even after it is summarized.",
         {"ref": ("string", True, "The message, such as r12.p3, or r12.p0 for the user's message of round 12.")},
     ),
     "compact_now": (

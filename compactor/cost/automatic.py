@@ -81,15 +81,13 @@ class Automatic(CostOptimal):
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:
             return ["Budget: unknown until compose is called.", *self._rule.describe(config)]
-        source = (
-            f"of {self._price_source}" if self._price_source else f"usual ones, for those of {self._model} are unknown"
-        )
+        source = f"of {self._price_source}" if self._price_source else f"defaults; those of {self._model} are unknown"
         named = [(one.name.replace("_", " "), getattr(self.prices, one.name)) for one in fields(self.prices)]
         prices = ", ".join(f"{name} {price:.3g}" for name, price in named if name != "per token")
         budget, left = self._sizes
         return [
             f"Budget: {budget:,} tokens, of which system messages and tools leave {left:,}.",
-            f"Prices: {source}, an input token being 1: {prices}.",
+            f"Prices: {source}, relative to an input token: {prices}.",
             *super().describe(self.config),
         ]
 

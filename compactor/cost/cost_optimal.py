@@ -181,7 +181,7 @@ def cost_optimal(
 
     *latency_calls*: calls of the agent's model during a compaction; None: measured. *calls_left*: remaining calls, or a
     callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
-    requires it. None: unknown, the conversation goes on.
+    requires it. None: unknown, the conversation continues.
     """
     whole_number("least", least)
     for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
@@ -246,16 +246,16 @@ class CostOptimal(Trigger):
             return [f"Due: when a compaction costs less than longer prompts; the newest {config.retain_recent} stay."]
         best = f"{numbers.best:,.0f}" if numbers.best is not None else "no number of"
         return [
-            f"Due: when {best} new tokens have come, for longer prompts would cost more than a compaction; now"
-            f" {numbers.grown:,} have. {self._describe_limit(numbers)}{self._pauses.describe()}"
+            f"Due: after {best} new tokens, because longer prompts would then cost more than a compaction; now there"
+            f" are {numbers.grown:,}. {self._describe_limit(numbers)}{self._pauses.describe()}"
         ]
 
     def _describe_limit(self, numbers: CostEvaluated) -> str:
         limit, tokens = f"{numbers.ceiling:,}", f"{numbers.tokens:,}"
         if numbers.tokens < numbers.ceiling:
-            return f"At the latest when the prompt has {limit}; now {tokens}."
-        why = "It is due now, for" if numbers.is_due else "It is not due, for too little of the prompt is new, though"
-        return f"{why} the whole prompt has {tokens}, more than {limit}. What is over the budget, compose cuts."
+            return f"At the latest when the prompt has {limit} tokens; it has {tokens}."
+        why = "It is due now:" if numbers.is_due else "It is not due: too little of the prompt is new, though"
+        return f"{why} the whole prompt has {tokens}, more than {limit}. compose cuts it to the budget."
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""

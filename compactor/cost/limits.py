@@ -149,7 +149,7 @@ class Limits:
             raise
         return None
 
-    # What permits and tickets ask for.
+    # Called by permits and tickets.
 
     def _reserve(self, permit: Permit, cost: float) -> None:
         """Reserve *cost* for the next call of *permit*. Raises ``LimitReached`` if it has to wait."""
@@ -172,7 +172,7 @@ class Limits:
             self._admit_waiting()
 
     def _spend(self, permit: Permit, cost: float) -> None:
-        """Record *cost* as spent by the call of *permit* that has ended, in place of what was reserved for it."""
+        """Record *cost* as spent by the call of *permit* that has ended, instead of its reservation."""
         now = self._clock.monotonic()
         with self._lock:
             if permit not in self._in_use:  # in a forked child: the permit is the parent's

@@ -34,7 +34,7 @@ SKIPS = {
     "leased": "another process is compacting this session",
     "limited": "the shared limits have no room; it waits in the queue",
     "paused": "the event loop of its coroutines is not running",
-    "dispatched": "a worker elsewhere was asked to compact",
+    "dispatched": "a worker was asked to compact",
 }
 COSTS = {
     "grown": "the new rounds have grown enough to pay for a summary",

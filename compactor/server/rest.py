@@ -50,9 +50,9 @@ def _check_json(value: R) -> R:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the value is nested too deeply") from None
     except ValueError:
-        raise ValueError("a text has half of a surrogate pair, or a number is none") from None
+        raise ValueError("a text has a lone surrogate, or a number is not finite") from None
     return value
 
 
@@ -349,7 +349,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     @router.get("/sessions/{session_id}")
     def get_session(tenant: Tenant, session_id: SessionId) -> SessionState:
-        """Return a session's size, its pins and what its compactors do."""
+        """Return a session's size, its pins and the state of its compactors."""
         with existing(tenant, session_id) as session:
             roles = {}
             for role, compactor in session.compactors.items():
@@ -582,7 +582,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
                 append_new(store, name, entries)
                 return Imported(id=session_id, entries=len(entries))
         except UnicodeDecodeError:
-            raise HTTPException(422, "the body is not UTF-8 text; send what export returned") from None
+            raise HTTPException(422, "the body is not UTF-8 text; send the output of export") from None
         except (StoreDamaged, NewerVersion) as error:
             raise HTTPException(422, str(error)) from None
 

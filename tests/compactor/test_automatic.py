@@ -306,7 +306,7 @@ def test_models_that_nobody_knows_work_at_usual_prices(model: str, agent: str) -
     session = Session(Client(hit=0.9), model=model, agent=agent).turns(40)
     assert session.published
     assert_sound(session)
-    assert "usual ones" in session.compactor.describe()
+    assert "defaults; those" in session.compactor.describe()
     looks = of_kind(session.events, CostEvaluated)
     assert {look.cached for look in looks} == {Prices().cached_input}
 

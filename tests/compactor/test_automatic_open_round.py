@@ -87,7 +87,7 @@ def test_a_step_that_does_not_repay_is_not_paid_for() -> None:
     assert of_kind(session.events, Reduced) == []
     newest = of_kind(session.events, CostEvaluated)[-1]
     assert f"the whole prompt has {newest.tokens:,}, more than {newest.ceiling:,}." in session.compactor.describe()
-    assert "What is over the budget, compose cuts" in session.compactor.describe()
+    assert "compose cuts it to the budget" in session.compactor.describe()
     assert "At the latest" not in session.compactor.describe()
 
 

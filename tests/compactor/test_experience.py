@@ -103,7 +103,7 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
         assert mean is not None
         assert min(lengths) <= mean <= max(lengths)
     alone = noted(*[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths])
-    assert "thinks 1,200 tokens for an answer" in "".join(alone.describe())
+    assert "thinks 1,200 tokens per answer" in "".join(alone.describe())
 
 
 def test_an_addition_is_no_measure_of_all_notes() -> None:

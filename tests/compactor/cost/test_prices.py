@@ -80,6 +80,6 @@ def test_a_model_that_nobody_knows_is_refused() -> None:
 def test_a_model_that_reads_for_nothing_has_no_relative_prices() -> None:
     """There is no 1 to compare to; as a summarizer it is free."""
     free = "meta-llama/llama-3.3-70b-instruct:free"
-    with pytest.raises(ConfigError, match="input of .* is free"):
+    with pytest.raises(ConfigError, match=r"input of .* is free"):
         Prices.of_model(free)
     assert Prices.of_model("gpt-4o", summarizer=free).summarizer_input == 0
