@@ -13,9 +13,10 @@ The contract is a class of pytest tests for authors of stores. Subclass it and i
             return MyStore(self.path)
 
 ``StoreContract`` is for a store that loses everything on close. Add ``IndexedStoreContract``,
-``SearchableStoreContract``, ``LeasingStoreContract``, ``ErasingStoreContract``, ``MarkingStoreContract``,
-``MeasuredStoreContract`` and ``NotifyingStoreContract`` as base classes for the capabilities that the store has. With
-``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py``, failures show their values.
+``SearchableStoreContract``, ``LeasingStoreContract``, ``LimitingStoreContract``, ``ErasingStoreContract``,
+``MarkingStoreContract``, ``MeasuredStoreContract`` and ``NotifyingStoreContract`` as base classes for the capabilities
+that the store has. With ``pytest.register_assert_rewrite("memory.stores.contract")`` in ``conftest.py``, failures show
+their values.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from memory.stores.contract import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    LimitingStoreContract,
     MarkingStoreContract,
     MeasuredStoreContract,
     NotifyingStoreContract,
@@ -52,6 +54,7 @@ __all__ = [
     "FakeClock",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "LimitingStoreContract",
     "MarkingStoreContract",
     "MeasuredStoreContract",
     "NotifyingStoreContract",

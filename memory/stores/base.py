@@ -9,14 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..arguments import ConfigError, require, whole_number
 from ..entries import Entry, RoundOpened, kinds_of
 from ..errors import StoreError
 from ..patterns import compile_later
 from ..rounds import Round
+from .limiting import LimitRows
 from .tenants import split_name
+
+Result = TypeVar("Result")
 
 
 class Extent(NamedTuple):
@@ -121,6 +124,8 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     "notifying": ("listen",),
     # An append marks its session in its own transaction, until somebody has looked whether a compaction is due.
     "marking": ("list_due", "clear_due"),
+    # Processes share limits on calls and spend.
+    "limiting": ("change_limits",),
 }
 
 
@@ -311,6 +316,14 @@ class Store(ABC):
 
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
+
+    def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
+        """Return the result of *work* on the rows of shared limits, one transaction; nothing happened if it raises.
+
+        *work* calls nobody, and may be called again if the connection breaks. Raises ``StoreError`` for a store without
+        this ability.
+        """
+        raise StoreError(f"{type(self).__name__} has no rows for limits; open another store, or share limits= in memory")
 
 
 class AdaptedStore(Store):

@@ -25,7 +25,8 @@ from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
-from .base import INTERRUPTED, Extent, Store
+from .base import INTERRUPTED, Extent, Result, Store, key_of
+from .limiting import LimitRow, LimitRows, ResidentLimitRows
 from .retention import delete_files
 
 #: Neighbouring entries that are held as one object: the bytes of ``marshal``, which is the fastest by far.
@@ -93,6 +94,8 @@ class InMemoryStore(Store):
         self._leases: dict[tuple[str, str], tuple[str, float]] = {}
         self._lock = threading.RLock()  # guards _leases, and _sessions and its lists against writers; readers need none
         self._appending = False
+        self._limits_lock = threading.RLock()  # guards _limits
+        self._limits: dict[str, dict[str, LimitRow]] = {}
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
         with self._lock:
@@ -209,6 +212,10 @@ class InMemoryStore(Store):
         delete_files(self, session)
         with self._lock:
             self._sessions.pop(session, None)
+        with self._limits_lock:
+            for rows in self._limits.values():
+                for row in [row for row in rows.values() if row.session == key_of(session)]:
+                    del rows[row.key]
 
     def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
         with self._lock:
@@ -232,6 +239,15 @@ class InMemoryStore(Store):
         with self._lock:
             if self._leases.get((session, name), ("", 0.0))[0] == holder:
                 self._leases.pop((session, name), None)
+
+    def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
+        with self._limits_lock:
+            before = {kind: rows.copy() for kind, rows in self._limits.items()}
+            try:
+                return work(ResidentLimitRows(self._limits, self._clock()))
+            except BaseException:
+                self._limits = before
+                raise
 
     def close(self) -> None:
         """Do nothing: no resources are open."""

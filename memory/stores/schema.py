@@ -90,8 +90,27 @@ def _add_due(connection: Connection, _dialect: Dialect) -> None:
     connection.execute(text(due))
 
 
+def _add_limits(connection: Connection, dialect: Dialect) -> None:
+    """3 to 4: what processes share of limits on calls and spend; see ``limiting``."""
+    as_python_sorts = "" if dialect.in_file else ' COLLATE "C"'
+    for statement in (
+        f"""CREATE TABLE compactor_limits (
+            kind TEXT NOT NULL,
+            key TEXT{as_python_sorts} NOT NULL,
+            lane TEXT{as_python_sorts} NOT NULL,
+            at DOUBLE PRECISION NOT NULL,
+            body TEXT NOT NULL,
+            session TEXT,
+            PRIMARY KEY (kind, key)
+        ) {dialect.clustered}""",
+        "CREATE INDEX compactor_limits_lane ON compactor_limits (kind, lane, at, key)",
+        "CREATE INDEX compactor_limits_session ON compactor_limits (session) WHERE session IS NOT NULL",
+    ):
+        connection.execute(text(statement))
+
+
 #: Migration n makes version n from version n - 1; version 0 is an empty database. Released migrations never change.
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due)
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due, _add_limits)
 
 
 def version_of(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:

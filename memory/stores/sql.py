@@ -31,8 +31,10 @@ from .base import (
     unescape,
 )
 from .connections import SELECT_VERSION, Connections, Dialect
+from .limiting import LimitRows
 from .retention import delete_files
 from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
+from .sql_limits import SqlLimitRows
 from .tenants import split_name
 from .text_index import erase_texts, find_session, find_texts, keep_texts, merge_texts, texts_reach
 
@@ -123,6 +125,7 @@ _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :ses
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
 # A compactor may have renewed its lease after the session was purged: the next purge takes that along.
 _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
+_PURGE_LIMITS = text("DELETE FROM compactor_limits WHERE session = :key")
 _PURGE_ENTRIES = text("DELETE FROM compactor_entries WHERE session = :session")
 _PURGE_SESSION = text("DELETE FROM compactor_sessions WHERE id = :session")
 _COLUMNS = ("number", "id", "kind", "round", "round_key", "version", "created_at", "body")
@@ -355,6 +358,7 @@ class SqlStore(Store):
 
         def erase(connection: Connection) -> bool:
             connection.execute(self._purge_leases, {"key": key})
+            connection.execute(_PURGE_LIMITS, {"key": key})
             number = find_session(connection, key, lock=True)
             return number is not None and _erase_session(connection, number)
 
@@ -467,6 +471,9 @@ class SqlStore(Store):
     def release(self, session: str, name: str, holder: str) -> None:
         where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
+
+    def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
+        return self._connections.change(lambda connection: work(SqlLimitRows(connection, self._dialect)))
 
     def texts_reach(self, session: str) -> int:
         return self._read(lambda connection: texts_reach(connection, key_of(session)))

@@ -14,6 +14,7 @@ from compactor.testing import (
     ErasingStoreContract,
     IndexedStoreContract,
     LeasingStoreContract,
+    LimitingStoreContract,
     MarkingStoreContract,
     MeasuredStoreContract,
     NotifyingStoreContract,
@@ -28,7 +29,7 @@ def entry(name: str = "r") -> Entry:
     return Entry.of(RoundFinished(round_id=name))
 
 
-class TestInMemoryStore(LeasingStoreContract):
+class TestInMemoryStore(LeasingStoreContract, LimitingStoreContract):
     def open(self) -> Store:
         return InMemoryStore()
 
@@ -64,6 +65,7 @@ class Complete(
     IndexedStoreContract,
     SearchableStoreContract,
     LeasingStoreContract,
+    LimitingStoreContract,
     ErasingStoreContract,
     MarkingStoreContract,
     MeasuredStoreContract,

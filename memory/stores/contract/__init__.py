@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .erasing import ErasingStoreContract
 from .leases import LeasingStoreContract
+from .limiting import LimitingStoreContract
 from .logs import DurableStoreContract, StoreContract
 from .marks import MarkingStoreContract
 from .measures import MeasuredStoreContract
@@ -20,6 +21,7 @@ __all__ = [
     "ErasingStoreContract",
     "IndexedStoreContract",
     "LeasingStoreContract",
+    "LimitingStoreContract",
     "MarkingStoreContract",
     "MeasuredStoreContract",
     "NotifyingStoreContract",

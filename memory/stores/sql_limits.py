@@ -1,0 +1,92 @@
+"""The rows of shared limits in a SQL store's table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Text, bindparam, text
+
+from .base import key_of
+from .connections import Dialect
+from .limiting import LimitRow, LimitRows, place_of
+
+#: The number of the advisory lock that limits take on a PostgreSQL server.
+LIMITS_LOCK = 4_846_531_074
+_COLUMNS = "kind, key, lane, at, body, session"
+_READ = text(f"SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind")
+_READ_LANES = text(f"SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind AND lane IN :lanes").bindparams(
+    bindparam("lanes", type_=Text, expanding=True)
+)
+# From lane to lane through the index: a lane may have thousands of rows.
+_READ_FIRSTS = text(
+    f"""WITH RECURSIVE lanes (lane) AS (
+        SELECT min(lane) FROM compactor_limits WHERE kind = :kind
+        UNION ALL SELECT (SELECT min(l.lane) FROM compactor_limits l WHERE l.kind = :kind AND l.lane > lanes.lane)
+            FROM lanes WHERE lanes.lane IS NOT NULL
+    ) SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind AND key IN (
+        SELECT (SELECT l.key FROM compactor_limits l WHERE l.kind = :kind AND l.lane = lanes.lane
+            ORDER BY l.at, l.key LIMIT 1) FROM lanes WHERE lanes.lane IS NOT NULL
+    )"""
+)
+_COUNT = "SELECT count(*) FROM compactor_limits WHERE kind = :kind"
+_COUNTS = {
+    (False, False): text(_COUNT),
+    (True, False): text(f"{_COUNT} AND lane = :lane"),
+    (False, True): text(f"{_COUNT} AND at < :before"),
+    (True, True): text(f"{_COUNT} AND lane = :lane AND at < :before"),
+}
+_PUT = text(
+    f"""INSERT INTO compactor_limits ({_COLUMNS}) VALUES (:kind, :key, :lane, :at, :body, :session)
+    ON CONFLICT (kind, key) DO UPDATE
+    SET lane = excluded.lane, at = excluded.at, body = excluded.body, session = excluded.session"""
+)
+_DROP = text("DELETE FROM compactor_limits WHERE kind = :kind AND key IN :keys").bindparams(
+    bindparam("keys", type_=Text, expanding=True)
+)
+_DROP_BEFORE = text("DELETE FROM compactor_limits WHERE kind = :kind AND at < :before")
+#: Lanes or keys in one statement.
+_PAGE = 500
+
+
+class SqlLimitRows(LimitRows):
+    """Rows of the table ``compactor_limits``. The first statement takes the lock, which ends with the transaction."""
+
+    def __init__(self, connection: Connection, dialect: Dialect) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        if not dialect.in_file:  # SQLite has one writer anyway
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LIMITS_LOCK})
+        self.now = float(connection.exec_driver_sql(f"SELECT {dialect.now}").scalar_one())
+
+    def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
+        if lanes is None:
+            return self._select(_READ, {"kind": kind})
+        names = sorted(lanes)
+        pages = [{"kind": kind, "lanes": names[at : at + _PAGE]} for at in range(0, len(names), _PAGE)]
+        return sorted((row for page in pages for row in self._select(_READ_LANES, page)), key=place_of)
+
+    def read_firsts(self, kind: str) -> Sequence[LimitRow]:
+        return self._select(_READ_FIRSTS, {"kind": kind})
+
+    def _select(self, statement: Any, where: Mapping[str, Any]) -> Sequence[LimitRow]:
+        return sorted((LimitRow(*row) for row in self._connection.execute(statement, where)), key=place_of)
+
+    def count(self, kind: str, lane: str | None = None, before: float | None = None) -> int:
+        where = {name: value for name, value in (("lane", lane), ("before", before)) if value is not None}
+        statement = _COUNTS[lane is not None, before is not None]
+        return int(self._connection.execute(statement, {"kind": kind} | where).scalar_one())
+
+    def put(self, row: LimitRow) -> None:
+        self._connection.execute(_PUT, row._asdict())
+
+    def drop(self, kind: str, keys: Collection[str]) -> None:
+        names = sorted(keys)
+        for at in range(0, len(names), _PAGE):
+            self._connection.execute(_DROP, {"kind": kind, "keys": names[at : at + _PAGE]})
+
+    def drop_before(self, kind: str, at: float) -> None:
+        self._connection.execute(_DROP_BEFORE, {"kind": kind, "before": at})
+
+    def notify(self, name: str) -> None:
+        self._dialect.notify(self._connection, key_of(name))
