@@ -73,7 +73,9 @@ if TYPE_CHECKING:
     from .background import CompactorStatus, ContextCompactor
     from .config import CompactorConfig, Settings
     from .cost import Prices, cost_optimal, deferred
+    from .cost.admission import Limit
     from .cost.limits import Limits, LimitsStatus
+    from .cost.shared_limits import SharedLimits
     from .cycle import Strategy
     from .events import Skip, log_events
     from .health import Health, RoleHealth
@@ -107,7 +109,9 @@ else:
         "background": "CompactorStatus ContextCompactor",
         "config": "CompactorConfig Settings",
         "cost": "Prices cost_optimal deferred",
+        "cost.admission": "Limit",
         "cost.limits": "Limits LimitsStatus",
+        "cost.shared_limits": "SharedLimits",
         "cycle": "Strategy",
         "events": "Skip log_events",
         "health": "Health RoleHealth",
@@ -128,9 +132,9 @@ __all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Ove
 __all__ += ["Reduction", "Rewound", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced"]
 __all__ += ["Health", "RoleHealth", "ToolCall", "Usage", "expire", "open_store"]
 # The compactor, and when it runs.
-__all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limits"]
-__all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "Skip", "State", "Trigger", "after_rounds", "cost_optimal"]
-__all__ += ["deferred", "log_events", "over_messages", "over_tokens", "over_usage", "when"]
+__all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limit", "Limits"]
+__all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "SharedLimits", "Skip", "State", "Trigger", "after_rounds"]
+__all__ += ["cost_optimal", "deferred", "log_events", "over_messages", "over_tokens", "over_usage", "when"]
 # What it makes, and of what.
 __all__ += [
     "AnthropicSummarizer",

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from memory import Memory
 from memory.arguments import WrongType, kind_of, require, require_role, takes, whole_number
@@ -39,6 +39,9 @@ from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, bound_wait, call_weakly
 from .tokens import TokenCounter, count_message, counter_for
 from .triggers import Condition, default_trigger, when
+
+if TYPE_CHECKING:
+    from .cost.shared_limits import SharedLimits
 
 #: Where compactors with a dispatcher read what workers have published.
 _READERS = DaemonExecutor(2, "compactor-readers")
@@ -83,7 +86,7 @@ class Options(TypedDict, total=False):
     on_event: EventHook | None
     history: int
     llm_api: object | None
-    limits: Limits | None
+    limits: Limits | SharedLimits | None
     dispatcher: Dispatcher | None
 
 
@@ -96,7 +99,8 @@ class ContextCompactor:
     ``"immediately"``; ``"deferred"``, when *prices* make it worth while (by default those of a trigger that has
     some); or a policy, such as ``deferred()`` returns. *executor* runs the cycles, and no thread is started.
     *dispatcher* has workers do what is due, and only ``compact_now`` compacts here (see ``compactor.workers``).
-    *limits* on calls and spend may be shared by any number of compactors. *rng* gives the jitter, from 0 to 1.
+    *limits* on calls and spend may be shared by any number of compactors, ``SharedLimits`` by those of many processes.
+    *rng* gives the jitter, from 0 to 1.
     *plan* returns the agent's plan, as text or a ``Plan``. The constructor starts nothing.
     """
 
@@ -121,7 +125,7 @@ class ContextCompactor:
         on_event: EventHook | None = None,
         history: int = 512,
         llm_api: object | None = None,
-        limits: Limits | None = None,
+        limits: Limits | SharedLimits | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> None:
         functions = {"plan": plan, "rng": rng, "counter": counter, "header_tokens": header_tokens}
@@ -477,7 +481,7 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
     "clock": (("now", "monotonic", "call_later"), "a Clock, such as compactor.testing.FakeClock()"),
     "prices": (Prices, "what Prices(...) or Prices.of_model(...) gives"),
-    "limits": (Limits, "what Limits(...) gives"),
+    "limits": (("make_ticket", "status"), "what Limits(...) or SharedLimits(...) gives"),
     "dispatcher": (("due",), "a Dispatcher, such as those of compactor.workers"),
 }
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
@@ -26,7 +26,7 @@ from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 
 from .coroutines import LoopPaused
-from .cost.limits import Limits, Ticket
+from .cost.limits import Limits
 from .cycle import Cycle
 from .errors import (
     CompactionFailed,
@@ -50,6 +50,9 @@ from .timers import (
     interpreter_is_exiting,
     report_uncaught,
 )
+
+if TYPE_CHECKING:
+    from .cost.shared_limits import SharedLimits
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
@@ -126,7 +129,7 @@ class Runner:
         clock: Clock,
         rng: Callable[[], float],
         executor: Executor | None,
-        limits: Limits | None,
+        limits: Limits | SharedLimits | None,
         dispatcher: Dispatcher | None,
     ) -> None:
         self._cycle = cycle
@@ -161,7 +164,8 @@ class Runner:
         self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
         # The queue keeps no compactor alive.
         limits = self._limits
-        self._ticket = Ticket(limits, partial(_take_turn_of, weakref.ref(self))) if limits is not None else None
+        call = partial(_take_turn_of, weakref.ref(self))
+        self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
         self.failures = 0  # since the last success
@@ -387,7 +391,8 @@ class Runner:
                         raise _too_many_hang(len(self._calls))
                     cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
                 takes = self._ticket is not None and not run.only_looks
-                permit = run.permit = self._ticket.take_permit() if self._ticket is not None and takes else None
+                names = self._events.session, self.role
+                permit = run.permit = self._ticket.take_permit(*names) if self._ticket is not None and takes else None
                 try:
                     result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
                 finally:  # for a run that was given up this is where its call has really ended

@@ -101,11 +101,14 @@ class Limits:
 
     def cost(self, usage: Mapping[str, int]) -> float:
         """Return the cost of a call with *usage*, in ``unit``."""
-        read, prices = usage.get("input_tokens", 0), self.prices
-        cached = min(usage.get("cached_tokens", 0), read)
-        tokens = prices.summarizer_input * (read - cached + prices.cached_input * cached)
-        tokens += prices.summarizer_output * usage.get("output_tokens", 0)
-        return tokens if prices.per_token is None else tokens * prices.per_token
+        return self.prices.cost(usage)
+
+    def wake_by(self, dispatcher: object) -> None:
+        """Do nothing: a job's ticket leaves the queue when the job ends."""
+
+    def make_ticket(self, summarizer: Summarizer, call: Callable[[], bool | None]) -> Ticket:  # noqa: ARG002
+        """Return the ticket of a compactor with that *summarizer*; *call* is as ``Ticket.call``."""
+        return Ticket(self, call)
 
     def _admit_waiting(self) -> None:
         """Grant permits in queue order while there is room; set a timer if room depends on time alone."""
@@ -297,7 +300,7 @@ class Permit:
             usage = answer.usage if isinstance(answer, Summary) else None
             cost = self.limits.cost(usage) if usage is not None and "input_tokens" in usage else cost
         except BaseException as error:
-            cost = 0.0 if _is_refusal(error) else cost
+            cost = 0.0 if is_refusal(error) else cost
             raise
         finally:
             self.limits._spend(self, cost)
@@ -323,7 +326,7 @@ class Ticket:
         """Whether it is in the queue."""
         return self in self.limits._queue
 
-    def take_permit(self) -> Permit:
+    def take_permit(self, session: str = "", role: str = "") -> Permit:  # noqa: ARG002
         """Return the granted permit, or a new one, which gets its room in ``Permit.hold``."""
         return self.limits._take(self) or Permit(self.limits, ticket=self)
 
@@ -346,7 +349,7 @@ class Ticket:
         return self.limits._find_limit() if self.waiting else None
 
 
-def _is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Return whether the endpoint refused the call or was not reached; then nothing is billed."""
     return any(
         isinstance(getattr(one, "status_code", None), int)

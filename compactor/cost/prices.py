@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -67,6 +68,14 @@ class Prices(ValueObject):
             summarizer_output=summarizer_output / read,
             per_token=read,
         )
+
+    def cost(self, usage: Mapping[str, int]) -> float:
+        """Return the cost of a summarizer's call with *usage*: in dollars if ``per_token`` is known, else in tokens."""
+        read = usage.get("input_tokens", 0)
+        cached = min(usage.get("cached_tokens", 0), read)
+        tokens = self.summarizer_input * (read - cached + self.cached_input * cached)
+        tokens += self.summarizer_output * usage.get("output_tokens", 0)
+        return tokens if self.per_token is None else tokens * self.per_token
 
     def with_cold(self, share: float) -> Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""

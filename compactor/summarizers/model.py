@@ -206,6 +206,11 @@ class ModelSummarizer(ABC):
             raise
 
     @property
+    def endpoint(self) -> str:
+        """The address that it asks, without a password; that of a given client is not known."""
+        return self._endpoint if self._given is None else ""
+
+    @property
     def provider(self) -> str:
         """The format of the payloads that it asks for and reads; empty if it asks for none, or its endpoint refused."""
         return "" if "compaction" in self._refused else self._provider

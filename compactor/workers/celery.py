@@ -71,6 +71,7 @@ def _send(app: Celery, session: str, role: str, not_before: datetime | None, *, 
 
 
 def _add_jobs(app: Celery, worker: Worker) -> None:
+    worker.wake_by(CeleryDispatcher(app))
     retry = {"retry_backoff": 2, "retry_backoff_max": _MAX_WAIT, "max_retries": _MAX_RETRIES}
 
     @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]

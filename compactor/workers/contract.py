@@ -37,6 +37,9 @@ class Calls:
             raise outcome
         return outcome
 
+    def wake_by(self, dispatcher: Dispatcher) -> None:
+        """There are no limits."""
+
     def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
         return 0
 

@@ -110,6 +110,11 @@ class Worker(ValueObject):
         this."""
         return self._hooks.add(callback, kinds)
 
+    def wake_by(self, dispatcher: Dispatcher) -> None:
+        """Have *dispatcher* run the jobs that shared limits admit. An engine calls this before its first job."""
+        if (limits := self.options.get("limits")) is not None:
+            limits.wake_by(dispatcher)
+
     def run(self, session: str, role: str) -> Outcome:
         """Return the outcome of ``run_due``. A purged session is no error."""
         options = self.options.copy()

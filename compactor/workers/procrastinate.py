@@ -77,6 +77,7 @@ class ProcrastinateDispatcher:
 
 def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> App:
     """Return a Procrastinate app with the jobs: compact, sweep every minute, and retry the jobs of killed workers."""
+    worker.wake_by(dispatcher)
     app, threads = App(connector=PsycopgConnector(**_connect_to(url))), DaemonExecutor(MAX_THREADS)
 
     async def in_thread(call: partial[Any]) -> Any:

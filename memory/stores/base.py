@@ -317,13 +317,13 @@ class Store(ABC):
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
 
-    def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
+    def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:  # noqa: ARG002
         """Return the result of *work* on the rows of shared limits, one transaction; nothing happened if it raises.
 
         *work* calls nobody, and may be called again if the connection breaks. Raises ``StoreError`` for a store without
         this ability.
         """
-        raise StoreError(f"{type(self).__name__} has no rows for limits; open another store, or share limits= in memory")
+        raise StoreError(f"{type(self).__name__} cannot share limits; open another store")
 
 
 class AdaptedStore(Store):

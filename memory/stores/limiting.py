@@ -36,6 +36,10 @@ class LimitRows(ABC):
         """Return the rows of a kind; with *lanes*, those of these lanes."""
 
     @abstractmethod
+    def find(self, kind: str, key: str) -> LimitRow | None:
+        """Return the row with that key."""
+
+    @abstractmethod
     def read_firsts(self, kind: str) -> Sequence[LimitRow]:
         """Return the first row of each lane."""
 
@@ -70,6 +74,9 @@ class ResidentLimitRows(LimitRows):
     def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
         rows = self._kinds.get(kind, {}).values()
         return sorted((row for row in rows if lanes is None or row.lane in lanes), key=place_of)
+
+    def find(self, kind: str, key: str) -> LimitRow | None:
+        return self._kinds.get(kind, {}).get(key)
 
     def read_firsts(self, kind: str) -> Sequence[LimitRow]:
         firsts = dict[str, LimitRow]()

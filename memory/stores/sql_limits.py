@@ -13,23 +13,25 @@ from .limiting import LimitRow, LimitRows, place_of
 
 #: The number of the advisory lock that limits take on a PostgreSQL server.
 LIMITS_LOCK = 4_846_531_074
-_COLUMNS = "kind, key, lane, at, body, session"
-_READ = text(f"SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind")
-_READ_LANES = text(f"SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind AND lane IN :lanes").bindparams(
+_COLUMNS = "SELECT kind, key, lane, at, body, session"
+_OF_KIND = "FROM compactor_limits WHERE kind = :kind"
+_READ = text(f"{_COLUMNS} {_OF_KIND}")
+_READ_LANES = text(f"{_COLUMNS} {_OF_KIND} AND lane IN :lanes").bindparams(
     bindparam("lanes", type_=Text, expanding=True)
 )
+_FIND = text(f"{_COLUMNS} {_OF_KIND} AND key = :key")
 # From lane to lane through the index: a lane may have thousands of rows.
 _READ_FIRSTS = text(
-    f"""WITH RECURSIVE lanes (lane) AS (
+    """WITH RECURSIVE lanes (lane) AS (
         SELECT min(lane) FROM compactor_limits WHERE kind = :kind
         UNION ALL SELECT (SELECT min(l.lane) FROM compactor_limits l WHERE l.kind = :kind AND l.lane > lanes.lane)
             FROM lanes WHERE lanes.lane IS NOT NULL
-    ) SELECT {_COLUMNS} FROM compactor_limits WHERE kind = :kind AND key IN (
+    ) SELECT kind, key, lane, at, body, session FROM compactor_limits WHERE kind = :kind AND key IN (
         SELECT (SELECT l.key FROM compactor_limits l WHERE l.kind = :kind AND l.lane = lanes.lane
             ORDER BY l.at, l.key LIMIT 1) FROM lanes WHERE lanes.lane IS NOT NULL
     )"""
 )
-_COUNT = "SELECT count(*) FROM compactor_limits WHERE kind = :kind"
+_COUNT = f"SELECT count(*) {_OF_KIND}"
 _COUNTS = {
     (False, False): text(_COUNT),
     (True, False): text(f"{_COUNT} AND lane = :lane"),
@@ -37,8 +39,8 @@ _COUNTS = {
     (True, True): text(f"{_COUNT} AND lane = :lane AND at < :before"),
 }
 _PUT = text(
-    f"""INSERT INTO compactor_limits ({_COLUMNS}) VALUES (:kind, :key, :lane, :at, :body, :session)
-    ON CONFLICT (kind, key) DO UPDATE
+    """INSERT INTO compactor_limits (kind, key, lane, at, body, session)
+    VALUES (:kind, :key, :lane, :at, :body, :session) ON CONFLICT (kind, key) DO UPDATE
     SET lane = excluded.lane, at = excluded.at, body = excluded.body, session = excluded.session"""
 )
 _DROP = text("DELETE FROM compactor_limits WHERE kind = :kind AND key IN :keys").bindparams(
@@ -55,9 +57,8 @@ class SqlLimitRows(LimitRows):
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self._connection = connection
         self._dialect = dialect
-        if not dialect.in_file:  # SQLite has one writer anyway
-            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LIMITS_LOCK})
-        self.now = float(connection.exec_driver_sql(f"SELECT {dialect.now}").scalar_one())
+        lock = "" if dialect.in_file else f"pg_advisory_xact_lock({LIMITS_LOCK}), "  # SQLite has one writer anyway
+        self.now = float(connection.exec_driver_sql(f"SELECT {lock}{dialect.now}").one()[-1])
 
     def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
         if lanes is None:
@@ -65,6 +66,10 @@ class SqlLimitRows(LimitRows):
         names = sorted(lanes)
         pages = [{"kind": kind, "lanes": names[at : at + _PAGE]} for at in range(0, len(names), _PAGE)]
         return sorted((row for page in pages for row in self._select(_READ_LANES, page)), key=place_of)
+
+    def find(self, kind: str, key: str) -> LimitRow | None:
+        found = self._select(_FIND, {"kind": kind, "key": key})
+        return found[0] if found else None
 
     def read_firsts(self, kind: str) -> Sequence[LimitRow]:
         return self._select(_READ_FIRSTS, {"kind": kind})

@@ -40,6 +40,8 @@ class LimitingStoreContract(StoreContract):
             rows[3],
         ]
         assert self.store.change_limits(lambda inside: inside.read("k", [])) == []
+        assert self.store.change_limits(lambda inside: inside.find("k", "b")) == rows[0]
+        assert self.store.change_limits(lambda inside: inside.find("k", "l 2")) is None
         assert self.store.change_limits(lambda inside: inside.read("none")) == []
 
     def test_the_first_of_each_lane_is_found(self) -> None:
