@@ -1,0 +1,560 @@
+"""Limits in the store: all processes together keep them, tenants take turns, and who is gone holds up nobody."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scene import CONFIG, PRICES, ROLE, add_round, end_of, memory_of, of_kind, on_command
+
+from compactor import (
+    ConfigError,
+    ContextCompactor,
+    InMemoryStore,
+    Limit,
+    LimitReached,
+    LimitsStatus,
+    Sessions,
+    Settings,
+    SharedLimits,
+    Skip,
+    SpendExceeded,
+    State,
+    Summary,
+    SummaryRequest,
+    open_store,
+)
+from compactor.cost import Prices
+from compactor.cost.shared_limits import GRANT_SECONDS, SAFETY_SECONDS, SharedPermit, SharedTicket, provider_of
+from compactor.events import Skipped
+from compactor.journal import LEASE_SECONDS
+from compactor.summarizers import OpenAISummarizer, SummarizerError
+from compactor.testing import FakeClock, ScriptedSummarizer
+from compactor.workers import Worker, run_due
+from memory import Memory, Store, StoreUnreachable
+from memory.stores.tenants import name_in
+
+ONE = [Limit(max_concurrency=1)]
+#: A dollar for each token of an answer.
+BY_ANSWER = Prices(summarizer_input=0.0, summarizer_output=1.0, per_token=1.0)
+
+
+def answering(tokens: int, read: int = 0) -> Summary:
+    return Summary(PRICES, {"input_tokens": read, "output_tokens": tokens})
+
+
+class Model:
+    """Says where it is, and answers as it is told."""
+
+    def __init__(self, endpoint: str = "", model: str = "") -> None:
+        self.endpoint, self.model = endpoint, model
+        self.answer: Any = answering(10)
+
+    def __call__(self, _request: SummaryRequest) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Actor:
+    """Stands for a compactor in a process: asks, waits, is woken."""
+
+    def __init__(self, limits: SharedLimits, session: str = "s", model: Model | None = None) -> None:
+        self.model = model if model is not None else Model()
+        self.ticket: SharedTicket = limits.make_ticket(self.model, self._call)
+        self.session = session
+        self.woken = 0
+        self.gone = False
+        self.permit: SharedPermit | None = None
+
+    def _call(self) -> bool:
+        self.woken += 1
+        return not self.gone
+
+    def ask(self, tokens: int = 10) -> LimitReached | None:
+        """Begin a cycle that asks; return what stands against it."""
+        if isinstance(clock := self.ticket.limits._clock, FakeClock):
+            clock.advance(1e-6)  # whoever comes later is later
+        if self.permit is None:
+            self.permit = self.ticket.take_permit(self.session, ROLE)
+        try:
+            self.permit.hold(SummaryRequest(target_tokens=tokens), len)
+        except LimitReached as limit:
+            self.permit.release()
+            self.permit = None
+            self.ticket.wait(limit)
+            return limit
+        return None
+
+    def end(self, answer: Any = None) -> None:
+        """Make the call, and end the cycle."""
+        assert self.permit is not None
+        permit, self.permit = self.permit, None
+        if answer is not None:
+            self.model.answer = answer
+        try:
+            permit.ask(self.model, SummaryRequest())
+        except SummarizerError:
+            pass
+        permit.release()
+
+
+class Jobs:
+    """A dispatcher that keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
+        assert not_before is None, "room is there now"
+        self.asked.append((session, role))
+
+
+class Scene:
+    """Limits on a store whose time a test decides."""
+
+    def __init__(self, limits: list[Limit], **more: Any) -> None:
+        self.clock = FakeClock()
+        self.store: Store = InMemoryStore(self.clock.monotonic)
+        self._limits, self._more = limits, more
+        self.limits = self.process()
+
+    def process(self, **more: Any) -> SharedLimits:
+        """Return the limits as another process has them."""
+        return SharedLimits(self.store, self._limits, clock=self.clock, **{**self._more, **more})
+
+
+# -- calls at once -----------------------------------------------------------------------------------------------------
+
+
+def test_processes_share_the_calls_and_who_ends_one_wakes_the_next() -> None:
+    """In the order in which they came; nobody passes."""
+    scene = Scene(ONE)
+    other = scene.process()
+    one, two, three = Actor(scene.limits), Actor(other), Actor(scene.limits)
+    assert one.ask() is None
+    refused = two.ask()
+    assert refused is not None
+    assert refused.seconds is None
+    assert three.ask() is not None
+    assert scene.limits.status() == other.status() == LimitsStatus(in_use=1, waiting=2, spent=0.0, reserved=0.0)
+    one.end()
+    assert (two.woken, three.woken) == (1, 0)
+    assert Actor(scene.limits).ask() is not None, "the permit waits for its ticket's owner"
+    assert two.ask() is None
+    two.end()
+    assert three.woken == 1
+
+
+def test_a_permit_that_its_owner_does_not_take_goes_to_the_next() -> None:
+    """At once if it is wanted no more, else after some seconds."""
+    scene = Scene(ONE)
+    one, gone, slow, next_ = (Actor(scene.limits) for _ in range(4))
+    assert one.ask() is None
+    for actor in (gone, slow, next_):
+        assert actor.ask() is not None
+    gone.gone = True
+    one.end()
+    assert (gone.woken, slow.woken, next_.woken) == (1, 1, 0)
+    scene.clock.advance(GRANT_SECONDS + 2.0)
+    assert next_.woken == 1
+    assert next_.ask() is None
+    assert slow.ask() is not None, "it asks anew"
+    next_.end()
+    assert slow.woken == 2
+
+
+def test_who_stops_leaves_the_queue_and_gives_back_what_it_was_granted() -> None:
+    scene = Scene(ONE)
+    one, two, three = (Actor(scene.limits) for _ in range(3))
+    assert one.ask() is None
+    assert two.ask() is not None
+    assert three.ask() is not None
+    two.ticket.leave()
+    two.ticket.leave()
+    assert scene.limits.status().waiting == 1
+    one.end()
+    assert (two.woken, three.woken) == (0, 1)
+    assert scene.limits.status() == LimitsStatus(1, 0, 0.0, 0.0)
+    three.ticket.give_back()
+    assert scene.limits.status().in_use == 0
+
+
+def test_a_woken_cycle_that_asks_nobody_gives_its_permit_back() -> None:
+    """There was nothing left to do."""
+    scene = Scene(ONE)
+    one, two, three = (Actor(scene.limits) for _ in range(3))
+    assert one.ask() is None
+    assert two.ask() is not None
+    assert three.ask() is not None
+    one.end()
+    two.ticket.take_permit("s", ROLE).release()
+    assert three.woken == 1
+
+
+def test_the_permits_and_tickets_of_a_killed_process_are_free_within_seconds() -> None:
+    """And what its calls may have cost counts as spent. One that is alive keeps its own for as long as it likes."""
+    scene = Scene([Limit(max_concurrency=2), Limit(max_spend_per_hour=100.0)], prices=BY_ANSWER)
+    killed, clock = scene.process(), FakeClock()
+    killed._clock = clock  # its timers stand still from now on
+    lost, queued = Actor(killed), Actor(killed)
+    alive, waits = Actor(scene.limits), Actor(scene.limits)
+    assert lost.ask(30) is None
+    assert alive.ask(20) is None
+    assert queued.ask(1) is not None
+    assert waits.ask(5) is not None
+    scene.clock.advance(LEASE_SECONDS + 2.0)
+    assert (queued.woken, waits.woken) == (0, 1)
+    assert waits.ask(5) is None
+    assert scene.limits.status() == LimitsStatus(in_use=2, waiting=0, spent=30.0, reserved=25.0)
+    scene.clock.advance(600)
+    assert scene.limits.status().in_use == 2
+    lost.end()  # it was only asleep
+    assert scene.limits.status().spent == 30.0
+
+
+def test_tenants_take_turns() -> None:
+    """Whoever has queued a thousand tickets waits behind one who has queued one."""
+    scene = Scene([Limit(max_concurrency=2, per="provider")])
+    busy = [Actor(scene.limits, name_in("busy", f"s{number}")) for number in range(50)]
+    for actor in busy:
+        actor.ask()
+    assert [actor.permit is not None for actor in busy[:3]] == [True, True, False]
+    quiet = Actor(scene.limits, name_in("quiet", "s"))
+    assert quiet.ask() is not None
+    busy[0].end()
+    assert (quiet.woken, sum(actor.woken for actor in busy)) == (1, 0)
+    own = SharedLimits(scene.store, ONE, tenant_of=lambda session: session[0], clock=scene.clock)
+    assert own.tenant_of("xyz") == "x"
+
+
+def test_limits_of_a_tenant_hold_up_nobody_else() -> None:
+    scene = Scene([Limit(max_concurrency=3, per="provider"), Limit(max_concurrency=1, per="tenant")])
+    one, two, three = (Actor(scene.limits, name_in(tenant, "s")) for tenant in ("a", "a", "b"))
+    assert one.ask() is None
+    assert two.ask() is not None
+    assert three.ask() is None
+    one.end()
+    assert two.woken == 1
+
+
+# -- tokens and spend --------------------------------------------------------------------------------------------------
+
+
+def test_tokens_count_for_a_minute_and_then_whoever_waits_is_woken() -> None:
+    """Requests and answers; what was estimated too much is free when the call ends."""
+    scene = Scene([Limit(max_tokens_per_minute=100, per="model")])
+    one, two, three = (Actor(scene.limits, model=Model(model="m")) for _ in range(3))
+    other = Actor(scene.limits, model=Model(model="n"))
+    assert one.ask(80) is None
+    assert other.ask(80) is None
+    assert two.ask(60) is not None
+    one.end(answering(20, read=10))
+    assert two.woken == 1
+    assert two.ask(60) is None
+    two.end(answering(60))
+    refused = three.ask(50)
+    assert refused is not None
+    assert refused.seconds is not None
+    assert 60 <= refused.seconds <= 65
+    scene.clock.advance(refused.seconds - 0.01)
+    assert three.woken == 0
+    scene.clock.advance(0.02)
+    assert three.woken == 1
+    assert three.ask(50) is None
+
+
+def test_spend_counts_for_an_hour_and_a_call_that_costs_more_is_refused() -> None:
+    """A call that the endpoint refused cost nothing."""
+    scene = Scene([Limit(max_spend_per_hour=100.0, per="tenant")], prices=BY_ANSWER)
+    one, two = Actor(scene.limits), Actor(scene.limits)
+    other = Actor(scene.limits, name_in("other", "s"))
+    with pytest.raises(SpendExceeded, match="about 101 dollars, and max_spend_per_hour is 100 dollars"):
+        one.ask(101)
+    assert one.ask(60) is None
+    assert other.ask(90) is None
+    assert scene.limits.status() == LimitsStatus(2, 0, 0.0, 150.0)
+    refusal = SummarizerError("no")
+    refusal.__cause__ = type("Refused", (Exception,), {"status_code": 400})()
+    one.end(refusal)
+    assert one.ask(60) is None
+    one.end(answering(70))
+    assert scene.limits.status().spent == 70.0
+    refused = two.ask(40)
+    assert refused is not None
+    assert refused.seconds is not None
+    assert 3_600 <= refused.seconds <= 3_900
+    scene.clock.advance(refused.seconds + 0.01)
+    assert two.woken == 1
+    assert scene.limits.status().spent == 0.0
+
+
+def test_a_further_call_of_a_cycle_needs_room_but_no_other_permit() -> None:
+    """What it has spent counts; without room it queues like all others."""
+    scene = Scene([Limit(max_concurrency=1), Limit(max_tokens_per_minute=100)])
+    one, two = Actor(scene.limits), Actor(scene.limits)
+    assert one.ask(40) is None
+    assert two.ask(40) is not None
+    assert one.permit is not None
+    one.permit.ask(one.model, SummaryRequest())
+    assert one.ask(40) is None
+    assert scene.limits.status().in_use == 1
+    one.permit.ask(one.model, SummaryRequest())
+    assert one.ask(90) is not None
+    assert (two.woken, scene.limits.status().waiting) == (1, 1)
+
+
+def test_a_price_that_nobody_knows_is_refused_where_spend_is_limited() -> None:
+    """When the compactor is made; known models need no prices=, and what costs nothing needs none either."""
+    scene = Scene([Limit(max_spend_per_hour=1.0)])
+    with pytest.raises(ConfigError, match="nobody knows what 'mine' costs; give prices="):
+        on_command(memory_of(1), Model(model="mine"), limits=scene.limits)
+    on_command(memory_of(1), Model(model="gpt-5-mini"), limits=scene.limits)
+    on_command(memory_of(1), None, limits=scene.limits)
+    assert scene.limits.price("gpt-5-mini", 1_000_000, 100_000) == pytest.approx(0.25 + 0.2)
+    with pytest.raises(ConfigError, match="no dollars"):
+        Scene(ONE, prices=Prices())
+
+
+# -- endpoints that have too much to do --------------------------------------------------------------------------------
+
+
+def overloaded(status: int, after: float | None) -> SummarizerError:
+    error = SummarizerError("slow down", retry_after=after)
+    error.__cause__ = type("Status", (Exception,), {"status_code": status})()
+    return error
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_provider_that_has_too_much_to_do_is_left_alone_by_all_and_no_other_is(status: int) -> None:
+    """Until the time that it named; then whoever waits is woken."""
+    scene = Scene([Limit(max_concurrency=3, per="provider")])
+    other = scene.process()
+    here, there = Model("https://a.example/v1"), Model("https://b.example/v1")
+    one, two, elsewhere = Actor(scene.limits, model=here), Actor(other, model=here), Actor(other, model=there)
+    assert one.ask() is None
+    one.end(overloaded(status, 20.0))
+    refused = two.ask()
+    assert refused is not None
+    assert refused.seconds == pytest.approx(20.0)
+    assert elsewhere.ask() is None
+    scene.clock.advance(19.9)
+    assert two.woken == 0
+    scene.clock.advance(0.2)
+    assert two.woken == 1
+    assert two.ask() is None
+
+
+@pytest.mark.parametrize(("status", "after"), [(500, 20.0), (429, None), (429, True), (429, float("nan"))])
+def test_other_errors_close_no_provider(status: int, after: Any) -> None:
+    scene = Scene(ONE)
+    one = Actor(scene.limits)
+    assert one.ask() is None
+    one.end(overloaded(status, after))
+    assert Actor(scene.limits).ask() is None
+
+
+def test_a_provider_is_the_host_of_the_endpoint_or_the_class() -> None:
+    """A plain function has none."""
+    pytest.importorskip("openai")
+    assert (
+        provider_of(OpenAISummarizer("m", base_url="http://user:secret@localhost:1/v1", api_key="k")) == "localhost:1"
+    )
+    assert provider_of(Model()) == "Model"
+    assert provider_of(answering) == ""
+
+
+# -- a store that fails ------------------------------------------------------------------------------------------------
+
+
+class Failing(InMemoryStore):
+    fails = False
+
+    def change_limits(self, work: Any) -> Any:
+        if self.fails:
+            raise StoreUnreachable("the server is gone; start it")
+        return super().change_limits(work)
+
+
+def test_while_the_store_fails_no_model_is_asked_and_then_all_goes_on() -> None:
+    """What ended meanwhile is told to it later; nobody is forgotten."""
+    scene = Scene([Limit(max_concurrency=1), Limit(max_spend_per_hour=100.0)], prices=BY_ANSWER)
+    scene.store = store = Failing(scene.clock.monotonic)
+    limits = scene.process()
+    one, two = Actor(limits), Actor(limits)
+    assert one.ask(60) is None
+    store.fails = True
+    refused = two.ask(30)
+    assert refused is not None
+    assert refused.seconds == 5.0
+    one.end(answering(60))
+    scene.clock.advance(60)
+    assert two.woken == 0
+    store.fails = False
+    scene.clock.advance(2)
+    assert two.woken == 1
+    assert two.ask(30) is None
+    assert limits.status() == LimitsStatus(1, 0, 60.0, 30.0)
+
+
+def test_a_store_that_cannot_share_limits_is_refused() -> None:
+    """With the remedy."""
+
+    class Six:
+        def __init__(self) -> None:
+            for name in ("append", "read", "sessions", "redact", "purge", "close"):
+                setattr(self, name, getattr(InMemoryStore(), name))
+
+    with pytest.raises(ConfigError, match="cannot share limits: open another"):
+        SharedLimits(Six(), ONE)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="give one"):
+        SharedLimits(InMemoryStore(), [])
+    with pytest.raises(ConfigError, match="what Limit"):
+        SharedLimits(InMemoryStore(), [1])  # type: ignore[list-item]
+
+
+def test_limits_that_nobody_holds_are_not_kept_by_their_timer() -> None:
+    scene = Scene(ONE)
+    limits: SharedLimits | None = scene.process()
+    assert limits is not None
+    assert Actor(limits).ask() is None
+    dropped = weakref.ref(limits)
+    del limits
+    gc.collect()
+    assert dropped() is None
+    scene.clock.advance(60)
+
+
+# -- compactors --------------------------------------------------------------------------------------------------------
+
+
+def test_a_compactor_that_may_not_ask_is_skipped_and_goes_on_by_itself() -> None:
+    """It holds no worker meanwhile, whichever process has the call."""
+    scene = Scene(ONE)
+    summarizer = ScriptedSummarizer()
+    made = [
+        on_command(memory_of(10), summarizer, clock=scene.clock, limits=limits)
+        for limits in (scene.limits, scene.process())
+    ]
+    (one, run_one, _), (two, run_two, _) = made
+
+    def meanwhile(request: SummaryRequest) -> str:
+        two.start()
+        run_two.run_all()
+        assert (two.status().state, two.status().skip_reason) == (State.IDLE, Skip.LIMITED)
+        assert two.wait_idle(0) is False
+        return str(summarizer(request))
+
+    one._runner._summarizer = meanwhile
+    one.start()
+    run_one.run_all()
+    (skipped,) = of_kind(two.events, Skipped)
+    assert (skipped.reason, skipped.retry_in) == (Skip.LIMITED, None)
+    assert len(run_two.jobs) == 1
+    run_two.run_all()
+    assert (end_of(one), end_of(two), summarizer.most_in_flight) == (7, 7, 1)
+    assert scene.limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
+
+
+def test_a_compactor_that_stops_leaves_the_queue() -> None:
+    scene = Scene(ONE)
+    holds = Actor(scene.limits)
+    assert holds.ask() is None
+    compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer(), clock=scene.clock, limits=scene.limits)
+    compactor.start()
+    executor.run_all()
+    assert scene.limits.status().waiting == 1
+    compactor.stop(0)
+    assert scene.limits.status().waiting == 0
+
+
+def test_sessions_show_what_all_processes_use() -> None:
+    scene = Scene(ONE)
+    with Sessions(store=scene.store, limits=scene.limits, clock=scene.clock) as sessions:
+        assert Actor(scene.limits).ask() is None
+        assert sessions.status().limits == LimitsStatus(1, 0, 0.0, 0.0)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = "memory://"
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'log.db'}"
+    elif request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    with closing(open_store(url)) as opened:
+        yield opened
+
+
+def write(store: Store, name: str) -> None:
+    memory = Memory(name, store=store)
+    for _ in range(10):
+        add_round(memory)
+
+
+def test_a_job_that_may_not_ask_ends_and_comes_again_when_there_is_room(store: Store) -> None:
+    """It holds no worker; whichever process runs it then takes the permit that waits for it."""
+    jobs, held = Jobs(), Actor(SharedLimits(store, ONE), "t")
+    workers = [
+        Worker(
+            store=store,
+            roles=(ROLE,),
+            settings=Settings(CONFIG),
+            summarizer=ScriptedSummarizer(),
+            options={"limits": SharedLimits(store, ONE)},
+        )
+        for _ in range(2)
+    ]
+    for worker in workers:
+        worker.wake_by(jobs)
+    for name in ("s", "u"):
+        write(store, name)
+    held.ticket.limits.wake_by(jobs)
+    assert held.ask() is None
+    outcomes = [workers[0].run(name, ROLE) for name in ("s", "u", "s")]
+    assert [outcome.reason for outcome in outcomes] == [Skip.LIMITED] * 3
+    waits = [outcome.retry_in for outcome in outcomes]
+    assert waits == [SAFETY_SECONDS, SAFETY_SECONDS + 1, SAFETY_SECONDS]
+    assert held.ticket.limits.status().waiting == 2
+    held.end()
+    assert {*jobs.asked} == {("s", ROLE)}
+    assert workers[1].run("u", ROLE).reason == Skip.LIMITED, "it is not its turn"
+    published = workers[1].run("s", ROLE).published
+    assert published is not None
+    assert published.end_index == 7
+    assert [*dict.fromkeys(jobs.asked)] == [("s", ROLE), ("u", ROLE)]
+    assert workers[0].run("u", ROLE).published is not None
+    assert held.ticket.limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
+
+
+def test_a_run_without_a_dispatcher_leaves_no_ticket_behind(store: Store) -> None:
+    """Nobody could wake it; it says when to come again."""
+    limits = SharedLimits(store, ONE)
+    assert Actor(limits).ask() is None
+    write(store, "s")
+    outcome = run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer(), limits=limits)
+    assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, 5.0)
+    assert limits.status().waiting == 0
+
+
+def test_a_purged_session_leaves_the_queue(store: Store) -> None:
+    limits = SharedLimits(store, ONE, dispatcher=Jobs())
+    assert Actor(limits, "t").ask() is None
+    assert Actor(limits, "s").ask() is not None
+    store.purge("s")
+    assert limits.status().waiting == 0
+
+
+def test_a_compactor_takes_shared_limits() -> None:
+    """As it takes those of one process, and nothing else."""
+    with pytest.raises(TypeError, match=r"what Limits\(...\) or SharedLimits\(...\) gives"):
+        ContextCompactor.for_role(memory_of(1), ROLE, CONFIG, limits=3)  # type: ignore[arg-type]
