@@ -360,7 +360,8 @@ class SharedLimits:
         self._plan_beat(admission)
         for claim in admission.admitted:
             if claim.holder:
-                if (limits := _HERE.get(claim.holder)) is not None:
+                limits = self if claim.holder == self.holder else _HERE.get(claim.holder)
+                if limits is not None:
                     limits._wake(claim.key)
             elif self.dispatcher is not None:
                 with suppress(Exception):  # whatever its engine raises: the job comes again by itself
