@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Self
@@ -29,6 +28,12 @@ POLL = 1.0
 MAX_THREADS = 1_000
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
+#: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
+_RUN_NOW = """WITH moved AS (
+    UPDATE procrastinate_jobs SET scheduled_at = NULL
+    WHERE queueing_lock = %(lock)s AND status = 'todo' AND scheduled_at > now() RETURNING id, queue_name
+) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
+    json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
 
 
 def _connect_to(url: str) -> dict[str, Any]:
@@ -52,9 +57,12 @@ class ProcrastinateDispatcher:
         """Enqueue a job; return once it is durable. Raises Procrastinate's ``ConnectorException``."""
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
-        with suppress(AlreadyEnqueued):
+        try:
             task = self._app.configure_task(COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before)
             task.defer(**names)
+        except AlreadyEnqueued:
+            if not_before is None:  # one that waits for a later time is not to wait any more
+                self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock)
 
     def create_tables(self) -> None:
         """Create Procrastinate's tables unless they exist; its own command migrates older ones."""

@@ -102,6 +102,21 @@ def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
     assert sorted(name for name, _, _ in worker.calls) == ["s", "t"]
 
 
+def test_a_job_that_waits_for_a_later_time_runs_at_once_if_it_is_due_now(postgres_url: str) -> None:
+    """It is the same job, and its worker is told."""
+    worker = Calls()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        dispatcher.due("s", "a", datetime.now(UTC) + timedelta(hours=1))
+        with working(postgres_url, worker):
+            dispatcher.due("s", "a", datetime.now(UTC) + timedelta(seconds=1))
+            dispatcher.due("t", "a")
+            worker.wait_for(lambda calls: len(calls) == 1)
+            assert count_jobs(postgres_url) <= 2
+            dispatcher.due("s", "a")
+            worker.wait_for(lambda calls: [name for name, _, _ in calls] == ["t", "s"])
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["alone", "beside one that waits"])
 def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) -> None:
     """It was running when its process was killed, and nobody has heard of it since. It is run once, also where another
