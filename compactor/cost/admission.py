@@ -110,7 +110,7 @@ class Room:
         usage: Usage | None = None,
     ) -> None:
         self._limits = limits
-        self._marks = marks
+        self.marks = marks
         self._now = now
         self.usage = usage if usage is not None else {}
         self._calls = Counter[str]()
@@ -129,7 +129,7 @@ class Room:
     def rank(self, claim: Claim) -> tuple[int, float, float, str]:
         """Return the place of a ticket: the lowest comes first."""
         calls = self._of_tenants[claim.scope(self._common), claim.tenant]
-        return calls, self._marks.get(claim.serving, 0.0), claim.at, claim.key
+        return calls, self.marks.get(claim.serving, 0.0), claim.at, claim.key
 
     def summed_scopes(self, claim: Claim) -> set[str]:
         """Return the scopes in which its tokens or its spend are limited."""
@@ -137,7 +137,7 @@ class Room:
 
     def closed_for(self, claim: Claim) -> float:
         """Return the seconds until its provider takes calls again; 0: it does."""
-        return max(0.0, self._marks.get(claim.closing, 0.0) - self._now)
+        return max(0.0, self.marks.get(claim.closing, 0.0) - self._now)
 
     def has_call(self, claim: Claim) -> bool:
         """Return whether it would not be one call too many, as long as its provider takes calls."""

@@ -158,10 +158,10 @@ class SharedLimits:
         """Return the usage of the limits by all processes. Raises ``StoreError``."""
 
         def read(rows: LimitRows) -> LimitsStatus:
-            permits = [_read_claim(row) for row in rows.read(_PERMIT)]
+            permits = [_read_claim(row) for row in rows.read([_PERMIT])]
             widest = next((limit.per for limit in self._limits if limit.max_spend_per_hour is not None), "")
             usage = _sum_usage(
-                row for row in rows.read(_USAGE) if row.lane.split(" ")[0] == widest and row.at > rows.now
+                row for row in rows.read([_USAGE]) if row.lane.split(" ")[0] == widest and row.at > rows.now
             )
             spent = sum(amount for (_, unit), sums in usage.items() if unit == "spend" for _, amount in sums)
             return LimitsStatus(len(permits), rows.count(_TICKET), spent, sum(permit.spend for permit in permits))
@@ -189,7 +189,7 @@ class SharedLimits:
         until it is worth another try, or None if only waking tells; the ticket is in the queue then if *queues*."""
 
         def ask(rows: LimitRows) -> tuple[float | None, _Admission]:
-            claims = self._read_permits(rows)
+            claims, alive = self._read_permits(rows)
             taken = claim._replace(key=permit.key, holder=self.holder, taken=True)
             if (mine := claims.pop(permit.key, None)) is not None:  # a further call of a cycle: ahead of the queue
                 self._add_usage(rows, mine, permit.spent)
@@ -199,7 +199,7 @@ class SharedLimits:
                 return wait, _Admission()
             granted, admission = claims.get(claim.key), _Admission()
             if granted is None:
-                granted, admission = self._admit(rows, claims, claim)
+                granted, admission = self._admit(rows, claims, alive, claim)
             if granted is not None:
                 rows.drop(_PERMIT, [claim.key])
                 rows.drop(_TICKET, [claim.key])
@@ -210,7 +210,8 @@ class SharedLimits:
             if not queues:
                 return wait, admission
             at = self._queue(rows, claim)
-            self._show_alive(rows)
+            if claim.holder:
+                self._show_alive(rows)
             if not claim.holder:  # a job, which comes again if all who could wake it are gone
                 wait = max(wait or 0.0, SAFETY_SECONDS + rows.count(_TICKET, _lane_of(claim), at))
             return wait, admission._replace(is_queued=True)
@@ -236,7 +237,7 @@ class SharedLimits:
         hears = hears and self.dispatcher is not None
 
         def change(rows: LimitRows) -> _Admission:
-            claims = self._read_permits(rows)
+            claims, alive = self._read_permits(rows)
             for one in ended:
                 if (mine := claims.pop(one.key, None)) is not None:
                     rows.drop(_PERMIT, [one.key])
@@ -250,7 +251,7 @@ class SharedLimits:
                 self._queue(rows, claim)
             self._show_alive(rows)
             claims = {key: claim for key, claim in claims.items() if key not in given_back}
-            _, admission = self._admit(rows, claims)
+            _, admission = self._admit(rows, claims, alive)
             if tidies:
                 rows.drop_before(_USAGE, rows.now)
                 for kind in (_MARK, _ALIVE):
@@ -271,14 +272,13 @@ class SharedLimits:
         self._go_on(admission)
 
     def _admit(
-        self, rows: LimitRows, claims: dict[str, Claim], asking: Claim | None = None
+        self, rows: LimitRows, claims: dict[str, Claim], alive: Collection[str], asking: Claim | None = None
     ) -> tuple[Claim | None, _Admission]:
         """Give permits as long as there is room, add them to *claims*, and return what was admitted. First returned is
         *asking*, which need not be in the queue, if its time has come: it then takes its permit itself."""
         admitted = list[Claim]()
         while True:
             firsts = {_lane_of(claim): claim for claim in map(_read_claim, rows.read_firsts(_TICKET))}
-            alive = self._read_alive(rows) if firsts else frozenset()
             if dead := [one.key for one in firsts.values() if one.holder and one.holder not in alive]:
                 rows.drop(_TICKET, dead)
                 continue
@@ -286,8 +286,12 @@ class SharedLimits:
                 first, own = firsts.get(_lane_of(asking)), asking._replace(at=rows.now)
                 if first is None or first.key == asking.key:
                     firsts[_lane_of(asking)] = own if first is None else own._replace(at=first.at)
-            room = self._read_room(rows, [*claims.values()], firsts.values())
-            ticket, seconds = choose(room, firsts.values(), partial(self._read_usage, rows))
+            room = Room(self._limits, claims.values(), {}, rows.now)
+            fit = [claim for claim in firsts.values() if room.has_call(claim)]
+            ticket, seconds = None, None
+            if fit:
+                room.marks = self._read_marks(rows, fit)
+                ticket, seconds = choose(room, fit, partial(self._read_usage, rows))
             if ticket is None:
                 return None, _Admission(admitted, bool(firsts), seconds)
             rows.put(LimitRow(_MARK, ticket.serving, ticket.serving, rows.now))
@@ -303,14 +307,18 @@ class SharedLimits:
 
     def _find_wait(self, rows: LimitRows, claims: Mapping[str, Claim], claim: Claim) -> float | None:
         """Return the seconds until there is room for *claim* beside *claims* by time alone; 0: there is now."""
-        room = self._read_room(rows, [*claims.values()], [claim])
-        room.usage = self._read_usage(rows, {claim.scope(limit.per) for limit in self._limits})
+        room = Room(self._limits, claims.values(), {}, rows.now)
+        if not room.has_call(claim):
+            return None
+        room.marks, room.usage = self._read_marks(rows, [claim]), self._read_usage(rows, room.summed_scopes(claim))
         return room.seconds_until(claim)
 
-    def _read_permits(self, rows: LimitRows) -> dict[str, Claim]:
-        """Return the permits by key, without those that killed processes held or that nobody took in time."""
-        claims = {row.key: _read_claim(row) for row in rows.read(_PERMIT)}
-        alive = self._read_alive(rows) if claims else frozenset()
+    def _read_permits(self, rows: LimitRows) -> tuple[dict[str, Claim], Collection[str]]:
+        """Return the permits by key, without those that killed processes held or that nobody took in time; and the
+        holders of processes that are alive, the caller's included."""
+        found = rows.read([_PERMIT, _ALIVE])
+        alive = {self.holder, *(row.key for row in found if row.kind == _ALIVE and row.at > rows.now)}
+        claims = {row.key: _read_claim(row) for row in found if row.kind == _PERMIT}
         for claim in [*claims.values()]:
             if claim.taken and claim.holder not in alive:
                 self._add_usage(rows, claim, {"tokens": claim.tokens, "spend": claim.spend})  # it may have been billed
@@ -318,23 +326,17 @@ class SharedLimits:
                 continue
             rows.drop(_PERMIT, [claim.key])
             del claims[claim.key]
-        return claims
-
-    def _read_alive(self, rows: LimitRows) -> frozenset[str]:
-        """Return the holders of processes that are alive; the caller's is, whatever the store says."""
-        return frozenset({self.holder, *(row.key for row in rows.read(_ALIVE) if row.at > rows.now)})
+        return claims, alive
 
     def _show_alive(self, rows: LimitRows) -> None:
         rows.put(LimitRow(_ALIVE, self.holder, "", rows.now + LEASE_SECONDS))
 
-    def _read_room(self, rows: LimitRows, in_use: Iterable[Claim], claims: Iterable[Claim]) -> Room:
-        claims = [*claims]
+    def _read_marks(self, rows: LimitRows, claims: Iterable[Claim]) -> Mapping[str, float]:
         names = {name for claim in claims for name in (claim.closing, claim.serving)}
-        marks = {row.key: row.at for row in rows.read(_MARK, names)} if names else {}
-        return Room(self._limits, in_use, marks, rows.now)
+        return {row.key: row.at for row in rows.read([_MARK], names)}
 
     def _read_usage(self, rows: LimitRows, scopes: Collection[str]) -> Usage:
-        return _sum_usage(row for row in rows.read(_USAGE, scopes) if row.at > rows.now)
+        return _sum_usage(row for row in rows.read([_USAGE], scopes) if row.at > rows.now)
 
     def _add_usage(self, rows: LimitRows, claim: Claim, spent: Mapping[Unit, float]) -> None:
         units = {(claim.scope(limit.per), unit) for limit in self._limits for unit, _ in limit.amounts()}
@@ -365,7 +367,7 @@ class SharedLimits:
                     limits._wake(claim.key)
             elif self.dispatcher is not None:
                 with suppress(Exception):  # whatever its engine raises: the job comes again by itself
-                    self.dispatcher.due(claim.session, claim.role, None)
+                    self.dispatcher.due(claim.session, claim.role, self._clock.now())
 
     def _wake(self, key: str) -> None:
         with self._lock:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from datetime import datetime
+import math
+import threading
+import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
 
@@ -15,6 +18,7 @@ from procrastinate.jobs import Status
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
+from memory.stores.tenants import split_name
 
 from ..timers import DaemonExecutor
 from .due import Worker, job_time
@@ -26,12 +30,16 @@ HEARTBEAT, STALLED = 1.0, 4.0
 POLL = 1.0
 #: Maximum threads for jobs; Procrastinate runs no more of them than its concurrency.
 MAX_THREADS = 1_000
+#: Seconds after which a tenant's job counts half for the priority of its next, and maximum tenants that are counted.
+HALF_LIFE, MAX_TENANTS = 60.0, 10_000
+#: The priority of jobs for which a permit waits; others have 0 or less.
+FIRST = 1
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
 _RUN_NOW = """WITH moved AS (
-    UPDATE procrastinate_jobs SET scheduled_at = NULL
-    WHERE queueing_lock = %(lock)s AND status = 'todo' AND scheduled_at > now() RETURNING id, queue_name
+    UPDATE procrastinate_jobs SET scheduled_at = NULL, priority = %(priority)s
+    WHERE queueing_lock = %(lock)s AND status = 'todo' RETURNING id, queue_name
 ) SELECT pg_notify('procrastinate_queue_v1#' || queue_name,
     json_build_object('type', 'job_inserted', 'job_id', id)::text) FROM moved"""
 
@@ -52,17 +60,38 @@ class ProcrastinateDispatcher:
             raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
         connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **_connect_to(url))
         self._app = App(connector=connector).open()
+        self._lock = threading.Lock()  # guards _recent
+        self._recent: dict[str, tuple[float, float]] = {}  # by tenant: its jobs, of which half count after a while
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        """Enqueue a job; return once it is durable. Raises Procrastinate's ``ConnectorException``."""
+        """Enqueue a job; return once it is durable. A job whose time is over goes ahead of all others.
+
+        Raises Procrastinate's ``ConnectorException``.
+        """
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
+        is_now = not_before is not None and not_before <= datetime.now(UTC)
+        priority = FIRST if is_now else self._prioritize(split_name(session)[0])
         try:
-            task = self._app.configure_task(COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before)
+            task = self._app.configure_task(
+                COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before, priority=priority
+            )
             task.defer(**names)
         except AlreadyEnqueued:
-            if not_before is None:  # one that waits for a later time is not to wait any more
-                self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock)
+            if is_now:  # one that waits for a later time, or behind others, is not to wait any more
+                self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock, priority=FIRST)
+
+    def _prioritize(self, tenant: str) -> int:
+        """Return the priority of a *tenant*'s next job: one less each time that it has twice as many, so that a tenant
+        with few need not wait until a worker has looked at all of another's."""
+        now = time.monotonic()
+        with self._lock:
+            count, at = self._recent.pop(tenant, (0.0, now))
+            count = 1.0 + count * 0.5 ** ((now - at) / HALF_LIFE)
+            self._recent[tenant] = count, now
+            if len(self._recent) > MAX_TENANTS:
+                del self._recent[next(iter(self._recent))]
+        return -int(math.log2(count))
 
     def create_tables(self) -> None:
         """Create Procrastinate's tables unless they exist; its own command migrates older ones."""

@@ -32,8 +32,8 @@ class LimitRows(ABC):
     now: float
 
     @abstractmethod
-    def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
-        """Return the rows of a kind; with *lanes*, those of these lanes."""
+    def read(self, kinds: Collection[str], lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
+        """Return the rows of these kinds; with *lanes*, those of these lanes."""
 
     @abstractmethod
     def find(self, kind: str, key: str) -> LimitRow | None:
@@ -71,8 +71,8 @@ class ResidentLimitRows(LimitRows):
         self._kinds = kinds
         self.now = now
 
-    def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
-        rows = self._kinds.get(kind, {}).values()
+    def read(self, kinds: Collection[str], lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
+        rows = [row for kind in kinds for row in self._kinds.get(kind, {}).values()]
         return sorted((row for row in rows if lanes is None or row.lane in lanes), key=place_of)
 
     def find(self, kind: str, key: str) -> LimitRow | None:
@@ -80,7 +80,7 @@ class ResidentLimitRows(LimitRows):
 
     def read_firsts(self, kind: str) -> Sequence[LimitRow]:
         firsts = dict[str, LimitRow]()
-        for row in self.read(kind):
+        for row in self.read([kind]):
             firsts.setdefault(row.lane, row)
         return [*firsts.values()]
 

@@ -15,9 +15,10 @@ from .limiting import LimitRow, LimitRows, place_of
 LIMITS_LOCK = 4_846_531_074
 _COLUMNS = "SELECT kind, key, lane, at, body, session"
 _OF_KIND = "FROM compactor_limits WHERE kind = :kind"
-_READ = text(f"{_COLUMNS} {_OF_KIND}")
-_READ_LANES = text(f"{_COLUMNS} {_OF_KIND} AND lane IN :lanes").bindparams(
-    bindparam("lanes", type_=Text, expanding=True)
+_KINDS = bindparam("kinds", type_=Text, expanding=True)
+_READ = text(f"{_COLUMNS} FROM compactor_limits WHERE kind IN :kinds").bindparams(_KINDS)
+_READ_LANES = text(f"{_COLUMNS} FROM compactor_limits WHERE kind IN :kinds AND lane IN :lanes").bindparams(
+    _KINDS, bindparam("lanes", type_=Text, expanding=True)
 )
 _FIND = text(f"{_COLUMNS} {_OF_KIND} AND key = :key")
 # From lane to lane through the index: a lane may have thousands of rows.
@@ -60,11 +61,11 @@ class SqlLimitRows(LimitRows):
         lock = "" if dialect.in_file else f"pg_advisory_xact_lock({LIMITS_LOCK}), "  # SQLite has one writer anyway
         self.now = float(connection.exec_driver_sql(f"SELECT {lock}{dialect.now}").one()[-1])
 
-    def read(self, kind: str, lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
+    def read(self, kinds: Collection[str], lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
         if lanes is None:
-            return self._select(_READ, {"kind": kind})
+            return self._select(_READ, {"kinds": [*kinds]})
         names = sorted(lanes)
-        pages = [{"kind": kind, "lanes": names[at : at + _PAGE]} for at in range(0, len(names), _PAGE)]
+        pages = [{"kinds": [*kinds], "lanes": names[at : at + _PAGE]} for at in range(0, len(names), _PAGE)]
         return sorted((row for page in pages for row in self._select(_READ_LANES, page)), key=place_of)
 
     def find(self, kind: str, key: str) -> LimitRow | None:

@@ -27,22 +27,24 @@ class LimitingStoreContract(StoreContract):
         self.store.change_limits(put)
 
     def _keys(self, kind: str = "k") -> list[str]:
-        return [row.key for row in self.another().change_limits(lambda rows: rows.read(kind))]
+        return [row.key for row in self.another().change_limits(lambda rows: rows.read([kind]))]
 
     def test_what_one_puts_another_reads(self) -> None:
         """By time and then by key, of one kind, with all that it says; a row of the same kind and key is replaced."""
         rows = [_row("b", at=2.5), _row("a", at=2.5), _row("z", at=-1.0), _row("c", "l 2", 1e10, '{"a": "b\\\\u0000"}')]
         self._put(*rows, LimitRow("other", "a", "l", 0.0))
-        assert self.another().change_limits(lambda inside: inside.read("k")) == [rows[2], rows[1], rows[0], rows[3]]
+        assert self.another().change_limits(lambda inside: inside.read(["k"])) == [rows[2], rows[1], rows[0], rows[3]]
         self._put(_row("a", "l 2", 0.5, "new"))
-        assert self.another().change_limits(lambda inside: inside.read("k", ["l 2"])) == [
+        assert self.another().change_limits(lambda inside: inside.read(["k"], ["l 2"])) == [
             _row("a", "l 2", 0.5, "new"),
             rows[3],
         ]
-        assert self.store.change_limits(lambda inside: inside.read("k", [])) == []
+        assert self.store.change_limits(lambda inside: inside.read(["k"], [])) == []
         assert self.store.change_limits(lambda inside: inside.find("k", "b")) == rows[0]
         assert self.store.change_limits(lambda inside: inside.find("k", "l 2")) is None
-        assert self.store.change_limits(lambda inside: inside.read("none")) == []
+        assert self.store.change_limits(lambda inside: inside.read(["none"])) == []
+        both = self.store.change_limits(lambda inside: inside.read(["k", "other"], ["l"]))
+        assert both == [rows[2], LimitRow("other", "a", "l", 0.0), rows[0]]
 
     def test_the_first_of_each_lane_is_found(self) -> None:
         """Whatever the lanes are called."""
@@ -64,7 +66,7 @@ class LimitingStoreContract(StoreContract):
     def test_rows_are_dropped_by_key_and_by_time(self) -> None:
         """Any number of them; unknown keys are ignored."""
         self._put(*(_row(f"{n}", f"l{n}", float(n)) for n in range(1_100)))
-        assert len(self.store.change_limits(lambda rows: rows.read("k", {f"l{n}" for n in range(1_050)}))) == 1_050
+        assert len(self.store.change_limits(lambda rows: rows.read(["k"], {f"l{n}" for n in range(1_050)}))) == 1_050
         self.store.change_limits(lambda rows: rows.drop("k", {*(f"{n}" for n in range(1_090)), "none"}))
         assert self._keys() == [f"{n}" for n in range(1_090, 1_100)]
         self.store.change_limits(lambda rows: rows.drop_before("k", 1_098.0))
@@ -93,7 +95,7 @@ class LimitingStoreContract(StoreContract):
         start, times = threading.Barrier(4), list[float]()
 
         def count(rows: LimitRows) -> float:
-            (before,) = rows.read("k") or [_row("n", body="0")]
+            (before,) = rows.read(["k"]) or [_row("n", body="0")]
             rows.put(_row("n", body=str(int(before.body) + 1)))
             return rows.now
 
@@ -103,7 +105,7 @@ class LimitingStoreContract(StoreContract):
             times.extend([store.change_limits(count) for _ in range(10)])
 
         together(*[add] * 4)
-        (row,) = self.store.change_limits(lambda rows: rows.read("k"))
+        (row,) = self.store.change_limits(lambda rows: rows.read(["k"]))
         assert (row.body, len(times)) == ("40", 40)
         assert self.store.change_limits(lambda rows: rows.now) >= max(times)
 

@@ -112,7 +112,7 @@ class Jobs:
         self.asked: list[tuple[str, str]] = []
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        assert not_before is None, "room is there now"
+        assert not_before is not None, "room is there now"
         self.asked.append((session, role))
 
 

@@ -102,7 +102,7 @@ def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
     assert sorted(name for name, _, _ in worker.calls) == ["s", "t"]
 
 
-def test_a_job_that_waits_for_a_later_time_runs_at_once_if_it_is_due_now(postgres_url: str) -> None:
+def test_a_job_that_waits_for_a_later_time_runs_at_once_if_there_is_room_now(postgres_url: str) -> None:
     """It is the same job, and its worker is told."""
     worker = Calls()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
@@ -114,6 +114,7 @@ def test_a_job_that_waits_for_a_later_time_runs_at_once_if_it_is_due_now(postgre
             worker.wait_for(lambda calls: len(calls) == 1)
             assert count_jobs(postgres_url) <= 2
             dispatcher.due("s", "a")
+            dispatcher.due("s", "a", datetime.now(UTC))
             worker.wait_for(lambda calls: [name for name, _, _ in calls] == ["t", "s"])
 
 
