@@ -1,11 +1,12 @@
 """Two tenants share the calls to a model, one with a thousand times the load: how long the other one's sessions wait.
 
-    python -m benchmarks.fairness                             # 10 sessions of one, 10,000 of the other
-    python -m benchmarks.fairness --quiet-sessions 5 --times 100
+    python -m benchmarks.fairness                             # one session of one, 1,000 and more of the other
+    python -m benchmarks.fairness --quiet-sessions 5 --busy-sessions 200
 
 Starts a PostgreSQL server of its own, and workers on Procrastinate that share a limit of calls at once. The quiet
-tenant's sessions come one by one, *--every* seconds apart: first alone, and then while all sessions of the busy tenant
-are due. Prints the seconds from when a session is due until its compaction is published, as JSON.
+tenant's sessions are due one by one, *--every* seconds apart: first alone; then while the busy tenant's sessions are
+handed over, all at once; and then while they wait for their calls. Prints the seconds from when a session is due until
+its compaction is published, as JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def measure(store: Store, dispatcher: ProcrastinateDispatcher, names: Sequence[s
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quiet-sessions", type=int, default=10)
-    parser.add_argument("--times", type=int, default=1_000)
+    parser.add_argument("--busy-sessions", type=int, default=1_600)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=6)
     parser.add_argument("--max-concurrency", type=int, default=4)
@@ -91,11 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_all(given: argparse.Namespace) -> dict[str, Any]:
     spawn = multiprocessing.get_context("spawn")
-    alone, beside = (
+    alone, meanwhile, beside = (
         [name_in("quiet", f"{phase} {number}") for number in range(given.quiet_sessions)]
-        for phase in ("alone", "beside")
+        for phase in ("alone", "meanwhile", "beside")
     )
-    busy = [name_in("busy", f"{number}") for number in range(given.quiet_sessions * given.times)]
+    busy = [name_in("busy", f"{number}") for number in range(given.busy_sessions)]
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
         url = stack.enter_context(start_database(stack).database())
@@ -103,7 +104,7 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
         writers = [spawn.Process(target=write, args=(url, busy[one::2])) for one in range(2)]
         for writer in writers:
             writer.start()
-        write(url, [*alone, *beside])
+        write(url, [*alone, *meanwhile, *beside])
         for writer in writers:
             writer.join()
         for number in range(given.workers):
@@ -114,29 +115,33 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
         store = open_store(url)
         stack.callback(store.close)
         dispatcher = stack.enter_context(ProcrastinateDispatcher(url))
-        write(url, ["warm"])
-        measure(store, dispatcher, ["warm"], 1.0)
-        found_alone = measure(store, dispatcher, alone, given.every)
+        warm = [f"warm {number}" for number in range(2 * given.workers)]
+        write(url, warm)
+        measure(store, dispatcher, warm, 0.5)
+        found = {"alone": measure(store, dispatcher, alone, given.every)}
         limits = SharedLimits(store, [Limit(max_concurrency=given.max_concurrency, per="provider")])
-        began = time.monotonic()
-        for name in busy:
-            dispatcher.due(name, ROLE)
-        dispatched, before = time.monotonic() - began, len(calls_in(Path(calls)))
-        began = time.monotonic()
-        found_beside = measure(store, dispatcher, beside, given.every)
-        seconds, queued = time.monotonic() - began, limits.status().waiting
-        made = len(calls_in(Path(calls))) - before
+        with ProcrastinateDispatcher(url) as other:
+            began = time.monotonic()
+            handing = threading.Thread(target=lambda: [other.due(name, ROLE) for name in busy])
+            handing.start()
+            found["while_handed_over"] = measure(store, dispatcher, meanwhile, given.every)
+            handing.join()
+        while limits.status().waiting + len(calls_in(Path(calls))) < 0.99 * given.busy_sessions:
+            time.sleep(0.2)  # until a worker has looked at each
+        looked, before, began = time.monotonic() - began, len(calls_in(Path(calls))), time.monotonic()
+        waiting = [limits.status().waiting]
+        found["while_they_wait"] = measure(store, dispatcher, beside, given.every)
+        made = (len(calls_in(Path(calls))) - before) / (time.monotonic() - began)
+        waiting.append(limits.status().waiting)
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
     return {
         **vars(given),
-        "alone": [round(one, 3) for one in found_alone],
-        "beside": [round(one, 3) for one in found_beside],
-        "median_alone": round(statistics.median(found_alone), 3),
-        "median_beside": round(statistics.median(found_beside), 3),
-        "ratio": round(statistics.median(found_beside) / statistics.median(found_alone), 2),
-        "ratio_of_longest": round(max(found_beside) / max(found_alone), 2),
-        "seconds_to_hand_over": round(dispatched, 1),
-        "calls_a_second_meanwhile": round(made / seconds, 1),
-        "queued_at_end": queued,
+        "seconds": {name: [round(one, 2) for one in sorted(seconds)] for name, seconds in found.items()},
+        "medians": {name: round(one, 2) for name, one in medians.items()},
+        "times_alone": {name: round(one / medians["alone"], 2) for name, one in medians.items()},
+        "busy_waiting": waiting,
+        "seconds_until_all_were_looked_at": round(looked, 1),
+        "calls_a_second": round(made, 1),
     }
 
 
