@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from poolers import bouncer
 from postgres import Postgres
-from scene import SOON
+from scene import CONFIG, ROLE, SOON, Heard, add_round
 
 pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not installed")
 
 import psycopg
 
-from compactor.workers import Outcome
+from compactor import Limit, Settings, SharedLimits
+from compactor.cost.shared_limits import SAFETY_SECONDS
+from compactor.events import Published
+from compactor.testing import ScriptedSummarizer
+from compactor.workers import Outcome, Worker
 from compactor.workers.contract import Calls, DispatcherContract
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
-from memory import StoreError
+from memory import Memory, StoreError, open_store
+from memory.stores.tenants import name_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -182,3 +188,46 @@ def test_the_dead_are_looked_for_every_two_seconds(postgres_url: str) -> None:
 def test_a_url_of_another_database_is_refused() -> None:
     with pytest.raises(StoreError, match="postgresql"):
         ProcrastinateDispatcher("sqlite:///x.db")
+
+
+def test_jobs_share_limits_and_come_again_when_there_is_room(postgres_url: str) -> None:
+    """Of any number, one asks at a time; the others hold no worker, and none waits for its safety net."""
+    summarizer = ScriptedSummarizer()
+    names = [name_in(f"t{number % 3}", f"s{number}") for number in range(9)]
+    with closing(open_store(postgres_url)) as store, ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        limits = SharedLimits(store, [Limit(max_concurrency=1, per="provider")])
+        worker = Worker(
+            store=store, roles=(ROLE,), settings=Settings(CONFIG), summarizer=summarizer, options={"limits": limits}
+        )
+        heard = Heard()
+        worker.on_event(heard, (Published,))
+        for name in names:
+            memory = Memory(name, store=store)
+            for _ in range(10):
+                add_round(memory)
+        with working(postgres_url, worker):
+            began = time.monotonic()
+            for name in names:
+                dispatcher.due(name, ROLE)
+            heard.until(Published, len(names))
+            assert time.monotonic() - began < SAFETY_SECONDS
+        assert {event.session for event in heard.events} == {*names}
+        assert summarizer.most_in_flight == 1
+        assert limits.status().waiting == 0
+
+
+def test_tenants_with_few_jobs_go_first_and_jobs_that_have_a_permit_before_all(postgres_url: str) -> None:
+    """Else a worker would look at all of another's before."""
+    worker = Calls()
+    with ProcrastinateDispatcher(postgres_url) as dispatcher:
+        dispatcher.create_tables()
+        for number in range(20):
+            dispatcher.due(name_in("busy", f"{number}"), "a")
+        dispatcher.due(name_in("quiet", "s"), "a")
+        dispatcher.due(name_in("busy", "17"), "a", datetime.now(UTC))
+        with working(postgres_url, worker):
+            worker.wait_for(lambda calls: len(calls) == 21)
+    order = [name for name, _, _ in worker.calls]
+    assert order.index(name_in("busy", "17")) < 4, "three run at once"
+    assert order.index(name_in("quiet", "s")) < 5
