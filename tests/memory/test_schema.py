@@ -33,6 +33,7 @@ from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
 from memory.stores.base import escape, key_of
+from memory.stores.limiting import LimitRow
 from memory.stores.tenants import name_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,6 +160,20 @@ def test_sessions_of_version_2_are_marked_with_their_next_append(url: str) -> No
         assert store.list_due(at + timedelta(days=1)) == []
         store.append("s", [entry(created_at=at + timedelta(hours=1))], after=1)
         assert [one.name for one in store.list_due(at + timedelta(days=1))] == ["s"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_store_of_an_older_version_can_share_limits(url: str, version: int) -> None:
+    """What was in it stays; the older version refuses it from then on."""
+    with opened(url, migrations=MIGRATIONS[:version]) as store:
+        on(store, ADD_SESSION_1, key="s", name="s")
+        on(store, ADD_ENTRY_1, key="s", number=1, id="e1", at="2026-01-31T12:00:00+00:00")
+    with opened(url) as store:
+        store.change_limits(lambda rows: rows.put(LimitRow("kind", "key", "lane", 1.5)))
+        assert store.change_limits(lambda rows: rows.find("kind", "key")) == LimitRow("kind", "key", "lane", 1.5)
+        assert bodies(store) == ["{}"]
+    with closing(SqlStore(dialect_of(url))) as older, pytest.raises(NewerVersion):
+        older.open(MIGRATIONS[:version])
 
 
 def test_activity_is_written_once_a_minute(url: str) -> None:
