@@ -7,7 +7,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -54,6 +54,25 @@ def _split_names(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
+def _read_limits(value: Any) -> Any:
+    """Return limits that a file has as objects as what ``Limit(...)`` gives."""
+    from .cost.admission import Limit  # here: it needs this module
+
+    def read(one: Any) -> Any:
+        if not isinstance(one, Mapping):
+            require("limits", one, Limit, "a list of the arguments of Limit(...)")
+            return one
+        names = [field.name for field in fields(Limit)]
+        if unknown := [name for name in one if name not in names]:
+            raise ValueError(f"a list of limits of {', '.join(names)}; there is no {unknown[0]!r}")
+        return Limit(**one)
+
+    return tuple(map(read, value)) if isinstance(value, list | tuple) else value
+
+
+Limits = Annotated[tuple[Any, ...], BeforeValidator(_read_limits)]
+
+
 class CompactorConfig(FrozenModel):
     """How one compactor works. Frozen; invalid values raise ``ConfigError`` when it is made."""
 
@@ -92,6 +111,9 @@ class CompactorConfig(FrozenModel):
     circuit_breaker_reset: Seconds = 60.0
     """Seconds until an open circuit allows one attempt, which closes it or opens it again. They double, up to 64 times
     as long, while the model's answers are refused: each has to be paid."""
+    limits: Limits = ()
+    """What ``compactor worker`` shares with all others on its store, as ``SharedLimits``: a list of the arguments of
+    ``Limit``."""
     exempt_tools: Names = ()
     """Names of tools whose calls and results no strategy offloads, drops or summarizes, such as a tool that loads
     skills. A compaction covers them with their round; ``memory.pin`` keeps a text even then."""

@@ -10,7 +10,9 @@ import typer
 from memory import StoreError
 from memory.messages import ASSISTANT
 
+from ..background import Options
 from ..config import ConfigError, Settings
+from ..cost.shared_limits import SharedLimits
 from ..events import log_events, logger_to
 from ..workers import Worker
 from .session_commands import Store, option
@@ -46,7 +48,9 @@ def work(
     except ConfigError as error:
         raise CannotRun(str(error)) from error
     with open_named(store, create=True) as opened:
-        worker = Worker(store=opened, roles=tuple(role or (ASSISTANT,)), settings=settings, budget=budget)
+        options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.base.limits) else {}
+        roles = tuple(role or (ASSISTANT,))
+        worker = Worker(store=opened, roles=roles, settings=settings, budget=budget, options=options)
         worker.on_event(log_events(logger_to()))
         if metrics_port is not None:
             _serve_metrics(worker, metrics_port)

@@ -16,6 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from compactor import Limit
 from compactor.config import CompactorConfig, ConfigError, Settings, whole_number
 from memory.errors import ContextError
 from prompts import PromptError, PromptTemplate, load, shipped
@@ -57,6 +58,24 @@ def file_refusal(text: str | bytes, **more: Any) -> str:
     return str(caught.value)
 
 
+def test_limits_are_read_from_a_file_and_nonsense_is_refused(tmp_path: Path) -> None:
+    """As the arguments of ``Limit``, for ``compactor worker``."""
+    file = tmp_path / "config.json"
+    file.write_text('{"compaction.limits": [{"max_concurrency": 2, "per": "tenant"}, {"max_tokens_per_minute": 9}]}')
+    base = Settings.from_file(file, env={}).base
+    assert base.limits == (Limit(max_concurrency=2, per="tenant"), Limit(max_tokens_per_minute=9))
+    assert base.copy_with(threshold=3).limits == base.limits
+    for wrong, said in [
+        ([{"max": 1}], "there is no 'max'"),
+        ([{"max_concurrency": 0}], "from 1 on"),
+        ([{}], "give a Limit"),
+        (3, "tuple"),
+        ([3], "arguments of Limit"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            CompactorConfig(limits=wrong)  # type: ignore[arg-type]
+
+
 # --- CompactorConfig ------------------------------------------------------------------------------------------------
 
 
@@ -78,6 +97,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "backoff_max": 60.0,
         "circuit_breaker_failures": 5,
         "circuit_breaker_reset": 60.0,
+        "limits": (),
         "exempt_tools": (),
         "model": "",
         "summarizer_provider": "openai",
@@ -344,6 +364,7 @@ def test_every_field_can_be_set_for_all_and_for_one(name: str) -> None:
         "enabled": False,
         "model": "gpt-4o",
         "token_ratio": 0.5,
+        "limits": (Limit(max_concurrency=20, per="provider"),),
         "exempt_tools": ("load_skill",),
         "summarizer_provider": "gemini",
         "summarizer_model": "gpt-5-mini",
