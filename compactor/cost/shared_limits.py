@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from memory.arguments import ConfigError, require
-from memory.errors import StoreError
+from memory.errors import StoreClosed, StoreError
 from memory.hooks import renew_after_fork
 from memory.stores.base import Store, adapt_store, key_of
 from memory.stores.limiting import LimitRow, LimitRows
@@ -261,14 +261,18 @@ class SharedLimits:
             missed = [one for one in untaken if one.key in waiting or (hears and not one.holder)]
             return admission._replace(admitted=(*admission.admitted, *missed))
 
-        admission = _Admission(is_queued=True)
-        with suppress(StoreError):
+        try:
             admission = self._store.change_limits(change)
-            with self._lock:
-                for ticket in tickets:
-                    ticket.is_stored = True
-                self._in_use -= sum(one in self._ended for one in ended)
-                self._ended = [one for one in self._ended if one not in ended]
+        except StoreClosed:
+            return
+        except StoreError:
+            self._plan_beat(_Admission(is_queued=True))
+            return
+        with self._lock:
+            for ticket in tickets:
+                ticket.is_stored = True
+            self._in_use -= sum(one in self._ended for one in ended)
+            self._ended = [one for one in self._ended if one not in ended]
         self._go_on(admission)
 
     def _admit(
