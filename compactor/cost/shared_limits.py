@@ -212,7 +212,7 @@ class SharedLimits:
             at = self._queue(rows, claim)
             if claim.holder:
                 self._show_alive(rows)
-            if not claim.holder:  # a job, which comes again if all who could wake it are gone
+            else:  # a job, which comes again if all who could wake it are gone
                 wait = max(wait or 0.0, SAFETY_SECONDS + rows.count(_TICKET, _lane_of(claim), at))
             return wait, admission._replace(is_queued=True)
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scene import CONFIG, PRICES, ROLE, add_round, end_of, memory_of, of_kind, on_command
 
 from compactor import (
@@ -128,6 +131,80 @@ class Scene:
     def process(self, **more: Any) -> SharedLimits:
         """Return the limits as another process has them."""
         return SharedLimits(self.store, self._limits, clock=self.clock, **{**self._more, **more})
+
+
+# -- whatever happens, in whatever order -------------------------------------------------------------------------------
+
+
+class Shared(RuleBasedStateMachine):
+    """Compactors of two processes and three tenants ask, end, stop and come when they are called."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.scene = Scene([Limit(max_concurrency=2), Limit(max_tokens_per_minute=100, per="tenant")])
+        places = [self.scene.limits, self.scene.process()]
+        self.actors = [Actor(places[n % 2], name_in("abc"[n % 3], f"{n}")) for n in range(6)]
+
+    def those(self, state: str) -> list[Actor]:
+        states = {
+            "inside": lambda one: one.permit is not None,
+            "waiting": lambda one: one.ticket.waiting,
+            "called": lambda one: one.ticket.is_granted,
+        }
+        return [one for one in self.actors if states[state](one)]
+
+    @rule(place=st.integers(0, 5), tokens=st.integers(1, 80))
+    def ask(self, place: int, tokens: int) -> None:
+        actor = self.actors[place]
+        if actor.permit is None and not actor.ticket.waiting:
+            actor.ask(tokens)
+
+    @rule(place=st.integers(0, 5), tokens=st.integers(0, 80))
+    def end(self, place: int, tokens: int) -> None:
+        if inside := self.those("inside"):
+            inside[place % len(inside)].end(answering(tokens))
+
+    @rule(place=st.integers(0, 5))
+    def stop(self, place: int) -> None:
+        if self.actors[place].permit is None:
+            self.actors[place].ticket.leave()
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        self.scene.clock.advance(seconds)
+
+    @invariant()
+    def the_store_knows_who_has_a_permit_and_who_waits(self) -> None:
+        if hasattr(self, "scene"):
+            status = self.scene.limits.status()
+            assert len(self.those("inside")) <= status.in_use <= 2
+            assert status.in_use <= len(self.those("inside")) + len(self.those("called"))
+            assert status.waiting == len(self.those("waiting"))
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        """A tenant's tokens may be used up for now; else somebody's permit is in use."""
+        if hasattr(self, "scene") and self.those("waiting") and not self.scene.limits.status().in_use:
+            for _ in range(33):
+                self.scene.clock.advance(2.0)
+                if self.those("called"):
+                    return
+            raise AssertionError("nobody was called")
+
+    def teardown(self) -> None:
+        """Everybody who waits is called once others end, and gets in."""
+        for _ in range(40 if hasattr(self, "scene") else 0):
+            for actor in self.those("called"):
+                actor.ask(10)
+            for actor in self.those("inside"):
+                actor.end(answering(10))
+            self.scene.clock.advance(35.0)
+        if hasattr(self, "scene"):
+            assert not self.those("waiting")
+
+
+TestShared = Shared.TestCase
+TestShared.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 # -- calls at once -----------------------------------------------------------------------------------------------------
