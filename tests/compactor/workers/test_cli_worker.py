@@ -41,7 +41,10 @@ def test_it_compacts_what_a_host_hands_over(postgres_url: str, tmp_path: Path) -
     from compactor.workers.procrastinate import ProcrastinateDispatcher
 
     config = tmp_path / "config.json"
-    config.write_text('{"compaction.threshold": 7, "compaction.retain_recent": 3}', encoding="utf-8")
+    config.write_text(
+        '{"compaction.threshold": 7, "compaction.retain_recent": 3, "compaction.limits": [{"max_concurrency": 1}]}',
+        encoding="utf-8",
+    )
     command = [sys.executable, "-m", "compactor", "worker", "--engine", "procrastinate", "--store", postgres_url]
     options = ["--role", ROLE, "--config", str(config), "--metrics-port", "0", "--drain", "5"]
     with (
