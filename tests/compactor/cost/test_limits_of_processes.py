@@ -72,7 +72,7 @@ def test_calls_of_two_processes_never_exceed_the_limit(
             def model(request):
                 here = folder / f"{{os.getpid()}} {{threading.get_ident()}}"
                 here.touch()
-                print(len([*folder.glob("* *")]), flush=True)
+                os.write(1, b"%d\\n" % len([*folder.glob("* *")]))  # in one piece: threads print at once
                 time.sleep(0.03)
                 here.unlink()
                 return summarize_by_terms(request)
