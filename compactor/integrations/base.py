@@ -89,7 +89,7 @@ class Conversations(ABC, Generic[Item]):
         self._session_id = session_id
         self._owns_sessions = sessions is None
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
-        self._unnamed = Unnamed(self._sessions.purge)
+        self._unnamed = Unnamed(self._sessions.store, self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
         self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
         self._known: WeakKeyDictionary[Memory, list[Turn[Item]]] = WeakKeyDictionary()

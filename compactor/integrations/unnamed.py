@@ -1,59 +1,296 @@
-"""Conversations without a name: each has its own session, which is found again by its history."""
+"""Conversations that nobody has named: each has a session of its own, which is found again by what was said."""
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from memory import StoreError
-from memory.fingerprints import Fingerprinter
+from memory import Memory, Store, StoreError
+from memory.fingerprints import SIZE, Fingerprinter, LogFingerprints, get_print, read_log
 from memory.hooks import renew_after_fork
+from memory.messages import ASSISTANT, SYSTEM
+from memory.stores.base import SessionRow
+from memory.sync import Alignment, align
 
-#: Maximum sessions that can be found again; the least recently used one is purged.
-MAX_UNNAMED = 1_000
+#: Sessions that are known without asking the store; those used least recently are forgotten. And histories that were
+#: given last: one that is given again may be another conversation's.
+MAX_UNNAMED, MAX_GIVEN = 1_000, 20_000
+#: Sessions that are compared with one history: of those that are known; and in the store, of those that begin alike and
+#: of those used last. The latters' logs have so many entries at most, all together.
+MAX_ALIKE, MAX_ENTRIES = 20, 20_000
+#: Rows of the store's list of sessions that are looked at, for those that begin alike and for those used last; and logs
+#: that are kept for the next comparison.
+MAX_LISTED, MAX_READ = 500, 200
+PREFIX = "unnamed-"
+#: As ``_Known.own``: nothing is. Only a history that begins with all of it finds the session.
+NEVER = sys.maxsize
+_NAME = re.compile(PREFIX + r"[0-9a-f]{4}-([0-9]+)-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What a host gives, without the system messages in front."""
+
+    body: Sequence[Mapping[str, Any]]
+    prints: bytes
+    #: Hashes of its beginnings, those system messages included: of all, of all but the last message, and so on.
+    begins: Sequence[bytes]
+
+    def make_session(self, own: int) -> _Known:
+        """Return a new session. Its name begins alike for all with the same first message, and tells not what that
+        says: the hash is too short."""
+        return _Known(f"{self.bucket}{len(self.body)}-{uuid4().hex}", own)
+
+    @property
+    def bucket(self) -> str:
+        return f"{PREFIX}{self.prints[:2].hex() or '0000'}-"
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    session_id: str
+    #: From which message of ``prints`` on they are this conversation's own: many may begin with those of its first
+    #: call. The name has the number, for later processes.
+    own: int
+    #: Of the history that the session was given last; and the hash of that, under which it is found.
+    prints: bytes = b""
+    key: bytes = b""
 
 
 class Unnamed:
-    """Finds the session whose last history is exactly a prefix of the given one.
+    """Finds the session of a history: the one that was given its beginning last, else the one that it shares most with.
 
-    An edited or truncated history gets a new session, because it may be another conversation. *purge* erases a session
-    that can no longer be found.
+    That must be the conversation's own: one question with its answer if the newest messages were edited, two if the
+    oldest were dropped, three after both. In doubt there is a new session: it may as well be somebody else's. Sessions
+    that are not known here, as after a restart, are looked for in *store*, and need one more, but for a history that
+    begins with all of the log. *purge* erases a session that is found no more.
     """
 
-    def __init__(self, purge: Callable[[str], object]) -> None:
-        self._purge = purge
+    def __init__(self, store: Store, purge: Callable[[str], object]) -> None:
+        self._store, self._purge = store, purge
         self._after_fork()
         renew_after_fork(self)
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # guards the sessions
-        self._sessions: OrderedDict[bytes, str] = OrderedDict()  # by their last histories
+        self._lock = threading.Lock()  # guards all below
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # by the histories that they were given last
+        # By those before, if the next did not begin with it: it may have been another conversation's.
+        self._left: OrderedDict[bytes, _Known] = OrderedDict()
+        self._given: OrderedDict[bytes, bool] = OrderedDict()  # histories, and whether they were given twice
+        self._held: set[str] = set()  # the ids of all that are known or in use
+        # Logs of the store that were read last, by session: each with its number of entries.
+        self._read: OrderedDict[str, tuple[int, LogFingerprints]] = OrderedDict()
 
     @contextmanager
     def find(self, messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Give the id of the session of *messages*, which become its last history. Until the block ends, no other
-        caller gets it."""
-        read, told = Fingerprinter(), blake2b(digest_size=16)
-        begins = [told.digest()]
-        for message in messages:
-            told.update(read(message))
-            begins.append(told.digest())
+        """Give the id of the session whose history *messages* is from now on. Until the end, nobody else finds it."""
+        history = _read_history(messages)
         with self._lock:
-            known = next((one for one in reversed(begins) if one in self._sessions), None)
-            session_id = self._sessions.pop(known) if known is not None else uuid4().hex
+            common = self._count_common(history)
+            found = self._take(history, common)
+            logs = [] if found is not None else [(one, one.prints) for one in reversed(self._known.values())]
+        if found is None:
+            found = self._take_alike(history, common, logs) or self._take_stored(history, common, logs)
+        if found is None:
+            found = history.make_session(len(history.body))
+            self._hold(found)
         try:
-            yield session_id
+            yield found.session_id
         finally:
+            self._keep(found, history)
+
+    def _count_common(self, history: _History) -> int:
+        """Return how many of the first messages were given twice as they are, by two conversations perhaps; and note
+        that all were given now."""
+        whole = history.begins[0]
+        self._given[whole] = self._given.pop(whole, None) is not None
+        if len(self._given) > MAX_GIVEN:
+            self._given.popitem(last=False)
+        less = next((place for place, one in enumerate(history.begins) if self._given.get(one)), len(history.body))
+        return max(len(history.body) - less, 0)
+
+    def _take(self, history: _History, common: int) -> _Known | None:
+        """Return the session that was given the beginning of *history* last; a new one, if it has left that."""
+        for place, begin in enumerate(history.begins):
+            if (known := self._known.pop(begin, None)) is not None:
+                known.own = max(known.own, common)
+                return known
+            if place and (left := self._left.get(begin)) is not None:
+                newest = history.prints.rfind(left.prints[-SIZE:])
+                if self._known.get(left.key) is left and newest >= 0:  # the host shows older messages again
+                    left.own += max((newest + SIZE - len(left.prints)) // SIZE, 0)
+                    return self._known.pop(left.key)
+                left.own = NEVER  # two go on from there: what they share proves nothing any more
+                new = history.make_session(NEVER)
+                self._held.add(new.session_id)
+                return new
+        return None
+
+    def _take_alike(self, history: _History, common: int, logs: Sequence[tuple[_Known, bytes]]) -> _Known | None:
+        """Return the known session that *history* goes on from after an edit, or without its oldest messages."""
+        alike = [
+            (one, LogFingerprints(prints, kinds=bytes(len(prints) // SIZE)))
+            for one, prints in _list_alike(history, logs)
+        ]
+        best = _choose(history, common, alike, [prints for _, prints in logs])
+        if best is None:
+            return None
+        found, own = best
+        with self._lock:
+            if self._known.get(found.key) is not found:  # another caller was faster
+                return None
+            self._left[found.key] = self._known.pop(found.key)
+            if len(self._left) > MAX_UNNAMED:
+                self._left.popitem(last=False)
+            found.own = own
+        return found
+
+    def _take_stored(self, history: _History, common: int, logs: Sequence[tuple[_Known, bytes]]) -> _Known | None:
+        if sum(one["role"] == ASSISTANT for one in history.body) < 2:  # none can be proven
+            return None
+        stored: list[tuple[_Known, LogFingerprints]] = []
+        with suppress(StoreError):  # whoever opens the session next hears of it
+            stored += self._read_stored(history.bucket)
+        others = [prints for _, prints in logs] + [log.prints for _, log in stored]
+        best = _choose(history, common, stored, others)
+        if best is None or not self._hold(best[0]):
+            return None
+        best[0].own = best[1]
+        return best[0]
+
+    def _read_stored(self, bucket: str) -> Iterator[tuple[_Known, LogFingerprints]]:
+        """Yield sessions of the store that are not known here, those used last first."""
+        rows = self._store.list_sessions("", after=bucket, limit=MAX_LISTED)
+        alike = sorted((row for row in rows if row.name.startswith(bucket)), key=lambda row: row.last_activity)
+        newest = self._store.list_sessions("", limit=MAX_LISTED, order="activity")
+        chosen: dict[str, tuple[SessionRow, re.Match[str]]] = {}
+        for group in (reversed(alike), newest):
+            named = [(row, name) for row in group if (name := _NAME.fullmatch(row.name)) is not None]
+            chosen |= {row.name: (row, name) for row, name in named[:MAX_ALIKE]}
+        left = MAX_ENTRIES
+        for row, name in chosen.values():
             with self._lock:
-                lost = [self._sessions.pop(begins[-1], None)]  # another caller's session with the same history
-                self._sessions[begins[-1]] = session_id
-                if len(self._sessions) > MAX_UNNAMED:
-                    lost.append(self._sessions.popitem(last=False)[1])
-            for one in filter(None, lost):
-                with suppress(StoreError):
-                    self._purge(one)
+                size, log = self._read.get(row.name, (0, LogFingerprints()))
+                if row.name in self._held or (size != row.entries and row.entries > left):
+                    continue
+            if size != row.entries:
+                left -= row.entries
+                log = read_log(Memory(row.name, store=self._store).snapshot, LogFingerprints())
+                with self._lock:
+                    self._read[row.name] = row.entries, log
+                    if len(self._read) > MAX_READ:
+                        self._read.popitem(last=False)
+            yield _Known(row.name, int(name[1])), log
+
+    def _hold(self, found: _Known) -> bool:
+        """Return whether *found* is the caller's from now on, and not another's."""
+        with self._lock:
+            is_free = found.session_id not in self._held
+            self._held.add(found.session_id)
+        return is_free
+
+    def _keep(self, found: _Known, history: _History) -> None:
+        with self._lock:
+            found.prints, found.key = history.prints, history.begins[0]
+            lost = [self._known.pop(found.key, None)]  # of another caller who has said the same meanwhile
+            self._known[found.key] = found
+            self._left.pop(found.key, None)
+            if len(self._known) > MAX_UNNAMED:
+                oldest = self._known.popitem(last=False)[1]
+                self._held.discard(oldest.session_id)
+                if getattr(self._store, "is_resident", False):  # in a database it can be found again
+                    lost.append(oldest)
+            self._held.difference_update(one.session_id for one in lost if one is not None)
+        for one in filter(None, lost):
+            with suppress(StoreError):
+                self._purge(one.session_id)
+
+
+def _read_history(messages: Iterable[Mapping[str, Any]]) -> _History:
+    given = [*messages]
+    lead = sum(1 for _ in takewhile(lambda one: one["role"] in SYSTEM, given))
+    read, told = Fingerprinter(), blake2b(digest_size=SIZE)
+    prints, begins = list[bytes](), [told.digest()]
+    for message in given:
+        prints.append(read(message))
+        told.update(prints[-1])
+        begins.append(told.digest())
+    return _History(given[lead:], b"".join(prints[lead:]), begins[::-1])
+
+
+def _list_alike(history: _History, logs: Sequence[tuple[_Known, bytes]]) -> Sequence[tuple[_Known, bytes]]:
+    """Return those of *logs* that have one of the newest messages, or one further back, that few others have."""
+    place, step = len(history.body) - 1, 1
+    while place >= 0:
+        wanted = get_print(history.prints, place)
+        alike = [one for one in logs if wanted in one[1]]
+        if 0 < len(alike) <= MAX_ALIKE:
+            return alike
+        step *= 1 if place > len(history.body) - 8 else 2
+        place -= step
+    return ()
+
+
+def _choose(
+    history: _History, common: int, logs: Iterable[tuple[_Known, LogFingerprints]], others: Sequence[bytes]
+) -> tuple[_Known, int] | None:
+    """Return which of *logs* shares most with *history*, and from where on that is the session's own; None if that
+    proves nothing, or if two share as much. The first messages are no proof if *others* begin with them as well."""
+    most, best = 0, list[tuple[_Known, int] | None]()
+    for one, log in logs:
+        found, own, is_stored = align(log, history.prints, history.body), one.own, not one.prints
+        if found.kept < max(most, len(log.kinds) - found.here):  # than another shares, or than would be undone
+            continue
+        if is_stored and not found.is_diverged and [*found.starts] == [(0, 0)]:  # it was given nothing else
+            is_proven = _is_proven(found, 0, 0, history)
+        elif is_proven := _is_proven(found, own, common, history, is_stored):
+            own = max([own, *(_count_shared(log.prints, other) for other in others if other is not log.prints)])
+            is_proven = _is_proven(found, own, common, history, is_stored)
+        run = next((run for run in found.runs if run.here + run.size > own), None)
+        place = run.there + max(own - run.here, 0) if run is not None else found.there
+        best = [*(best if found.kept == most else ()), (one, place) if is_proven else None]
+        most = found.kept
+    return best[0] if len(best) == 1 else None
+
+
+def _is_proven(found: Alignment, own: int, common: int, history: _History, is_stored: bool = False) -> bool:
+    """Return whether *found* shares enough of what is the session's own, from index *own* of its log on. Of one that
+    *is_stored*, nobody knows what was given twice: more is needed."""
+    is_window = [*found.starts] != [(0, 0)]
+    if len(found.starts) > (1 if found.starts[0] != (0, 0) else 2):  # the oldest messages are there, or are not
+        return False
+    if found.is_diverged and sum(one["role"] == "user" for one in history.body[found.there :]) > 1:
+        return False  # more is new than was said since the last call
+    needed = 1 + is_window + (is_window and found.is_diverged) + is_stored
+    answered = set[bytes]()  # the same again proves nothing more
+    for run in found.runs:
+        asked = b""
+        for place in range(max(run.there + max(own - run.here, 0), common), run.there + run.size):
+            role = history.body[place]["role"]
+            if role == "user":
+                asked = get_print(history.prints, place)
+            elif role == ASSISTANT and asked:
+                answered.add(asked)
+        if len(answered) >= needed:
+            return True
+    return False
+
+
+def _count_shared(one: bytes, other: bytes) -> int:
+    """Return how many of the first messages are the same."""
+    if one[:SIZE] != other[:SIZE]:
+        return 0
+    low, high = 0, min(len(one), len(other)) // SIZE
+    while low < high:
+        half = (low + high + 1) // 2
+        low, high = (half, high) if one[: half * SIZE] == other[: half * SIZE] else (low, half - 1)
+    return low

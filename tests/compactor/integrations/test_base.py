@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -417,17 +418,131 @@ def test_no_conversation_without_a_name_shows_a_word_of_another(talks: list[list
 
 
 def test_conversations_without_a_name_keep_each_its_summary() -> None:
-    """One session each, though they begin alike and take turns; an edit begins a new one."""
+    """One session each, though they begin alike and take turns."""
     histories = [[*ask(0), *ask(number)] for number in (1, 2)]
     with Compaction(8_000) as compaction:
         for number in range(100, 120):
             for history in histories:
                 history.extend(ask(number))
                 compaction.fit("", history)
-        store = compaction.sessions().store
-        assert len(list(store.sessions())) == 2
-        compaction.fit("", histories[0][:-3])
-        assert len(list(store.sessions())) == 3
+        assert len(list_unnamed(compaction)) == 2
+
+
+def list_unnamed(compaction: Compaction) -> Sequence[str]:
+    return compaction.sessions().store.sessions()
+
+
+def talk(numbers: Iterable[int], tag: str = "") -> list[Turn]:
+    """Questions with an answer each."""
+    said = [(("user", f"question {one} {tag}"), ("assistant", f"answer {one} {tag}")) for one in numbers]
+    return [Turn(({"role": role, "content": text},)) for pair in said for role, text in pair]
+
+
+def serve(compaction: Compaction, history: list[Turn], numbers: Iterable[int], **options: Any) -> None:
+    """Ask these questions without a name; the host's *history* may have a *limit*."""
+    limit = options.get("limit", 0)
+    for number in numbers:
+        question, answer = talk([number], options.get("tag", ""))
+        history.append(question)
+        given = history[-limit:]
+        assert compaction.fit("", given).items[-1] is question
+        history.append(answer)
+
+
+def test_a_conversation_without_a_name_that_drops_its_oldest_messages_stays_one_session() -> None:
+    """Also in one go, and behind its first message."""
+    history: list[Turn] = []
+    with Compaction(8_000) as compaction:
+        serve(compaction, history, range(20), limit=9)
+        assert len(list_unnamed(compaction)) == 1
+        with compaction.sessions().open(list_unnamed(compaction)[0]) as session:
+            assert len(session.memory.messages()) == 39
+        del history[:26]
+        serve(compaction, history, range(20, 24))
+        del history[1:7]
+        serve(compaction, history, range(24, 26))
+        assert len(list_unnamed(compaction)) == 1
+
+
+def test_a_conversation_without_a_name_whose_newest_messages_were_edited_stays_one_session() -> None:
+    """Taken back, said otherwise, or both where the oldest are dropped; nothing of that is shown."""
+    history: list[Turn] = []
+    with Compaction(8_000) as compaction:
+        for number in range(4, 40, 4):
+            serve(compaction, history, range(number, number + 4), limit=15 if number > 20 else 0)
+            del history[-3:]
+            history += talk([number + 2], "otherwise")[1:]
+        shown = say(compaction.fit("", [*history, *talk([99])[:1]]).items)
+        assert "answer 38 " not in shown
+        assert "answer 38 otherwise" in shown
+        assert len(list_unnamed(compaction)) == 1
+
+
+@pytest.mark.parametrize("limit", [0, 9])
+def test_a_conversation_without_a_name_is_found_in_the_store_after_a_restart(tmp_path: Path, limit: int) -> None:
+    """Also by its newest messages, and where the last answer was taken back and the question said otherwise."""
+    url, history = f"sqlite:///{(tmp_path / 's.db').as_posix()}", list[Turn]()
+    for life in range(4):
+        with Compaction(8_000, store=url) as compaction:
+            serve(compaction, history, range(life * 6, life * 6 + 6), limit=limit)
+            for number in range(3):  # others begin as it did
+                serve(compaction, talk([0]), [1], tag=f"{life} {number}")
+            if not limit:
+                del history[-2:]
+            names = list_unnamed(compaction)
+    sizes = []
+    with Compaction(8_000, store=url) as compaction:
+        for name in names:
+            with compaction.sessions().open(name) as session:
+                sizes.append(len(session.memory.messages()))
+    assert [size for size in sizes if size > 3] == ([47] if limit else [41])
+
+
+def test_what_many_say_finds_no_session_of_another(tmp_path: Path) -> None:
+    """Openings that are the same word for word, in turn and at once; the others are neither shown nor undone."""
+    url = f"sqlite:///{(tmp_path / 's.db').as_posix()}"
+    histories: list[list[Turn]] = [[] for _ in range(6)]
+    for _life in range(2):
+        with Compaction(8_000, store=url) as compaction:
+            for history in histories[:3]:
+                serve(compaction, history, [] if history else range(3))
+            for number in [] if histories[3] else range(3):
+                for history in histories[3:]:
+                    serve(compaction, history, [number])
+            for number in (3, 4):
+                for place, history in enumerate(histories):
+                    serve(compaction, history, [number], tag=f"from guest{place}")
+            names = list_unnamed(compaction)
+            for name in names:
+                with compaction.sessions().open(name) as session:
+                    assert len(set(re.findall(r"guest\d", str(session.memory.conversation.rounds)))) <= 1
+    assert len(names) == len(histories)
+
+
+def test_two_that_go_on_from_one_place_have_a_session_each() -> None:
+    """A branch takes the session once, as an edit would; then the other one says that it was none."""
+    history: list[Turn] = []
+    with Compaction(8_000) as compaction:
+        serve(compaction, history, range(6))
+        branch = history[:8]
+        for number in range(10, 16):
+            serve(compaction, branch, [number])
+            serve(compaction, history, [number + 10])
+        assert len(list_unnamed(compaction)) == 2
+
+
+def test_the_newest_messages_as_a_task_for_another_agent_take_the_session_once_at_most() -> None:
+    """They look as if the host had dropped the others; when these come again, they are two."""
+    history: list[Turn] = []
+    with Compaction(8_000) as compaction:
+        serve(compaction, history, range(6))
+        for number in range(6, 12):
+            serve(compaction, history[-6:], [0], tag=f"task {number}")
+            serve(compaction, history, [number])
+        for name in list_unnamed(compaction):
+            with compaction.sessions().open(name) as session:
+                said = [message["content"] for message in session.memory.messages()]
+            assert "question 0 " not in said or not [one for one in said if "task" in one and "task 6" not in one]
 
 
 def test_sessions_without_a_name_take_limited_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +557,7 @@ def test_sessions_without_a_name_take_limited_room(monkeypatch: pytest.MonkeyPat
 
 def test_callers_without_a_name_who_say_the_same_at_once_have_a_session_each() -> None:
     purged: list[str] = []
-    unnamed = Unnamed(purged.append)
+    unnamed = Unnamed(InMemoryStore(), purged.append)
     with unnamed.find(ask(1)[0].messages) as one, unnamed.find(ask(1)[0].messages) as other:
         assert one != other
     with unnamed.find(ask(1)[0].messages) as again:
