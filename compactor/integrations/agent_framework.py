@@ -34,7 +34,7 @@ class Compaction(Conversations[Item], ChatMiddleware):
         offered = [tool for tool in options.get("tools") or () if hasattr(tool, "parameters")]
         tools = [make_tool(tool.name, tool.description, tool.parameters()) for tool in offered]
         session_id = self.name_session(context, getattr(context.session, "session_id", None))
-        fitted = await self.afit(session_id, context.messages, system=given, tools=tools)
+        fitted = await self.afit(session_id, context.messages, model=context.client, system=given, tools=tools)
         context.messages = fitted.items
         if fitted.added:
             context.options = {**options, "instructions": fitted.system}

@@ -227,6 +227,30 @@ class AdapterContract:
 
         asyncio.run(run())
 
+    def test_a_conversation_without_a_name_stays_one_session(self) -> None:
+        """Though the host takes a question back, drops its oldest messages, and begins anew with the store."""
+
+        async def run() -> None:
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(12):
+                    await host.say("s", ask(number))
+                with compaction.sessions().open("s") as session:
+                    log = session.memory.messages()
+            asked = [place for place, message in enumerate(log) if message["role"] == "user"]
+            url = f"sqlite:///{(self._path / 'unnamed.db').as_posix()}"
+            for life in (range(7), range(7, 12)):
+                with self._compaction(store=url) as compaction:
+                    for number in life:
+                        given = log[asked[max(number - 5, 0)] : asked[number] + 1]
+                        if number > 3:  # which was taken back
+                            given = [*log[asked[max(number - 6, 0)] : asked[3]], *log[asked[4] : asked[number] + 1]]
+                        await compaction.afit("", list(compaction.write(given)))
+                    names = compaction.sessions().store.sessions()
+                    assert len(names) == 1, f"{len(names)} sessions after {life}"
+
+        asyncio.run(run())
+
     def test_a_replay_with_other_ids_adds_nothing(self) -> None:
         """Another application had the same conversation."""
 

@@ -35,7 +35,7 @@ class Compaction(Conversations[Item]):
         system = "\n\n".join(block["text"] for block in blocks if "text" in block)
         tools = [make_tool(one["name"], one["description"], one["inputSchema"]["json"]) for one in context.tool_specs]
         session_id = self.name_session(context.agent, self._read_ids(context.agent))
-        fitted = await self.afit(session_id, context.messages, system=system, tools=tools)
+        fitted = await self.afit(session_id, context.messages, model=context.model, system=system, tools=tools)
         if fitted.added:
             return context.replace(messages=fitted.items, system_prompt=[*blocks, {"text": fitted.added}])
         return context.replace(messages=fitted.items)

@@ -27,12 +27,12 @@ _NAMES = ("model_name", "model", "model_id")
 
 
 def from_chat_model(model: Any) -> Summarizer:
-    """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex, pydantic-ai, Google ADK or the
-    OpenAI Agents SDK, or anything that may be a summarizer itself.
+    """Return a summarizer that asks *model*: a chat model of LangChain, LlamaIndex, pydantic-ai, Google ADK, the OpenAI
+    Agents SDK or Strands, a chat client of Microsoft's Agent Framework, or anything that may be a summarizer itself.
 
-    It asks with the model's own settings and without tools. LangChain's callbacks are not called: they may stream to
-    the user. It is asked on the host's event loop while that runs, and if the model has no other way, else on the
-    compactor's thread. Raises ``TypeError`` for anything else.
+    It asks with the model's own settings and without tools. LangChain's callbacks and a chat client's middleware are
+    not called: they may stream to the user, or shorten the request. It is asked on the host's event loop while that
+    runs, and if the model has no other way, else on the compactor's thread. Raises ``TypeError`` for anything else.
     """
     for methods, ask in _KINDS:
         if all(callable(getattr(model, name, None)) for name in methods) and not isinstance(model, type):
@@ -47,6 +47,9 @@ class _ChatModel:
         self._model, self._ask = model, ask
         names = [getattr(model, name, None) for name in _NAMES]
         names.append(getattr(getattr(model, "metadata", None), "model_name", None))
+        if ask is _ask_strands:
+            with suppress(Exception):  # the name is no reason to fail
+                names.append(model.get_config()["model_id"])
         #: The model's name, if it tells one: the compactor goes by its prices.
         self.model = next((name for name in names if isinstance(name, str) and name), "")
 
@@ -146,6 +149,50 @@ async def _ask_agents(model: Any, messages: Sequence[Mapping[str, Any]], _prefer
     }
 
 
+async def _ask_strands(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_async: bool) -> Mapping[str, Any]:
+    from ..formats import strands
+
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    given = strands.from_chat(message for message in messages if message["role"] != "system")
+    texts, calls, ended, usage = list[str](), list[Any](), "", dict[str, Any]()
+    async for event in model.stream(given, None, system or None):
+        texts.append(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))
+        calls += [one] if (one := event.get("contentBlockStart", {}).get("start", {}).get("toolUse")) else []
+        ended = event.get("messageStop", {}).get("stopReason", ended)
+        ended = "filtered" if "redactContent" in event else ended
+        usage = event.get("metadata", {}).get("usage") or usage
+    read, written = usage.get("inputTokens", 0), usage.get("outputTokens", 0)
+    # Some providers count what they read from a cache beside the input, and some within: the total tells.
+    told = {
+        "input_tokens": max(usage.get("totalTokens", 0) - written, read),
+        "output_tokens": written,
+        "cache_read_tokens": usage.get("cacheReadInputTokens"),
+    }
+    return {"content": "".join(texts), "tool_calls": calls, "stop_reason": ended, "usage": told if read else None}
+
+
+async def _ask_agent_framework(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_async: bool) -> Any:
+    from agent_framework import ChatMiddlewareLayer, Message
+
+    given = [Message(message["role"], [message["content"]]) for message in messages]
+    behind: Any = super(ChatMiddlewareLayer, model) if isinstance(model, ChatMiddlewareLayer) else model
+    answer = await behind.get_response(given)
+    usage = answer.usage_details or {}
+    contents = [one for message in answer.messages for one in message.contents]
+    told = {
+        "input_tokens": usage.get("input_token_count"),
+        "output_tokens": usage.get("output_token_count"),
+        "cache_read_tokens": usage.get("cache_read_input_token_count"),
+    }
+    return {
+        "content": [one.text for one in contents if one.type == "text"],
+        "tool_calls": [one for one in contents if one.type == "function_call"],
+        "finish_reason": answer.finish_reason,
+        "usage": told if usage else None,
+        "model_name": field(answer, "model") or field(answer, "model_id"),
+    }
+
+
 #: By the methods that a model has: how it is asked.
 _KINDS = (
     (("invoke", "ainvoke"), _ask_langchain),
@@ -153,6 +200,8 @@ _KINDS = (
     (("request", "request_stream"), _ask_pydantic_ai),
     (("generate_content_async", "connect"), _ask_adk),
     (("get_response", "stream_response"), _ask_agents),
+    (("stream", "get_config", "update_config"), _ask_strands),
+    (("get_response",), _ask_agent_framework),
 )
 
 

@@ -374,6 +374,135 @@ def test_the_own_chat_model_of_openai_agents_is_read() -> None:
             summarizer(REQUEST)
 
 
+class Streaming:
+    """A model of Strands' as the adapter knows it: by its methods."""
+
+    def __init__(self, *events: Any) -> None:
+        self.events = events
+        self.loops: set[int] = set()
+
+    def get_config(self) -> Any:
+        return {"model_id": "model-1"}
+
+    def update_config(self, **_config: Any) -> None:
+        raise AssertionError("nothing is changed")
+
+    async def stream(self, messages: Any, tools: Any, system: Any) -> Any:
+        self.loops.add(id(asyncio.get_running_loop()))
+        assert tools is None
+        if self.events:
+            assert (system, messages) == ("Summarize.", [{"role": "user", "content": [{"text": f"He said {SECRET}."}]}])
+        for event in self.events or (text_event(PRICES), {"messageStop": {"stopReason": "end_turn"}}):
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+def text_event(text: str) -> Any:
+    return {"contentBlockDelta": {"delta": {"text": text}}}
+
+
+@pytest.mark.parametrize("total", [120, 180])
+def test_the_answer_of_strands_is_a_summary_with_its_cost(total: int) -> None:
+    """Without what it reasoned. Tokens read from the cache are within the input of some providers, not of others."""
+    usage = {"inputTokens": 100, "outputTokens": 20, "totalTokens": total, "cacheReadInputTokens": 60}
+    model = Streaming(
+        {"messageStart": {"role": "assistant"}},
+        {"contentBlockStart": {"start": {}}},
+        {"contentBlockDelta": {"delta": {"reasoningContent": {"text": "Hm."}}}},
+        text_event("SUMM"),
+        text_event("ARY"),
+        {"contentBlockStop": {}},
+        {"messageStop": {"stopReason": "end_turn"}},
+        {"metadata": {"usage": usage}},
+    )
+    counts = {"input_tokens": total - 20, "output_tokens": 20, "cached_tokens": 60}
+    assert from_chat_model(model)(REQUEST) == Summary("SUMMARY", counts, "model-1")
+    stop = {"messageStop": {"stopReason": "end_turn"}}
+    assert from_chat_model(Streaming(text_event("SUMMARY"), stop))(REQUEST) == Summary("SUMMARY", None, "model-1")
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([text_event("SUMM"), {"messageStop": {"stopReason": "max_tokens"}}], "cut off"),
+        ([text_event("SUMM"), {"messageStop": {"stopReason": "content_filtered"}}], "refused"),
+        ([text_event("No."), {"messageStop": {"stopReason": "guardrail_intervened"}}], "refused"),
+        ([text_event("No."), {"redactContent": {"redactAssistantContentMessage": "Hidden."}}], "refused"),
+        ([{"contentBlockStart": {"start": {"toolUse": {"name": "f", "toolUseId": "1"}}}}], "called a tool"),
+        ([{"messageStop": {"stopReason": "end_turn"}}], "empty answer"),
+        ([RuntimeError(SECRET)], "RuntimeError"),
+    ],
+)
+def test_what_is_no_summary_of_strands_is_an_error_that_says_so(events: Any, told: str) -> None:
+    with pytest.raises(SummarizerError, match=told) as caught:
+        from_chat_model(Streaming(*events))(REQUEST)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_strands_answers_on_the_loop_of_the_host() -> None:
+    model = Streaming()
+
+    async def serve() -> int:
+        async with ContextCompactor.for_role(memory_of(9), ROLE, CONFIG, from_chat_model(model)) as compactor:
+            assert await asyncio.to_thread(compactor.wait_idle, SOON)
+            assert end_of(compactor) == 6
+        return id(asyncio.get_running_loop())
+
+    assert {asyncio.run(serve())} == model.loops
+
+
+def agent_framework(heard: list[Any], **answer: Any) -> Any:
+    """A chat client of Microsoft's Agent Framework that answers so, with middleware that must not hear of it."""
+    af = pytest.importorskip("agent_framework")
+
+    class Heard(af.ChatMiddleware):  # type: ignore[misc, name-defined]
+        async def process(self, _context: Any, call_next: Any) -> None:
+            heard.append("middleware")
+            await call_next()
+
+    class Client(af.FunctionInvocationLayer, af.ChatMiddlewareLayer, af.BaseChatClient):  # type: ignore[misc, name-defined]
+        model = "model-1"
+
+        async def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_rest: Any) -> Any:
+            assert not stream
+            assert not options.get("tools")
+            heard.append([(message.role, message.text) for message in messages])
+            contents = answer.pop("contents")
+            return af.ChatResponse(messages=[af.Message("assistant", contents)], **answer)
+
+    return Client(middleware=[Heard()])
+
+
+def test_the_answer_of_agent_framework_is_a_summary_with_its_cost() -> None:
+    """Without what it reasoned, and past the client's middleware: that may shorten the request."""
+    content = pytest.importorskip("agent_framework").Content
+    heard: list[Any] = []
+    usage = {"input_token_count": 100, "output_token_count": 20, "cache_read_input_token_count": 60}
+    contents = [content.from_text_reasoning(text="Hm."), content.from_text("SUMM"), content.from_text("ARY")]
+    model = agent_framework(heard, contents=contents, usage_details=usage, finish_reason="stop")
+    assert from_chat_model(model)(REQUEST) == Summary(
+        "SUMMARY", {"input_tokens": 100, "output_tokens": 20, "cached_tokens": 60}, "model-1"
+    )
+    assert heard == [[("system", "Summarize."), ("user", f"He said {SECRET}.")]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "told"),
+    [("SUMM", "length", "cut off"), ("SUMM", "content_filter", "refused"), ("", "stop", "empty answer")],
+)
+def test_what_is_no_summary_of_agent_framework_is_an_error_that_says_so(text: str, reason: str, told: str) -> None:
+    with pytest.raises(SummarizerError, match=told):
+        from_chat_model(agent_framework([], contents=[text], finish_reason=reason))(REQUEST)
+
+
+def test_a_call_of_a_tool_is_no_summary_of_agent_framework() -> None:
+    content = pytest.importorskip("agent_framework").Content
+    call = content.from_function_call("c1", "f", arguments={})
+    with pytest.raises(SummarizerError, match="called a tool"):
+        from_chat_model(agent_framework([], contents=[call]))(REQUEST)
+
+
 def test_a_model_is_known_by_its_methods() -> None:
     """Whatever the framework is called: the names are LangChain's, and the answer a message."""
 

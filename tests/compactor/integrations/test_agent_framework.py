@@ -158,3 +158,40 @@ def test_what_only_adds_to_a_conversation_that_the_service_keeps_is_sent_as_it_i
 
     with Compaction(8_000) as compaction:
         assert asyncio.run(run([compaction])) == asyncio.run(run([]))
+
+
+@pytest.mark.parametrize("of_client", [False, True])
+def test_the_agents_own_client_summarizes(of_client: bool) -> None:
+    """No summarizer was given; also where the middleware is the client's."""
+    asked: list[Any] = []
+
+    class Own(Scripted):
+        def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **rest: Any) -> Any:
+            if options.get("tools"):
+                return super()._inner_get_response(messages=messages, stream=stream, options=options, **rest)
+            asked.append(messages)
+
+            async def answer() -> ChatResponse:
+                return ChatResponse(messages=[Message(role="assistant", contents=[contract.SUMMARY])])
+
+            return answer()
+
+    async def run() -> None:
+        with Compaction(contract.BUDGET, session_id="s") as compaction:
+            client = Own([])
+            if of_client:
+                client.chat_middleware.append(compaction)
+            tools: Any = [contract.look, contract.fail]
+            agent = Agent(client=client, tools=tools, middleware=[] if of_client else [compaction])
+            current = agent.create_session(session_id="s")
+            for number in range(contract.TURNS):
+                await agent.run(contract.ask(number), session=current)
+                with compaction.sessions().open("s") as session:
+                    await asyncio.to_thread(session.compactor.wait_idle, 30)
+                    found = session.compactor.get_compaction()
+            assert asked
+            assert found is not None
+            assert contract.FACT in found.summary
+            assert len(compaction.sessions().store.sessions()) == 1
+
+    asyncio.run(run())

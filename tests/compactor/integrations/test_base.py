@@ -472,7 +472,7 @@ def test_a_conversation_without_a_name_whose_newest_messages_were_edited_stays_o
             serve(compaction, history, range(number, number + 4), limit=15 if number > 20 else 0)
             del history[-3:]
             history += talk([number + 2], "otherwise")[1:]
-        shown = say(compaction.fit("", [*history, *talk([99])[:1]]).items)
+        shown = say(compaction.fit("", [*history[-14:], *talk([99])[:1]]).items)
         assert "answer 38 " not in shown
         assert "answer 38 otherwise" in shown
         assert len(list_unnamed(compaction)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,34 @@ def test_a_failed_result_that_is_shortened_stays_one() -> None:
 
     assert block["toolResult"]["status"] == "error"
     assert len(block["toolResult"]["content"][0]["text"]) < 4_000
+
+
+def test_the_agents_own_model_summarizes() -> None:
+    """No summarizer was given."""
+    asked: list[Any] = []
+
+    class Own(Scripted):
+        async def stream(self, messages: Any, tools: Any = None, system: Any = None, **options: Any) -> Any:
+            if tools:
+                async for event in super().stream(messages, tools, system, **options):
+                    yield event
+                return
+            asked.append(system)
+            yield {"contentBlockDelta": {"delta": {"text": contract.SUMMARY}}}
+            yield {"messageStop": {"stopReason": "end_turn"}}
+
+    async def run() -> None:
+        with Compaction(contract.BUDGET, session_id="s") as compaction:
+            agent = Agent(Own(seen), tools=[tool(contract.look), tool(contract.fail)], callback_handler=None)
+            agent.add_middleware(InvokeModelStage.Input, compaction)
+            for number in range(contract.TURNS):
+                await agent.invoke_async(contract.ask(number))
+                with compaction.sessions().open("s") as session:
+                    await asyncio.to_thread(session.compactor.wait_idle, 30)
+                    found = session.compactor.get_compaction()
+            assert asked
+            assert found is not None
+            assert contract.FACT in found.summary
+
+    seen: list[list[Any]] = []
+    asyncio.run(run())
