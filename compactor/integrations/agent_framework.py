@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, ChatResponse
+from agent_framework import ChatContext, ChatMiddleware, ChatResponse, FunctionInvocationContext, FunctionTool
 from agent_framework import Message as Item
 
 from ..formats import agent_framework
@@ -48,6 +48,18 @@ class Compaction(Conversations[Item], ChatMiddleware):
         await call_next()
         if isinstance(context.result, ChatResponse):
             await keep(context.result)
+
+    def tools(self) -> list[FunctionTool]:
+        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees. A
+        *session_id* that is a function gets the context of the call, which has the session as well."""
+        return [self._make_tool(*told) for told in self.describe_tools()]
+
+    def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> FunctionTool:
+        async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str:
+            session_id = self.name_session(ctx, getattr(ctx.session, "session_id", None))
+            return await self.acall_tool(session_id, name, arguments)
+
+        return FunctionTool(name=name, description=description, func=call, input_model=schema)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], agent_framework.to_chat([item])) for item in items]

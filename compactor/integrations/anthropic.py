@@ -39,6 +39,14 @@ class Compaction(Converted[Item]):
         fitted = await self.afit(self.name_session(session_id, session_id), messages, **_read(**request))
         return _change(request, fitted)
 
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the definitions of ``Recall``'s tools, for the request's ``tools``. ``call_tool`` answers a call."""
+        return [{"name": one[0], "description": one[1], "input_schema": one[2]} for one in self.describe_tools()]
+
+    def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Return the text for the ``tool_result`` of a block that calls one; *session_id* is that of ``prepare``."""
+        return super().call_tool(self.name_session(session_id, session_id), name, arguments)
+
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], messages) for item, messages in zip(items, anthropic.read_each(items), strict=True)]
 

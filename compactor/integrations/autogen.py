@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
+from autogen_core import CancellationToken
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage
-from pydantic import TypeAdapter
+from autogen_core.tools import BaseTool
+from pydantic import BaseModel, TypeAdapter
 
 from ..formats import autogen
 from .base import Conversations, Group, Message
@@ -26,6 +29,10 @@ class Compaction(Conversations[LLMMessage]):
     def make_context(self, session_id: str, initial_messages: list[LLMMessage] | None = None) -> Context:
         """Return the context of one agent in one conversation."""
         return Context(self, self.name_session(session_id, session_id), initial_messages)
+
+    def tools(self, session_id: str) -> list[BaseTool[Any, Any]]:
+        """Return the tools of ``Recall``, for the agent with that context: it reads back what it no longer sees."""
+        return [_Tool(*told) for told in self.bind_tools(self.name_session(session_id, session_id))]
 
     def read(self, items: Sequence[LLMMessage]) -> Iterable[Group[LLMMessage]]:
         return [Group([item], autogen.to_chat([item])) for item in items]
@@ -49,3 +56,12 @@ class Context(ChatCompletionContext):
     async def get_messages(self) -> list[LLMMessage]:
         fitted = await self._compaction.afit(self._session_id, self._messages)
         return [*([SystemMessage(content=fitted.system)] if fitted.system else []), *fitted.items]
+
+
+class _Tool(BaseTool[Any, Any]):
+    def __init__(self, name: str, told: str, arguments: type[BaseModel], call: Callable[..., Awaitable[str]]) -> None:
+        super().__init__(arguments, str, name, told)
+        self._call = call
+
+    async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:  # noqa: ARG002
+        return await self._call(**args.model_dump())

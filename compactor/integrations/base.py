@@ -6,7 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import structlog
+from pydantic import BaseModel
 
 from memory import Memory, Recall, Store, Synced
 from memory.arguments import find_near, require, whole_number
@@ -187,6 +188,17 @@ class Conversations(ABC, Generic[Item]):
             told: Any = tool["function"]
             yield told["name"], told["description"], told["parameters"]
 
+    def bind_tools(self, session_id: str) -> Iterator[tuple[str, str, type[BaseModel], Callable[..., Awaitable[str]]]]:
+        """Yield the name and the description of each tool of ``Recall``, the class of its arguments, and a function of
+        these by name that answers a call in that session. Raises ``ValueError`` without a *session_id*."""
+
+        async def call(name: str, /, **arguments: Any) -> str:
+            return await self.acall_tool(session_id, name, arguments)
+
+        self.require_name(session_id)
+        for name, told, schema in self.describe_tools():
+            yield name, told, _make_arguments(schema), partial(call, name)
+
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``.
 
@@ -342,6 +354,15 @@ def redact(value: Any, redactor: Callable[[str], str]) -> Any:
         kept = _NOT_SAID - {"data"} if value.get("type") == "text" else _NOT_SAID
         return {key: one if key in kept else redact(one, redactor) for key, one in value.items()}
     return [redact(one, redactor) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _make_arguments(schema: Mapping[str, Any]) -> type[BaseModel]:
+    class Arguments(BaseModel, extra="allow"):
+        @classmethod
+        def model_json_schema(cls, *_args: Any, **_options: Any) -> dict[str, Any]:
+            return deepcopy(dict(schema))
+
+    return Arguments
 
 
 def join_names(*names: object) -> str:

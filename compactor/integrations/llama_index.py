@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory.types import BaseChatStoreMemory
+from llama_index.core.tools import FunctionTool, ToolMetadata
 from pydantic import Field
 
 from ..formats import llama_index
@@ -23,8 +24,7 @@ class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
 
     Arguments are those of ``Conversations``. The first argument of ``make_memory`` names the session, or *session_id*
-    may be a function of it. The agent adds its system prompt, its tools and the calls of the running turn itself, so
-    they count nothing here.
+    may be a function of it. What a ``FunctionAgent`` adds itself is not counted here; see ``llama_index_agent``.
     """
 
     def __init__(self, budget: int, **options: Any) -> None:
@@ -40,6 +40,12 @@ class Compaction(Conversations[ChatMessage]):
         memory."""
         return History(compaction=self, chat_store_key=self.name_session(session_id, session_id), **options)
 
+    def tools(self, session_id: str) -> list[FunctionTool]:
+        """Return the tools of ``Recall``, for the agent with that memory: it reads back what it no longer sees."""
+        bound = self.bind_tools(self.name_session(session_id, session_id))
+        told = [(ToolMetadata(about, name, arguments), call) for name, about, arguments, call in bound]
+        return [FunctionTool(async_fn=call, metadata=metadata) for metadata, call in told]
+
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
         return [Group([item], llama_index.to_chat([item])) for item in items]
 
@@ -49,8 +55,7 @@ class Compaction(Conversations[ChatMessage]):
 
 def _find_live(key: str) -> Compaction:
     """Return the Compaction with that *key*; in another process, the only one."""
-    found = _live.get(key) or (next(iter(_live.values())) if len(_live) == 1 else None)
-    if found is None:
+    if (found := _live.get(key) or (next(iter(_live.values())) if len(_live) == 1 else None)) is None:
         raise LookupError("the memory's Compaction is gone: make one before you restore it, or call make_memory of one")
     return found
 

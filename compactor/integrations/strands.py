@@ -8,6 +8,8 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from strands.middleware.stages import InvokeModelContext
+from strands.tools import PythonAgentTool
+from strands.types.tools import ToolResult, ToolUse
 
 from ..formats import strands
 from ..formats.parts import make_tool
@@ -39,6 +41,18 @@ class Compaction(Conversations[Item]):
         if fitted.added:
             return context.replace(messages=fitted.items, system_prompt=[*blocks, {"text": fitted.added}])
         return context.replace(messages=fitted.items)
+
+    def tools(self) -> list[PythonAgentTool]:
+        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        return [
+            PythonAgentTool(name, {"name": name, "description": told, "inputSchema": {"json": schema}}, self._call)
+            for name, told, schema in self.describe_tools()
+        ]
+
+    async def _call(self, tool_use: ToolUse, *, agent: Any, **_state: Any) -> ToolResult:
+        session_id = self.name_session(agent, self._read_ids(agent))
+        said = await self.acall_tool(session_id, tool_use["name"], tool_use["input"])
+        return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": said}]}
 
     def _read_ids(self, agent: Any) -> str:
         kept = getattr(getattr(agent, "_session_manager", None), "session_id", None)

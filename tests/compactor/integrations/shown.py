@@ -25,3 +25,14 @@ def check_turn_made_again(compaction: Conversations[Any], make: Callable[[str], 
         newest = make("new")
         shown = compaction.fit("s", newest).items
     assert all(one is own for one, own in zip(shown, newest, strict=True))
+
+
+#: A conversation that is too long for ``RECALL_BUDGET``, as roles and texts; what its first message says is asked for.
+TALK = [
+    (role, text)
+    for asked in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30)))
+    for role, text in (("user", asked), ("assistant", "I see."))
+]
+RECALL_BUDGET = 2_500
+#: Arguments of a call of ``read_rounds`` that reads it back.
+FIRST_ROUND = {"start": 1, "end": None, "offset": None, "limit": None}

@@ -23,8 +23,9 @@ from agent_framework import (
     Message,
     ResponseStream,
 )
-from shown import read_parts
+from shown import FIRST_ROUND, RECALL_BUDGET, TALK, read_parts
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.agent_framework import Compaction
 from compactor.testing import AdapterContract
@@ -193,5 +194,25 @@ def test_the_agents_own_client_summarizes(of_client: bool) -> None:
             assert found is not None
             assert contract.FACT in found.summary
             assert len(compaction.sessions().store.sessions()) == 1
+
+    asyncio.run(run())
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    class Asking(Scripted):
+        def _reply(self, messages: Sequence[Message]) -> list[Content]:
+            self.seen.append([message.to_dict() for message in messages])
+            results = [one for one in messages[-1].contents if one.type == "function_result"]
+            call = Content.from_function_call("c1", "read_rounds", arguments=FIRST_ROUND)
+            return [Content.from_text(str(results[0].result))] if results else [call]
+
+    async def run() -> None:
+        seen: list[Any] = []
+        with Compaction(RECALL_BUDGET, summarizer=ExtractiveSummarizer()) as compaction:
+            agent = Agent(client=Asking(seen), tools=compaction.tools(), middleware=[compaction])
+            said = [Message(role, [text]) for role, text in (*TALK, ("user", "The code?"))]
+            done = await agent.run(said, session=agent.create_session(session_id="s"))
+        assert "4711" not in str(seen[0])
+        assert "4711" in done.text
 
     asyncio.run(run())

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("anthropic", reason="the extra `anthropic` is not installed")
 
 import anthropic
+from shown import FIRST_ROUND, RECALL_BUDGET, TALK
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.anthropic import Compaction
 from compactor.testing import AdapterContract
@@ -228,3 +230,16 @@ def test_a_turn_made_again_is_the_newest(long: str) -> None:
     assert shown[1] is newest[1]
     assert shown[2]["content"][0]["tool_use_id"] == "new"
     assert (shown == newest) == (not long)
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    """In a session that ``session_id`` names otherwise, too."""
+    messages: list[Any] = [{"role": role, "content": text} for role, text in TALK]
+    messages.append({"role": "user", "content": "The code?"})
+    options: Any = {"summarizer": ExtractiveSummarizer(), "session_id": "chat {}".format}
+    with Compaction(RECALL_BUDGET, **options) as compaction:
+        request = compaction.prepare("17", messages=messages, tools=compaction.tools())
+        assert "4711" not in str(request["messages"])
+        assert [set(tool) for tool in request["tools"]] == [{"name", "description", "input_schema"}] * 3
+        assert "4711" in compaction.call_tool("17", "read_rounds", FIRST_ROUND)
+        assert "4711" in asyncio.run(compaction.acall_tool("17", "read_rounds", FIRST_ROUND))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ from autogen_core.models import (
 )
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from PIL.Image import new
+from shown import FIRST_ROUND, RECALL_BUDGET, TALK
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.autogen import Compaction
 from compactor.testing import AdapterContract
@@ -169,3 +172,35 @@ def test_a_failed_result_that_is_shortened_stays_one() -> None:
 
     assert result.is_error
     assert len(result.content) < 4_000
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    seen: list[Any] = []
+
+    class Asking(Scripted):
+        async def create(self, messages: Sequence[LLMMessage], **_options: Any) -> CreateResult:
+            seen.append(messages)
+            last = messages[-1]
+            is_answered = isinstance(last, FunctionExecutionResultMessage)
+            call = FunctionCall(id="c1", name="read_rounds", arguments=json.dumps(FIRST_ROUND))
+            return CreateResult(
+                finish_reason="stop" if is_answered else "function_calls",
+                content=last.content[0].content if isinstance(last, FunctionExecutionResultMessage) else [call],
+                usage=RequestUsage(prompt_tokens=0, completion_tokens=0),
+                cached=False,
+            )
+
+    async def run(compaction: Compaction) -> str:
+        kept: Any = [
+            UserMessage(content=text, source="user") if role == "user" else AssistantMessage(content=text, source="a")
+            for role, text in TALK
+        ]
+        context, tools = compaction.make_context("s", kept), compaction.tools("s")
+        agent = AssistantAgent("a", Asking([]), model_context=context, tools=tools, reflect_on_tool_use=True)
+        return str((await agent.run(task="The code?")).messages[-1])
+
+    with Compaction(RECALL_BUDGET, summarizer=ExtractiveSummarizer()) as compaction:
+        said = asyncio.run(run(compaction))
+
+    assert "4711" not in str(seen[0])
+    assert "4711" in said

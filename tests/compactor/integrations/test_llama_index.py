@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import AsyncIterator, Sequence
@@ -19,10 +20,12 @@ from llama_index.core.memory.types import BaseChatStoreMemory
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.tools import FunctionTool, ToolSelection
 from pydantic import PrivateAttr
-from shown import read_parts
+from shown import FIRST_ROUND, RECALL_BUDGET, TALK, read_parts
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.llama_index import Compaction
+from compactor.integrations.llama_index_agent import CompactingAgent
 from compactor.testing import AdapterContract
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the framework's own
@@ -149,3 +152,76 @@ def test_a_memory_that_was_restored_goes_on(restore: Any) -> None:
         again = restore(memory)
         assert [one.content for one in again.get()] == ["The code is 4711."]
         assert again.compaction is compaction
+
+
+class Calling(Scripted):
+    """Calls *name* so many times, then says the last result."""
+
+    _left: int = PrivateAttr(1)
+    _call: Any = PrivateAttr()
+
+    async def astream_chat_with_tools(self, tools: Any, *, chat_history: Any = None, **_options: Any) -> Any:
+        self._seen.append(list(chat_history))
+        self._left -= 1
+        blocks: list[Any] = [TextBlock(text=str(chat_history[-1].content))]
+        if self._left >= 0:
+            name, given = self._call
+            blocks = [ToolCallBlock(tool_call_id=f"c{len(self._seen)}", tool_name=name, tool_kwargs=given)]
+
+        async def stream() -> AsyncIterator[ChatResponse]:
+            yield ChatResponse(message=ChatMessage(role="assistant", blocks=blocks))
+
+        return stream()
+
+
+def make_calling(times: int, name: str, **given: Any) -> Calling:
+    model = Calling()
+    model._seen, model._left, model._call = [], times, (name, given)
+    return model
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    model = make_calling(1, "read_rounds", **FIRST_ROUND)
+
+    async def run(compaction: Compaction) -> str:
+        memory = compaction.make_memory("s")
+        memory.put_messages([ChatMessage(text, role=role) for role, text in TALK])
+        tools: Any = compaction.tools("s")
+        done = await FunctionAgent(llm=model, tools=tools).run("The code?", memory=memory)
+        return str(done.response.content)
+
+    with Compaction(RECALL_BUDGET, summarizer=ExtractiveSummarizer()) as compaction:
+        said = asyncio.run(run(compaction))
+        with pytest.raises(ValueError, match="session_id="):
+            compaction.tools("")
+
+    assert "4711" not in str(model._seen[0])
+    assert "4711" in said
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_agent_of_ours_keeps_a_long_turn_within_the_budget(streaming: bool) -> None:
+    """What it keeps is whole, as with the framework's own agent."""
+    asked = "look 40 times " + "word " * 30
+
+    async def run(agent: type[FunctionAgent], compaction: Compaction) -> tuple[Calling, list[ChatMessage]]:
+        model = make_calling(40, "look", row=1)
+        memory = compaction.make_memory(agent.__name__)
+        tools: Any = [FunctionTool.from_defaults(contract.look)]
+        made = agent(llm=model, tools=tools, system_prompt="Be brief.", streaming=streaming)
+        await made.run(asked, memory=memory, max_iterations=60)
+        return model, memory.get_all()
+
+    with Compaction(1_200, summarizer=ExtractiveSummarizer()) as compaction:
+        plain, whole = asyncio.run(run(FunctionAgent, compaction))
+        model, kept = asyncio.run(run(CompactingAgent, compaction))
+
+    assert [(one.role, one.content) for one in kept] == [(one.role, one.content) for one in whole]
+    assert len(kept) == 82
+    sizes = [sum(len(str(one.content)) for one in seen) for seen in model._seen]
+    assert max(sizes) < 1_200 * 5 < sum(len(str(one.content)) for one in plain._seen[-1])
+    assert all("Be brief." in str(seen[0].content) for seen in model._seen)
+    for seen in model._seen:
+        assert [one.role for one in seen].count("tool") == sum(
+            isinstance(block, ToolCallBlock) for one in seen for block in one.blocks
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ import pytest
 
 pytest.importorskip("strands", reason="the extra `strands` is not installed")
 
-from shown import read_parts
+from shown import FIRST_ROUND, RECALL_BUDGET, TALK, read_parts
 from strands import Agent, tool
 from strands.agent.conversation_manager import NullConversationManager
 from strands.middleware import InvokeModelStage
 from strands.models import Model
 from strands.session.file_session_manager import FileSessionManager
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.strands import Compaction
 from compactor.testing import AdapterContract
@@ -174,3 +177,34 @@ def test_the_agents_own_model_summarizes() -> None:
 
     seen: list[list[Any]] = []
     asyncio.run(run())
+
+
+def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
+    seen: list[Any] = []
+
+    class Asking(Scripted):
+        async def stream(self, messages: Any, *_args: Any, **_options: Any) -> Any:
+            self.seen.append(copy.deepcopy(messages))
+            result = messages[-1]["content"][0].get("toolResult")
+            if result:
+                yield {"contentBlockDelta": {"delta": {"text": result["content"][0]["text"]}}}
+            else:
+                yield {"contentBlockStart": {"start": {"toolUse": {"name": "read_rounds", "toolUseId": "c1"}}}}
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(FIRST_ROUND)}}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "end_turn" if result else "tool_use"}}
+
+    with Compaction(RECALL_BUDGET, summarizer=ExtractiveSummarizer()) as compaction:
+        said: Any = [{"role": role, "content": [{"text": text}]} for role, text in TALK]
+        agent = Agent(
+            Asking(seen),
+            messages=said,
+            tools=compaction.tools(),
+            conversation_manager=NullConversationManager(),
+            callback_handler=None,
+        )
+        agent.add_middleware(InvokeModelStage.Input, compaction)
+        done = agent("The code?")
+
+    assert "4711" not in str(seen[0])
+    assert "4711" in str(done)
