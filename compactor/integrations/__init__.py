@@ -1,1 +1,1 @@
-"""Adapters for agent frameworks: one file and one extra each. Only its own file imports a framework."""
+"""Adapters for agent frameworks: one extra and one file each, two for LlamaIndex. No other file imports a framework."""
