@@ -64,6 +64,10 @@ class _Known:
     #: Of the history that the session was given last; and the hash of that, under which it is found.
     prints: bytes = b""
     key: bytes = b""
+    #: Whether it was read from the store: what an earlier process was given twice is not known. And whether the history
+    #: has lost its oldest messages.
+    is_stored: bool = False
+    is_window: bool = False
 
 
 class Unnamed:
@@ -144,14 +148,14 @@ class Unnamed:
         best = _choose(history, common, alike, [prints for _, prints in logs])
         if best is None:
             return None
-        found, own = best
+        found, own, is_window = best
         with self._lock:
             if self._known.get(found.key) is not found:  # another caller was faster
                 return None
             self._left[found.key] = self._known.pop(found.key)
             if len(self._left) > MAX_UNNAMED:
                 self._left.popitem(last=False)
-            found.own = own
+            found.own, found.is_window = own, is_window
         return found
 
     def _take_stored(self, history: _History, common: int, logs: Sequence[tuple[_Known, bytes]]) -> _Known | None:
@@ -164,8 +168,9 @@ class Unnamed:
         best = _choose(history, common, stored, others)
         if best is None or not self._hold(best[0]):
             return None
-        best[0].own = best[1]
-        return best[0]
+        found = best[0]
+        found.own, found.is_window = best[1:]
+        return found
 
     def _read_stored(self, bucket: str) -> Iterator[tuple[_Known, LogFingerprints]]:
         """Yield sessions of the store that are not known here, those used last first."""
@@ -189,7 +194,7 @@ class Unnamed:
                     self._read[row.name] = row.entries, log
                     if len(self._read) > MAX_READ:
                         self._read.popitem(last=False)
-            yield _Known(row.name, int(name[1])), log
+            yield _Known(row.name, int(name[1]), is_stored=True), log
 
     def _hold(self, found: _Known) -> bool:
         """Return whether *found* is the caller's from now on, and not another's."""
@@ -242,35 +247,35 @@ def _list_alike(history: _History, logs: Sequence[tuple[_Known, bytes]]) -> Sequ
 
 def _choose(
     history: _History, common: int, logs: Iterable[tuple[_Known, LogFingerprints]], others: Sequence[bytes]
-) -> tuple[_Known, int] | None:
-    """Return which of *logs* shares most with *history*, and from where on that is the session's own; None if that
-    proves nothing, or if two share as much. The first messages are no proof if *others* begin with them as well."""
-    most, best = 0, list[tuple[_Known, int] | None]()
+) -> tuple[_Known, int, bool] | None:
+    """Return which of *logs* shares most with *history*, from where on that is the session's own, and whether it lacks
+    the oldest messages; None if that proves nothing, or if two share as much. The first messages are no proof if
+    *others* begin with them as well."""
+    most, best = 0, list[tuple[_Known, int, bool] | None]()
     for one, log in logs:
-        found, own, is_stored = align(log, history.prints, history.body), one.own, not one.prints
+        found, own = align(log, history.prints, history.body), one.own
         if found.kept < max(most, len(log.kinds) - found.here):  # than another shares, or than would be undone
             continue
-        if is_stored and not found.is_diverged and [*found.starts] == [(0, 0)]:  # it was given nothing else
-            is_proven = _is_proven(found, 0, 0, history)
-        elif is_proven := _is_proven(found, own, common, history, is_stored):
+        is_window = one.is_window or [*found.starts] != [(0, 0)]
+        needed = 1 + is_window + (is_window and found.is_diverged) + one.is_stored
+        if not one.prints and not found.is_diverged and not is_window:  # of the store, and it was given nothing else
+            is_proven = _is_proven(found, 0, 0, 1, history)
+        elif is_proven := _is_proven(found, own, common, needed, history):
             own = max([own, *(_count_shared(log.prints, other) for other in others if other is not log.prints)])
-            is_proven = _is_proven(found, own, common, history, is_stored)
+            is_proven = _is_proven(found, own, common, needed, history)
         run = next((run for run in found.runs if run.here + run.size > own), None)
         place = run.there + max(own - run.here, 0) if run is not None else found.there
-        best = [*(best if found.kept == most else ()), (one, place) if is_proven else None]
+        best = [*(best if found.kept == most else ()), (one, place, is_window) if is_proven else None]
         most = found.kept
     return best[0] if len(best) == 1 else None
 
 
-def _is_proven(found: Alignment, own: int, common: int, history: _History, is_stored: bool = False) -> bool:
-    """Return whether *found* shares enough of what is the session's own, from index *own* of its log on. Of one that
-    *is_stored*, nobody knows what was given twice: more is needed."""
-    is_window = [*found.starts] != [(0, 0)]
+def _is_proven(found: Alignment, own: int, common: int, needed: int, history: _History) -> bool:
+    """Return whether *found* shares as many questions with answers as *needed*, from index *own* of the log on."""
     if len(found.starts) > (1 if found.starts[0] != (0, 0) else 2):  # the oldest messages are there, or are not
         return False
     if found.is_diverged and sum(one["role"] == "user" for one in history.body[found.there :]) > 1:
         return False  # more is new than was said since the last call
-    needed = 1 + is_window + (is_window and found.is_diverged) + is_stored
     answered = set[bytes]()  # the same again proves nothing more
     for run in found.runs:
         asked = b""
