@@ -216,7 +216,7 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
     for text in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30))):
         asked += [{"role": "user", "content": text}, {"role": "assistant", "content": "I see."}]
     asked.append({"role": "user", "content": "The code?"})
-    with Compaction(2_500, session_id="s") as compaction:
+    with Compaction(2_500, session_id="s", summarizer=ExtractiveSummarizer()) as compaction:
         agent = Agent(name="helper", model=Asking(), tools=compaction.tools())
         config = RunConfig(call_model_input_filter=compaction, tracing_disabled=True)
         done = asyncio.run(Runner.run(agent, asked, run_config=config))
