@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -142,6 +142,7 @@ def sync_messages(
     front = [_parse(one, place) for place, one in enumerate(given[:lead])]
     state = memory._sync_state or SyncState()
     prints, same, first = _print_host(body, lead, state, newest)
+    former = state.held[first:] if same and len(state.held) * SIZE == len(state.prints) else ()
     starts, last, rewound, undone = _shift(state.starts, first), state.prints[first * SIZE :], False, 0
     held: Sequence[Message] = body if same or not state.held else body[:1]
     while True:
@@ -150,7 +151,7 @@ def sync_messages(
         state = memory._sync_state = copy_with(state, log=log)
         # Keep the alignment: after an undone call with its results, nothing may be left to match.
         is_known = rewound and starts[-1][1] <= len(log.kinds)
-        found = _follow(log, prints, body, starts) if is_known else align(log, prints, body, starts, last)
+        found = _follow(log, prints, body, starts) if is_known else align(log, prints, body, starts, last, former)
         if found.is_diverged:
             if on_divergence == "raise":
                 raise HistoryDiverged(lead + found.there, _make_reference(log.places[found.here]))
@@ -314,12 +315,18 @@ def _print_host(body: Sequence[Message], lead: int, state: SyncState, newest: in
 
 
 def align(
-    log: LogFingerprints, prints: bytes, body: Sequence[Message], starts: Sequence[Start] = (), last: bytes = b""
+    log: LogFingerprints,
+    prints: bytes,
+    body: Sequence[Message],
+    starts: Sequence[Start] = (),
+    last: bytes = b"",
+    former: Sequence[Message] = (),
 ) -> Alignment:
     """Return the alignment of the host's messages, with these *prints*, that matches the most messages of the log.
 
     At a tie, the host has the whole log rather than its newest part. *last* is the fingerprints of the last call's
-    list, and *starts* its alignment, which still holds if nothing is undone with it.
+    list, and *starts* its alignment, which still holds if nothing is undone with it. *former* is that list from the
+    object on that is the first of this one; empty if that is unknown.
     """
     if not prints:
         return _follow(log, prints, body, [(0, len(log.kinds))])
@@ -328,15 +335,19 @@ def align(
     if _is_known(log, prints, known, starts, last):
         if not known.is_diverged:
             return known
+        if known.kept and starts[-1][0] < len(body) and former and not _has(former[1:], body[0]):
+            return _pass_holes(log, prints, body, known, starts, former)  # it begins with the very object that it did
         found.append(known)
     best = whole = _follow(log, prints, body, [(0, 0)])
     if not whole.is_diverged:
         return whole
+    # Where the list begins as before, few messages more are words that repeat, and not what is left of the history.
+    least = max((one.kept + ENOUGH for one in (whole, *found) if one.kept), default=1)
     for start in _find_starts(log, prints):
         if len(log.kinds) - start >= best.kept:
             window = _follow(log, prints, body, [(0, start)])
-            is_whole = not window.is_diverged and (window.kept > 1 or len(body) <= 2)
-            if window.kept > whole.kept and (window.kept >= ENOUGH or is_whole):
+            is_whole = not window.is_diverged and ((window.kept > 1 and 2 * window.kept >= len(body)) or len(body) <= 2)
+            if window.kept >= least and (window.kept >= ENOUGH or is_whole):
                 best = max(best, window, key=_rate)
     found.append(best)
     return max((_pass_holes(log, prints, body, one, starts) for one in found), key=_rate)
@@ -367,11 +378,18 @@ def _is_known(log: LogFingerprints, prints: bytes, known: Alignment, starts: Seq
 
 
 def _pass_holes(
-    log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
+    log: LogFingerprints,
+    prints: bytes,
+    body: Sequence[Message],
+    found: Alignment,
+    starts: Sequence[Start],
+    former: Sequence[Message] = (),
 ) -> Alignment:
     """Return *found*, extended past holes: messages that the host dropped, and replaced by fewer of its own or none."""
     while found.is_diverged:
-        start = _find_end_of_hole(log, prints, body, found, starts) or _find_newest(log, prints, body, found)
+        start = _find_end_of_hole(log, prints, body, found, starts, former)
+        if start is None and (not former or _has(former[found.there :], body[found.there - 1])):
+            start = _find_newest(log, prints, body, found)
         if start is None:
             break
         found = _follow(log, prints, body, [*(one for one in found.starts if found.runs and one[0] < start[0]), start])
@@ -379,7 +397,12 @@ def _pass_holes(
 
 
 def _find_end_of_hole(
-    log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment, starts: Sequence[Start]
+    log: LogFingerprints,
+    prints: bytes,
+    body: Sequence[Message],
+    found: Alignment,
+    starts: Sequence[Start],
+    former: Sequence[Message],
 ) -> Start | None:
     """Return the first place after *found* from which both continue alike, past as few unknown messages as possible.
 
@@ -392,9 +415,13 @@ def _find_end_of_hole(
             return None
         if there and _is_answer(body[there]):
             continue  # a result is shared only with its call
+        if former and not _has(former, body[there]):
+            continue  # made after the last call, though its text is in the log
         places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
         best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
         if best is None or best.kept < (ENOUGH if is_own or best.is_diverged else 2):
+            continue
+        if not is_own and (best.is_diverged or best.kept < ENOUGH) and not _is_unique(log, best):
             continue
         here = best.starts[0][1]
         if not is_own:
@@ -404,6 +431,19 @@ def _find_end_of_hole(
         if has_query and there - found.there < missing and there < _find_former(log, starts, here):
             return there, here
     return None
+
+
+def _has(messages: Sequence[Message], message: Message) -> bool:
+    return any(map(is_, messages, repeat(message)))
+
+
+def _is_unique(log: LogFingerprints, found: Alignment) -> bool:
+    """Return whether the log says nowhere else what the first messages that match in *found* say."""
+    run = found.runs[0]
+    return all(
+        len([*islice(_find_last(log.prints, get_print(log.prints, here), 0), 2)]) == 1
+        for here in range(run.here, run.here + min(run.size, ENOUGH))
+    )
 
 
 def _find_former(log: LogFingerprints, starts: Sequence[Start], here: int) -> int:
@@ -431,22 +471,9 @@ def _list_parts(message: Message) -> Sequence[Any]:
 
 
 def _find_newest(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
-    """Return the start of the log's newest messages in the host's list, for histories that repeat themselves.
-
-    The last match in *found* must also fit there, and the host must have every text of the log after *found*.
-    """
-    first, newest = found.runs[-1].there if found.runs else 0, len(log.kinds) - 1
-    for last in islice(_find_last(prints, get_print(log.prints, newest), max(found.there - 1, 0)), MAX_PLACES):
-        there, back = last, newest - last  # offset between the two lists
-        while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
-            there -= 1
-        while there < last and _is_answer(body[there]):
-            there += 1
-        if there < last and there <= found.there and back > found.here - found.there:
-            said = {get_print(prints, index) for index in range(len(prints) // SIZE)}
-            is_again = all(get_print(log.prints, index) in said for index in range(found.here, newest))
-            return (there, there + back) if is_again else None
-    return None
+            continue  # a result is shared only with its call
+        if former and not _has(former, body[there]):
+            continue  # made after the last call, though its text is in the log
 
 
 def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:

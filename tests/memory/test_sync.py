@@ -704,3 +704,45 @@ def test_calls_and_results_that_are_alike_make_no_window_of_another_history() ->
             history += [says("ok"), user(f"{history[0]['content']} {turn}")]
             memory.sync(history)
             assert memory.messages() == history
+
+
+def talk(*texts: str) -> list[Message]:
+    return [(user, says)[place % 2](text) for place, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(
+    ("old", "kept", "new"),
+    [
+        (["next", "PIN 4711", "next", "done"], 1, ["done"]),
+        (["next", "PIN 4711", "next", "done"], 1, ["done", "next", "done"]),
+        (["next", "PIN 4711", "next", "done"], 1, ["done", "thanks", "bye"]),
+        (["Hi", "Hello", "ok", "ok", "PIN", "4711", "ok", "ok"], 2, ["ok", "ok"]),
+        (["ok", "yes", "ok", "4711", "ok", "yes"], 2, ["ok", "no", "ok", "4711", "ok", "yes"]),
+        (["ok", "ok", "ok", "ok"], 2, []),
+        (["ok", "yes", "PIN", "4711", "ok", "yes"], 2, ["no", "4711", "ok", "yes"]),
+    ],
+)
+def test_short_words_that_repeat_keep_no_word_that_the_host_no_longer_has(
+    old: list[str], kept: int, new: list[str], copies: bool
+) -> None:
+    """An answer made again, a fork or an insertion that says what was said at the end is no window."""
+    memory, history = Memory(), talk(*old)
+    memory.sync(history)
+    history = [*history[:kept], *talk(*[""] * kept, *new)[kept:]]
+    memory.sync(copy.deepcopy(history) if copies else history)
+    if copies and not new:  # nobody can know
+        assert {one["content"] for one in memory.messages()} <= {*old[:kept]}
+    else:
+        assert memory.messages() == history
+
+
+def test_the_same_first_object_begins_the_list_where_it_did() -> None:
+    """Though the newest messages of the log say what those behind it say, too: the host dropped nothing."""
+    for begin in ([], ["Where?", "Here."]):
+        history = talk(*begin, *["continue", "ok"] * 2, "4711", "noted", *["go on", "yes"] * 10)
+        memory = Memory()
+        memory.sync(history)
+        edited = [*history[:2], *talk(*["go on", "yes"] * 10)]
+        memory.sync(edited)
+        assert memory.messages() == edited
