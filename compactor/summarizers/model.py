@@ -14,7 +14,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -463,8 +463,13 @@ def read_headers(error: object) -> Any:
 
 def parse_retry_after(headers: Any) -> float | None:
     """Return the seconds in a ``Retry-After`` header, given as a number or a date, at most a day; None if missing
-    or invalid."""
-    value = headers.get("retry-after") if hasattr(headers, "get") else None
+    or invalid. As OpenAI's client does, prefer ``retry-after-ms``."""
+    if not hasattr(headers, "get"):
+        return None
+    with suppress(TypeError, ValueError):
+        if math.isfinite(milliseconds := float(headers.get("retry-after-ms"))):
+            return min(max(0.0, milliseconds / 1000), MAX_RETRY_AFTER)
+    value = headers.get("retry-after")
     if not isinstance(value, str):
         return None
     try:

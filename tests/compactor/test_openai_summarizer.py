@@ -410,6 +410,9 @@ def test_retry_after_is_read_from_the_wire(server: ModelServer, summarizer: Open
     assert failure(summarizer).retry_after == 12.0
     assert 3000 < (failure(summarizer).retry_after or 0) <= 3600
     assert failure(summarizer).retry_after is None
+    for value, seconds in (("1500", 1.5), ("-1", 0.0), ("soon", 12.0), ("nan", 12.0)):  # preferred, as by the client
+        server.answers(status(429, {"Retry-After-MS": value, "Retry-After": "12"}))
+        assert failure(summarizer).retry_after == seconds
 
 
 # Time
