@@ -50,6 +50,9 @@ MAX_OWN = 2
 ENOUGH = 4
 #: Maximum positions after a hole that are tried, the newest first, if a message repeats that often.
 MAX_PLACES = 1_000
+#: The keys that give a message content, and those by which a result without an id names its tool.
+SAYS = chat.CHAT_KEYS - {"role", "name", "tool_call_id"}
+TOOL_NAMES = frozenset(("name", "tool_name"))
 #: Start of a matching stretch: an index in the host's list, and one in the log.
 Start = tuple[int, int]
 
@@ -268,8 +271,15 @@ def _is_system(message: Any) -> bool:
 
 
 def _parse(message: Message, place: int) -> Post:
+    """Return *message* as a post. Raises ``MessageError`` also for what ``append`` keeps though it says nothing: no
+    history is undone for that."""
     try:
-        return chat.parse(message)
+        post = chat.parse(message)
+        if SAYS.isdisjoint(message):
+            raise MessageError("the message has no content; give it one, be it null or an empty text")
+        if message["role"] == chat.TOOL and post.tool_call_id is None and not TOOL_NAMES & message.keys():
+            raise MessageError("the result names no call; give it the call's id as tool_call_id")
+        return post
     except MessageError as error:
         raise MessageError(f"message {place + 1}: {error}") from error
 
@@ -421,7 +431,7 @@ def _find_end_of_hole(
         best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
         if best is None or best.kept < (ENOUGH if is_own or best.is_diverged else 2):
             continue
-        if not is_own and (best.is_diverged or best.kept < ENOUGH) and not _is_unique(log, best):
+        if not is_own and best.kept < 2 * ENOUGH and not _is_unique(log, best):
             continue
         here = best.starts[0][1]
         if not is_own:
@@ -438,12 +448,11 @@ def _has(messages: Sequence[Message], message: Message) -> bool:
 
 
 def _is_unique(log: LogFingerprints, found: Alignment) -> bool:
-    """Return whether the log says nowhere else what the first messages that match in *found* say."""
-    run = found.runs[0]
-    return all(
-        len([*islice(_find_last(log.prints, get_print(log.prints, here), 0), 2)]) == 1
-        for here in range(run.here, run.here + min(run.size, ENOUGH))
-    )
+    """Return whether the log says nowhere else what enough of the messages say that match in *found*."""
+    shared = (get_print(log.prints, here) for run in found.runs for here in range(run.here, run.here + run.size))
+    unique = (one for one in shared if len([*islice(_find_last(log.prints, one, 0), 2)]) == 1)
+    least = min(found.kept, ENOUGH)
+    return len([*islice(unique, least)]) == least
 
 
 def _find_former(log: LogFingerprints, starts: Sequence[Start], here: int) -> int:

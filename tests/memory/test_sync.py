@@ -484,6 +484,29 @@ def test_a_list_with_a_gap_is_known_though_words_were_erased_in_it() -> None:
                 assert (synced.appended, synced.undone) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ({"role": "user"}, "content"),
+        ({"role": "assistant", "id": "m1"}, "content"),
+        ({"role": "user", "name": "Ada"}, "content"),
+        ({"role": "tool", "content": "x"}, "tool_call_id"),
+        ({"role": "tool", "content": "x", "tool_call_id": None}, "tool_call_id"),
+    ],
+    ids=repr,
+)
+def test_a_message_that_says_nothing_undoes_nothing(message: Message, remedy: str) -> None:
+    """No provider takes it. Known from ``append``, it is known to ``sync``."""
+    memory = Memory()
+    memory.sync(TURNS)
+    for history in ([message], [*TURNS[:3], message], [*TURNS, message]):
+        with pytest.raises(MessageError, match=rf"^message {len(history)}: .*{remedy}"):
+            memory.sync(history)
+        assert memory.messages() == TURNS
+    memory.append(message)
+    assert memory.sync([*TURNS, message]).appended == 0
+
+
 def test_system_messages_alone_undo_nothing() -> None:
     """A host that begins anew with its system prompt has not said yet how its history goes on."""
     memory = Memory()

@@ -170,10 +170,11 @@ class Appending(Compaction):
     async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
         calls = [call["id"] for item in items for call in item.get("tool_calls", ())]
         known, self.calls = getattr(self, "calls", ()), calls
+        fitted = await super().afit(session_id, items, **options)
         if known and calls[:1] != known[:1]:
             with self.sessions().open(session_id) as session:
                 session.memory.extend(items)
-        return await super().afit(session_id, items, **options)
+        return fitted
 
 
 class Piling(Compaction):
