@@ -307,7 +307,8 @@ def _make_message(post: Post, role: str) -> Message:
         return {"role": "user", "content": post.message}
     message = from_post(post, role, only_known=True)
     if not message.get("tool_calls", True):  # providers refuse an empty list, and a message without content
-        del message["tool_calls"]
+        if message["tool_calls"] is not None:  # as clients' own objects give it
+            del message["tool_calls"]
         message["content"] = message.get("content") or ""
     return message
 

@@ -298,6 +298,15 @@ def test_whatever_comes_in_is_refused_with_an_error_of_ours_or_goes_out(
         json.dumps(formats.from_chat(prompt, name))
 
 
+def test_keys_without_a_value_come_back() -> None:
+    """As clients' own objects have them; an empty list of calls is what providers refuse."""
+    history: list[Item] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "tool_calls": None}]
+    history[1]["function_call"] = None
+    assert json.dumps(come_back(chat, chat.to_chat(history))) == json.dumps({"messages": history})
+    history[1]["tool_calls"] = []
+    assert "tool_calls" not in str(come_back(chat, chat.to_chat(history)))
+
+
 def test_what_is_no_chat_message_does_not_go_out() -> None:
     """As where a host gives the prompt, or its own objects."""
     for given_ in (
