@@ -10,7 +10,8 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ from .base import Conversations
 
 #: Turns of a conversation, maximum tokens of its prompts, and maximum messages that the model may see.
 TURNS, BUDGET, MAX_SEEN = 25, 1_200, 30
+#: Steps of the turn that calls many tools, and calls in each.
+STEPS, CALLS = 9, 3
 #: Maximum seconds until a summary, and of a turn that waits for none.
 TIMEOUT, PATIENCE = 30.0, 10.0
 #: A summary that passes the checks, and its part that is not in the conversation.
@@ -40,11 +43,20 @@ class Reply:
     calls: tuple[tuple[str, int], ...] = ()
 
 
+#: How often the model was asked each question that wants many calls: it does not see all results.
+_asked: Counter[str] = Counter()
+
+
 def answer(question: str, results: int) -> Reply:
     """Return the model's reply to the user's newest *question*, after *results* tool results in this turn.
 
-    ``two`` in the question asks for two calls at once, ``fails`` for a call that fails; other questions ask for none.
+    ``two`` in the question asks for two calls at once, ``fails`` for a call that fails, ``many`` for calls in several
+    steps, the first time that it is asked; other questions ask for none.
     """
+    if "many" in question and _asked[question] <= STEPS:
+        _asked[question] += 1
+        if (step := _asked[question]) <= STEPS:
+            return Reply(calls=tuple(("look", step * CALLS + place) for place in range(CALLS)))
     if not results and "two" in question:
         return Reply(calls=(("look", 1), ("look", 2)))
     if not results and "fails" in question:
@@ -99,6 +111,8 @@ class AdapterContract:
     gives_own_objects = True
     #: Whether the framework passes an adapter the model's answer, and not only the next request.
     tells_answers = True
+    #: Whether the framework's agent may call tools in several steps of one turn.
+    takes_steps = True
 
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
         """Return an application whose model calls go through *compaction*; None: unchanged.
@@ -124,17 +138,48 @@ class AdapterContract:
         plain = self.make_host(None)
         with self._compaction() as compaction:
             host = self.make_host(compaction)
+            was: list[Any] = []
             for number in range(TURNS):
                 said = [await (one.stream if stream else one.say)("s", ask(number)) for one in (plain, host)]
                 assert said[0] == said[1], f"turn {number}"
                 await _settle(compaction, "s")
+                now = [_describe(message) for message in await host.history("s")]
+                assert now[: len(was)] == was, f"turn {number} changed what the framework keeps"
+                was = now
         kept, whole = await host.history("s"), await plain.history("s")
         assert list(map(host.text_of, kept)) == list(map(plain.text_of, whole)), "the framework's history has changed"
-        newest = host.seen[-1]
-        assert len(newest) < MAX_SEEN, f"the model saw {len(newest)} messages"
-        assert _count_characters(host, newest) < _count_characters(plain, plain.seen[-1]) / 2
+        assert _count_characters(host, host.seen[-1]) < _count_characters(plain, plain.seen[-1]) / 2
         for seen in host.seen:
+            assert len(seen) < MAX_SEEN, f"the model saw {len(seen)} messages"
             _check_pairs(host, seen)
+
+    def test_many_calls_in_one_turn_stay_within_the_budget(self) -> None:
+        """Behind other turns; the oldest calls of the turn itself are left out with their results."""
+
+        async def run() -> None:
+            plain = self.make_host(None)
+            with self._compaction() as compaction:
+                host = self.make_host(compaction)
+                for number in range(3):
+                    assert await host.say("s", ask(number)) == await plain.say("s", ask(number))
+                said = []
+                for one in (plain, host):
+                    _asked.clear()
+                    said.append(await one.say("s", "Question, many rows."))
+                assert said[0] == said[1] == "answer to Question, many rows."
+                kept = [host.text_of(message) for message in await host.history("s")]
+            rows = [f"row {row} of the table" for row in range(CALLS, CALLS * (STEPS + 1))]
+            assert all(any(row in text for text in kept) for row in rows), "the framework's history has changed"
+            assert _count_characters(host, host.seen[-1]) < _count_characters(plain, plain.seen[-1]) / 2
+            for place, seen in enumerate(host.seen):
+                assert len(seen) < MAX_SEEN, f"the model saw {len(seen)} messages"
+                _check_pairs(host, seen)
+                if place > len(host.seen) - STEPS:
+                    assert "many rows" in _read_request(host, place), "the model does not see the question"
+            assert rows[-1] in _read_request(host, -1), "the model does not see the newest result"
+
+        if self.takes_steps:
+            asyncio.run(run())
 
     def test_what_is_shown_whole_is_the_frameworks_own(self) -> None:
         async def run() -> None:
@@ -189,14 +234,15 @@ class AdapterContract:
                 async def talk(number: int) -> None:
                     for turn in range(5):
                         await host.say(f"s{number}", f"two questions {turn} of guest{number:02}")
+                        await _settle(compaction, f"s{number}")
 
                 await asyncio.gather(*map(talk, range(20)))
                 for number in range(20):
                     with compaction.sessions().open(f"s{number}") as session:
                         said = json.dumps(session.memory.messages())
                     assert {f"guest{one:02}" for one in range(20) if f"guest{one:02}" in said} == {f"guest{number:02}"}
-            for seen in host.seen:
-                said = " ".join(map(host.text_of, seen))
+            for place in range(len(host.seen)):
+                said = _read_request(host, place)
                 assert sum(f"guest{one:02}" in said for one in range(20)) == 1
 
         asyncio.run(run())
@@ -276,16 +322,23 @@ class AdapterContract:
             with self._compaction() as compaction:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
-                    await host.say("s", ask(number, "undone" if number >= 5 else "kept"))
+                    await host.say("s", ask(number, "taken-back" if number >= 5 else "kept"))
                     await _settle(compaction, "s")
                 await host.go_back("s", TURNS - 5)
                 before = len(host.seen)
                 for number in range(TURNS, TURNS + 12):
                     await host.say("s", ask(number))
                     await _settle(compaction, "s")
-            assert any("undone" in _read_request(host, place) for place in range(before))
+                asked: list[tuple[str, dict[str, Any]]] = [
+                    ("search_history", {"query": "Question"}),
+                    ("read_rounds", {"start": 1, "end": TURNS}),
+                    *(("context_reload", {"ref": f"r{number + 1}"}) for number in range(TURNS)),
+                ]
+                for name, arguments in asked:
+                    assert "taken-back" not in compaction.call_tool("s", name, arguments), f"{name} tells it"
+            assert any("taken-back" in _read_request(host, place) for place in range(before))
             for place in range(before, len(host.seen)):
-                assert "undone" not in _read_request(host, place)
+                assert "taken-back" not in _read_request(host, place)
 
         asyncio.run(run())
 
@@ -326,23 +379,30 @@ class AdapterContract:
                     if number == TURNS // 2:
                         await _settle(compaction, "s")
                         assert asked, "the summarizer was never asked"
+                    before = len(host.seen)
                     assert await host.say("s", ask(number)) == await plain.say("s", ask(number)), f"turn {number}"
+                    if number:
+                        said = _read_request(host, before)
+                        assert ask(number - 1) in said, f"turn {number} does not show the turn before"
             for seen in host.seen:
                 _check_pairs(host, seen)
 
         asyncio.run(run())
 
     def test_no_log_holds_what_was_said(self) -> None:
-        """From level info on: neither in messages, nor in other fields of records, nor in tracebacks."""
+        """From level info on, and at level debug in the adapter's records and ours: neither in messages, nor in other
+        fields of records, nor in tracebacks."""
+        kept = _Kept()
 
         async def run() -> None:
             with self._compaction() as compaction:
+                kept.watch(type(compaction).__module__)
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     await host.say("s", ask(number, "unmistakable"))
                     await _settle(compaction, "s")
 
-        kept = _Kept()
+        kept.watch("compactor", "memory")
         logger = logging.getLogger()
         logger.addHandler(kept)
         level = logger.level
@@ -353,6 +413,7 @@ class AdapterContract:
         finally:
             logger.setLevel(level)
             logger.removeHandler(kept)
+            kept.restore()
         assert "unmistakable" not in repr(events) + "".join(kept.texts)
 
     def _compaction(self, **options: Any) -> Conversations[Any]:
@@ -379,6 +440,18 @@ def _read_request(host: Host, place: int) -> str:
     return " ".join([host.systems[place], *map(host.text_of, host.seen[place])])
 
 
+def _describe(value: Any, depth: int = 8) -> Any:
+    """Return all that *value* holds, to compare it later with what it holds then."""
+    if isinstance(value, Mapping):
+        return {str(key): _describe(one, depth - 1) for key, one in value.items()} if depth else len(value)
+    if isinstance(value, (list, tuple)):
+        return [_describe(one, depth - 1) for one in value] if depth else len(value)
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict) and not isinstance(value, type):
+        return type(value).__name__, _describe(fields | (getattr(value, "__pydantic_extra__", None) or {}), depth)
+    return value if isinstance(value, (str, int, float, bytes, type(None))) else type(value).__name__
+
+
 def _count_characters(host: Host, messages: Sequence[Any]) -> int:
     return sum(len(host.text_of(message)) for message in messages)
 
@@ -397,8 +470,23 @@ def _check_pairs(host: Host, messages: Sequence[Any]) -> None:
 
 class _Kept(logging.Handler):
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.texts: list[str] = []
+        self._levels: dict[str, int] = {}
+
+    def watch(self, *names: str) -> None:
+        """Keep what the loggers of these *names* say at level debug, too."""
+        for name in names:
+            logger = logging.getLogger(name)
+            self._levels.setdefault(name, logger.level)
+            logger.setLevel(logging.DEBUG)
+
+    def restore(self) -> None:
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
+        is_watched = any(record.name == name or record.name.startswith(f"{name}.") for name in self._levels)
+        if record.levelno < logging.INFO and not is_watched:
+            return
         self.texts += [logging.Formatter().format(record), repr(vars(record))]

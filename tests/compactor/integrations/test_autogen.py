@@ -92,7 +92,7 @@ class Host:
             model_context=self.contexts[session],
             system_message="Be brief.",
             model_client_stream=True,
-            max_tool_iterations=3,
+            max_tool_iterations=contract.STEPS + 1,
         )
 
     async def say(self, session: str, text: str) -> str:

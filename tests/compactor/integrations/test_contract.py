@@ -39,7 +39,7 @@ class Loop:
     async def say(self, session: str, text: str) -> str:
         history = self.kept.setdefault(session, [])
         history.append({"role": "user", "content": text})
-        for _step in range(3):
+        for _step in range(contract.STEPS + 1):
             reply = await self._ask(session, history)
             calls = [
                 {
@@ -57,7 +57,7 @@ class Loop:
             for call, (name, row) in zip(calls, reply.calls, strict=True):
                 result = contract.look(row) if name == "look" else "there is no such row"
                 history.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        raise RuntimeError("no answer after three steps")
+        raise RuntimeError("no answer after so many steps")
 
     async def _ask(self, session: str, history: list[Message]) -> Reply:
         fitted = Fitted("Be brief.", "", list(history))
@@ -221,6 +221,79 @@ class Telling(Compaction):
         return await super().afit(session_id, items, **options)
 
 
+class Whispering(Compaction):
+    """Logs what was said at level debug."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        logging.getLogger(__name__).debug("fits %s", items[-1]["content"])
+        return await super().afit(session_id, items, **options)
+
+
+class Gossiping(Compaction):
+    """Tells a session in its system prompt what the user of another asked."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        told = self.__dict__.setdefault("told", {})
+        told[session_id] = str(items[-1]["content"])
+        return replace(fitted, system=" ".join([fitted.system, *told.values()]))
+
+
+class Confusing(Compaction):
+    """Shows a session the summary of another."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        added = self.__dict__.setdefault("added", {})
+        added[session_id] = fitted.added
+        return replace(fitted, system=" ".join([fitted.system, *added.values()]))
+
+
+class Lazy(Compaction):
+    """Shows everything until the last question."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        return fitted if contract.ask(contract.TURNS - 1) in str(items) else replace(fitted, items=list(items))
+
+
+class Marking(Compaction):
+    """Adds a key to the framework's own objects."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        for item in items[:-4]:
+            item["cached"] = True
+        return await super().afit(session_id, items, **options)
+
+
+class Dropping(Compaction):
+    """Shows the newest question alone once a summary has failed."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        with self.sessions().open(session_id) as session:
+            failed = session.compactor.status().failures
+        at = max(place for place, one in enumerate(fitted.items) if one["role"] == "user")
+        return replace(fitted, items=fitted.items[at if failed else 0 :])
+
+
+class Recalling(Compaction):
+    """Lets the model read what was undone."""
+
+    def call_tool(self, session_id: str, _name: str, _arguments: object) -> str:
+        with self.sessions().open(session_id) as session:
+            return str([*session.memory.conversation.rounds])
+
+
+class Stopping(Compaction):
+    """Shows all calls of the newest turn."""
+
+    async def afit(self, session_id: str, items: Any, **options: Any) -> Fitted[Message]:
+        fitted = await super().afit(session_id, items, **options)
+        at = max(place for place, one in enumerate(items) if one["role"] == "user")
+        return replace(fitted, items=items[at:])
+
+
 class Tracing(Compaction):
     """Logs what was said, in a traceback."""
 
@@ -239,15 +312,23 @@ class Tracing(Compaction):
         (Idle, "test_a_stream_says_the_same"),
         (Copying, "test_what_is_shown_whole_is_the_frameworks_own"),
         (Rewriting, "test_what_is_shown_whole_is_the_frameworks_own"),
+        (Lazy, "test_the_agent_says_the_same_and_reads_less"),
+        (Marking, "test_the_agent_says_the_same_and_reads_less"),
+        (Stopping, "test_many_calls_in_one_turn_stay_within_the_budget"),
         (Late, "test_the_log_has_the_answer_when_the_turn_ends"),
         (Mixing, "test_sessions_are_apart"),
+        (Gossiping, "test_sessions_are_apart"),
+        (Confusing, "test_sessions_are_apart"),
         (Forgetting, "test_a_restart_duplicates_nothing"),
         (Appending, "test_a_replay_with_other_ids_adds_nothing"),
         (Remembering, "test_going_back_shows_no_word_of_what_was_undone"),
         (Piling, "test_going_back_shows_no_word_of_what_was_undone"),
+        (Recalling, "test_going_back_shows_no_word_of_what_was_undone"),
         (Silent, "test_the_model_reads_a_summary_that_no_turn_waits_for"),
         (Waiting, "test_the_model_reads_a_summary_that_no_turn_waits_for"),
         (Stumbling, "test_a_summarizer_that_fails_changes_nothing_for_the_agent"),
+        (Dropping, "test_a_summarizer_that_fails_changes_nothing_for_the_agent"),
+        (Whispering, "test_no_log_holds_what_was_said"),
         (Telling, "test_no_log_holds_what_was_said"),
         (Tracing, "test_no_log_holds_what_was_said"),
     ],
