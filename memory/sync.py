@@ -425,14 +425,14 @@ def _find_end_of_hole(
             return None
         if there and _is_answer(body[there]):
             continue  # a result is shared only with its call
-        if former and not _has(former, body[there]):
-            continue  # made after the last call, though its text is in the log
         places = islice(_find_last(log.prints, get_print(prints, there), found.here), MAX_PLACES)
         best = max((_follow(log, prints, body, [(there, here)]) for here in places), key=_rate, default=None)
         if best is None or best.kept < (ENOUGH if is_own or best.is_diverged else 2):
             continue
         if not is_own and best.kept < 2 * ENOUGH and not _is_unique(log, best):
             continue
+        if former and not _has(former, body[there]):
+            continue  # made after the last call, though its text is in the log
         here = best.starts[0][1]
         if not is_own:
             return (there, here) if here > found.here else None
@@ -480,9 +480,21 @@ def _list_parts(message: Message) -> Sequence[Any]:
 
 
 def _find_newest(log: LogFingerprints, prints: bytes, body: Sequence[Message], found: Alignment) -> Start | None:
-            continue  # a result is shared only with its call
-        if former and not _has(former, body[there]):
-            continue  # made after the last call, though its text is in the log
+    """Return the start of the log's newest messages in the host's list, for histories that repeat themselves.
+
+    The last match in *found* must also fit there, and the host must have every text of the log after *found*.
+    """
+    first, there, newest = found.runs[-1].there if found.runs else 0, found.there, len(log.kinds)
+    back = newest - there  # from the one list to the other
+    while there > first and get_print(prints, there - 1) == get_print(log.prints, there + back - 1):
+        there -= 1
+    while there < found.there and _is_answer(body[there]):
+        there += 1
+    if found.there - there < ENOUGH or back <= found.here - found.there:
+        return None
+    said = {get_print(prints, index) for index in range(found.there)}
+    is_again = all(get_print(log.prints, index) in said for index in range(found.here, newest))
+    return (there, there + back) if is_again else None
 
 
 def _find_last(prints: bytes, wanted: bytes, first: int) -> Iterator[int]:
