@@ -46,8 +46,7 @@ class Compaction(Converted[Content], BasePlugin):
             await self.akeep(self._name(callback_context), [llm_response.content])
 
     def tools(self) -> list[Any]:
-        """Return the tools of ``Recall`` for the agent's ``tools``. With them it reads text that its prompt leaves
-        out."""
+        """Return the tools of ``Recall`` for the agent's ``tools``. They read text that its prompt leaves out."""
         return [_Tool(self, *told) for told in self.describe_tools()]
 
     # The runner closes a plugin by this method; ``with`` and ``aclose`` work as in all adapters.

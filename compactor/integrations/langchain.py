@@ -24,8 +24,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
 
     Put it after middleware that sets the system prompt, because the summary is added there. *session_id* may be a
     function of the runtime; by default the checkpointer's thread, the graph's nodes and the agent name the session.
-    *recall* adds the tools of ``Recall``; calls without a name then raise ``ValueError``. The other arguments are those
-    of ``Conversations``.
+    *recall* adds the tools of ``Recall``; calls without a name then raise ``ValueError``. Others: ``Conversations``.
     """
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:

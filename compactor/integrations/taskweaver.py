@@ -38,8 +38,7 @@ class RoleCompactor(ContextCompactor):
 
 
 class CompactionMemory:
-    """TaskWeaver's *memory* with the hooks that its roles use: ``session.memory =
-    CompactionMemory(session.memory)``."""
+    """TaskWeaver's *memory* with its roles' hooks: ``session.memory = CompactionMemory(session.memory)``."""
 
     _memory: Any = None  # copying looks up names before it is set
 
@@ -67,10 +66,8 @@ class CompactionMemory:
         self._compaction_providers[role] = provider
 
     def get_role_rounds_with_compaction(self, role: str, include_failure_rounds: bool = False) -> tuple[list[Any], Any]:
-        """Return the rounds that *role* sees, and its compaction; ``end_index`` counts these rounds.
-
-        The compaction is None while the summary covers a round that has failed.
-        """
+        """Return the rounds that *role* sees, and its compaction, whose ``end_index`` counts these rounds; None while
+        it covers a failed one."""
         provider = self._compaction_providers.get(role)
         compaction = provider.get_compaction() if provider else None  # before the rounds, which may only grow
         rounds = self._memory.get_role_rounds(role, include_failure_rounds)
