@@ -24,7 +24,7 @@ class Compaction(Conversations[ChatMessage]):
     """Makes memories: ``agent.run("...", memory=Compaction(budget=100_000).make_memory("session"))``.
 
     Arguments are those of ``Conversations``. The first argument of ``make_memory`` names the session, or *session_id*
-    may be a function of it. What a ``FunctionAgent`` adds itself is not counted here; see ``llama_index_agent``.
+    may be a function of it. A ``FunctionAgent``'s additions are not counted here; see ``llama_index_agent``.
     """
 
     def __init__(self, budget: int, **options: Any) -> None:
@@ -36,8 +36,7 @@ class Compaction(Conversations[ChatMessage]):
         return _find_live, (self._key,)  # a pickled or copied memory refers to this object again
 
     def make_memory(self, session_id: str, **options: Any) -> History:
-        """Return the memory of one session. *options*: ``chat_store``, which keeps the messages, by default in
-        memory."""
+        """Return the memory of one session. *options*: ``chat_store``, which keeps the messages."""
         return History(compaction=self, chat_store_key=self.name_session(session_id, session_id), **options)
 
     def tools(self, session_id: str) -> list[FunctionTool]:
