@@ -155,7 +155,17 @@ def found_in(store: Store, session: str, rng: random.Random) -> Found:
     _look_at_rounds(found, memory)
     _look_at_compactions(found, log, memory)
     here, there = memory.snapshot, replayed.snapshot
-    for name in ("number", "header", "closed_prefix", "live", "failed", "journals", "prepared", "pins", "usages"):
+    for name in (
+        "number",
+        "header",
+        "closed_prefix",
+        "open_rounds",
+        "failed",
+        "journals",
+        "prepared",
+        "pins",
+        "usages",
+    ):
         found.expect(getattr(here, name) == getattr(there, name), f"opened by its checkpoint, {name} is another")
     found.expect(found.rounds == list(replayed.conversation.rounds), "opened by its checkpoint, rounds are others")
     if found.rounds:

@@ -63,9 +63,9 @@ from memory import (
 )
 from memory.arguments import ConfigError
 
-from ._later import import_later
 from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, acompose, budget_status, compose, warm_up
 from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SpendExceeded, SummaryRejected
+from .lazy_imports import import_lazily
 from .tokens import TokenCounter, count_tokens
 from .view import View
 
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from .timers import DaemonExecutor
     from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
 else:
-    _LATER = {
+    _LAZY_NAMES = {
         "background": "CompactorStatus ContextCompactor",
         "config": "CompactorConfig Settings",
         "cost": "Prices cost_optimal deferred",
@@ -124,7 +124,7 @@ else:
         "timers": "DaemonExecutor",
         "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
     }
-    __getattr__, __dir__ = import_later(__name__, _LATER)
+    __getattr__, __dir__ = import_lazily(__name__, _LAZY_NAMES)
 
 # Sessions, and what reads and keeps them.
 __all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]

@@ -160,10 +160,10 @@ class CompactorConfig(FrozenModel):
         """The template at ``prompt_template_path``, as it was when the configuration was made."""
         return self._prompt
 
-    def copy_with(self, **changes: Any) -> Self:
-        """Return a copy with *changes*, validated like a new configuration."""
-        config = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | changes))
-        return config if "prompt_template_path" in changes else config.with_prompt(self.prompt)
+    def copy_with(self, **updates: Any) -> Self:
+        """Return a copy with *updates*, validated like a new configuration."""
+        config = type(self)(**(run_dump(partial(self.model_dump, exclude_unset=True)) | updates))
+        return config if "prompt_template_path" in updates else config.with_prompt(self.prompt)
 
     def with_defaults(self, **defaults: Any) -> Self:
         """Return a copy with *defaults* for the fields that were not set."""

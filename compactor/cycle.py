@@ -21,7 +21,6 @@ from memory.overlays import CompactedMessage, Origin, Overlay, Reduction
 from memory.rounds import cached_property, copy_with
 from memory.visibility import Rounds
 
-from ._later import importing
 from .config import CompactorConfig
 from .coroutines import Coroutines, LoopPaused, coroutines_used
 from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
@@ -41,6 +40,7 @@ from .events import (
 from .experience import Experience
 from .host_rounds import HostRounds, rounds_for
 from .journal import JournalWriter
+from .lazy_imports import importing
 from .plan import plan_text
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
@@ -219,10 +219,10 @@ class Cycle:
             return False
         if now.total != self._told_rounds:
             self._told_rounds = now.total
-            self._tell_undue(now, more.tail_length)
+            self._emit_undue(now, more.tail_length)
         return True
 
-    def _tell_undue(self, now: Snapshot, tail: int) -> None:
+    def _emit_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
         role, generation = self.ledger.role, now.journal(self.ledger.role).generation
         self.emit_later(*_EVALUATED, (role, generation, rounds, tail, False, False), repeats=True)
@@ -391,7 +391,7 @@ class StrategyPass:
         self.published: CompactedMessage | None = None
         #: Whether it has prepared one to be deferred, and whether it has changed anything at all.
         self.has_prepared = False
-        self._changed = False
+        self._has_changed = False
         self._failed: list[Exception] = []
         self._has_too_little = False
         self._rounds_read: dict[int, RoundRead] = {}  # so that many reductions of one round need one reading
@@ -476,7 +476,7 @@ class StrategyPass:
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()
         for strategy in cycle.strategies:
-            if self._changed and not run.forced:
+            if self._has_changed and not run.forced:
                 verdict = cycle.trigger.verdict(self.ahead)
                 if not verdict.is_due:
                     break
@@ -489,10 +489,10 @@ class StrategyPass:
             except Exception as error:  # noqa: BLE001
                 self._note_failure(error, run)
         else:
-            if run.forced or (due is not None and not self._changed):  # nothing is left to extend it by
+            if run.forced or (due is not None and not self._has_changed):  # nothing is left to extend it by
                 self.show_deferred()
             view, number = self.ahead, len(cycle.strategies)
-            if (self._changed or self._failed) and (
+            if (self._has_changed or self._failed) and (
                 self.published is None if run.forced else view.is_offline or cycle.trigger.verdict(view).is_due
             ):
                 if not run.forced and number > 1:
@@ -501,7 +501,7 @@ class StrategyPass:
                 if self._failed:
                     raise self._failed[0]
         cycle.behind_since = cycle.experience.due_at = None
-        if not self._changed:
+        if not self._has_changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
         elif self.published is not None and isinstance(self.view.rounds, Rounds):
@@ -599,14 +599,14 @@ class StrategyPass:
         if journal.read().generation != self.work.base:
             raise StaleCompaction("generation")
         self._see(view, overlay)
-        self.has_prepared = self._changed = True
+        self.has_prepared = self._has_changed = True
 
     def _reduce(self, overlay: Reduction) -> None:
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
         overlay = copy_with(overlay, generation=work.base)
-        reductions, discarded = None, "overlaid"
+        reductions, discarded = None, "already_covered"
         try:
             if view.keeps_reductions:
                 reductions = cycle.journal.reduce(overlay, base=self.work.base)
@@ -625,7 +625,7 @@ class StrategyPass:
         covered = [*((0,) if overlay.covers(0) else ()), *numbers[first:last]]
         before = [pair for number in covered for pair in messages.get(number, ())]
         self._see(copy_with(view, published=reductions, as_composed=False), self.deferred)
-        self._changed = True
+        self._has_changed = True
         if self._run is not None:
             self._run.reduced = True
         cycle.emit(
@@ -736,7 +736,7 @@ class StrategyPass:
         # In the numbering of this pass's snapshot, which a round that fails meanwhile does not change.
         self.view = copy_with(self.view, compaction=copy_with(published, end_index=end), as_composed=False)
         self.ahead, self.deferred = self.view, None
-        self._changed = True
+        self._has_changed = True
         self.work.base, self.work.covered, self.work.prepared = published.generation, end, ()
 
 
@@ -744,20 +744,20 @@ def _forbid_at_exit() -> StaleReason | None:
     return "interpreter_exit" if interpreter_is_exiting() else None
 
 
-def _read_round(view: View, place: int) -> RoundRead:
-    posts = view.rounds[place].post_list
+def _read_round(view: View, index: int) -> RoundRead:
+    posts = view.rounds[index].post_list
     messages: dict[int, list[tuple[Message, int]]] = {}
-    for round_, group in view.groups(place):
+    for round_, group in view.groups(index):
         for post, message, tokens in zip(group.posts, group.messages, view.costs(round_, group), strict=True):
             messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
     return [post.number for post in posts], [post.id for post in posts], messages
 
 
-def _tokens_after(overlay: Reduction, before: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
-    """Return the tokens of the text that replaces the messages *before*."""
+def _tokens_after(overlay: Reduction, replaced: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
+    """Return the tokens of the text that replaces the messages *replaced*."""
     if overlay.kind == "dropped":
         return 0
-    if overlay.kind != "offloaded" or not before:
+    if overlay.kind != "offloaded" or not replaced:
         return count_message({"role": "user", "content": overlay.text}, count)
-    message, rest = before[0][0], sum(tokens for _, tokens in before[1:])
+    message, rest = replaced[0][0], sum(tokens for _, tokens in replaced[1:])
     return count_message({**message, "content": replace_text(message.get("content"), overlay.text)}, count) + rest

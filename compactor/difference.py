@@ -28,7 +28,7 @@ class Difference(ValueObject):
     """The difference between a compaction and an earlier one. ``str()`` formats it for reading."""
 
     #: Every sentence or line of both and what became of it, in reading order; one that stayed appears once.
-    changes: tuple[tuple[Fate, str], ...]
+    sentences: tuple[tuple[Fate, str], ...]
     #: Identifiers (numbers, codes, paths, addresses) of the earlier one that the later one lacks.
     gone: tuple[str, ...]
     #: First and last round that only the later one covers, by their numbers in the log; None if there is none.
@@ -47,27 +47,27 @@ class Difference(ValueObject):
         return self._of("stayed")
 
     def _of(self, wanted: Fate) -> tuple[str, ...]:
-        return tuple(text for fate, text in self.changes if fate == wanted)
+        return tuple(text for fate, text in self.sentences if fate == wanted)
 
     def __str__(self) -> str:
         covers = "no round more" if self.rounds is None else f"rounds {self.rounds[0]}-{self.rounds[1]} more"
         counts = f"{len(self.came_in)} came in, {len(self.dropped)} dropped, {len(self.stayed)} stayed"
-        lines = [f"Covers {covers}: {counts}.", *(f"{_MARKS[fate]} {text}" for fate, text in self.changes)]
+        lines = [f"Covers {covers}: {counts}.", *(f"{_MARKS[fate]} {text}" for fate, text in self.sentences)]
         if self.gone:
             lines.append(f"No longer named: {', '.join(self.gone)}")
         return "\n".join(lines)
 
 
-def compare(before: CompactedMessage | None, after: CompactedMessage | None) -> Difference:
-    """Return the sentences of *before* and *after* that were dropped, came in or stayed.
+def compare(previous: CompactedMessage | None, current: CompactedMessage | None) -> Difference:
+    """Return the sentences of *previous* and *current* that were dropped, came in or stayed.
 
     Two sentences are the same if their letters and digits are the same. A sentence that only moved has stayed. None is
     an empty compaction.
     """
-    old, new = (one.summary if one is not None else "" for one in (before, after))
-    first, last = ((one.last_round if one is not None else 0) for one in (before, after))
+    old, new = (one.summary if one is not None else "" for one in (previous, current))
+    first, last = ((one.last_round if one is not None else 0) for one in (previous, current))
     return Difference(
-        changes=tuple(_find_changes(list(_split(old)), list(_split(new)))),
+        sentences=tuple(_find_changes(list(_split(old)), list(_split(new)))),
         gone=find_unknown(find_identifiers(old), (new,)),
         rounds=(first + 1, last) if last > first else None,
     )
@@ -106,14 +106,14 @@ def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Fate
             yield "stayed", text
 
 
-def _match(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
+def _match(previous: Sequence[str], current: Sequence[str]) -> list[tuple[int, int]]:
     """Return the indexes of the sentences that both have in the same order: the most possible, if none is repeated.
 
     The nth occurrence of a sentence matches the nth in the other text. This keeps the cost at n log n even if all
     sentences are alike.
     """
-    old_index = {key: index for index, key in enumerate(_number(before))}
-    pairs = [(old_index[key], index) for index, key in enumerate(_number(after)) if key in old_index]
+    old_index = {key: index for index, key in enumerate(_number(previous))}
+    pairs = [(old_index[key], index) for index, key in enumerate(_number(current)) if key in old_index]
     # Longest increasing subsequence of the old indexes; each pair knows its predecessor.
     ends: list[int] = []
     last: list[int] = []

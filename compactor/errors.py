@@ -99,11 +99,11 @@ class LimitReached(CompactionTimeout):
 class SpendExceeded(CompactionFailed):
     """A single call, at an estimated *cost*, would cost more than the hourly *limit*."""
 
-    def __init__(self, cost: float, limit: float, unit: str) -> None:
-        hint = "" if unit == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)"
+    def __init__(self, cost: float, limit: float, currency: str) -> None:
+        hint = "" if currency == "dollars" else "; it is in dollars where prices= come from Prices.of_model(...)"
         super().__init__(
-            f"one call costs about {cost:,.6g} {unit}, and max_spend_per_hour is {limit:,.6g} {unit}: raise that,"
-            f" or lower summarizer_input_tokens or target_tokens{hint}"
+            f"one call costs about {cost:,.6g} {currency}, and max_spend_per_hour is {limit:,.6g} {currency}: raise"
+            f" that, or lower summarizer_input_tokens or target_tokens{hint}"
         )
         self.cost = cost
         self.limit = limit

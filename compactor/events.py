@@ -56,7 +56,7 @@ __all__ = [
 
 #: An event that is not made yet: its class, the names of its fields but the time, their values and the time, and
 #: whether it repeats.
-_Later = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]
+DeferredEvent = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]
 
 
 class Hook(NamedTuple):
@@ -86,13 +86,13 @@ class EventHooks:
         """Call *call* with each event of these *kinds* from now on; return a function that stops that."""
         added = Hook(call, kinds)
         with self._lock:
-            self._replace((*self.hooks, added))
+            self._set_hooks((*self.hooks, added))
 
         def remove() -> None:
             hooks: EventHooks | None = self
             while hooks is not None:
                 with hooks._lock:
-                    hooks._replace(tuple(one for one in hooks.hooks if one is not added))
+                    hooks._set_hooks(tuple(one for one in hooks.hooks if one is not added))
                 hooks = hooks._heir
 
         return remove
@@ -101,9 +101,9 @@ class EventHooks:
         """Have *heir* call the hooks that were added here, until they are removed."""
         with self._lock, heir._lock:
             self._heir, known = heir, [one.call for one in heir.hooks]
-            heir._replace(heir.hooks + tuple(one for one in self.hooks if one.call not in known))
+            heir._set_hooks(heir.hooks + tuple(one for one in self.hooks if one.call not in known))
 
-    def _replace(self, hooks: tuple[Hook, ...]) -> None:
+    def _set_hooks(self, hooks: tuple[Hook, ...]) -> None:
         self.hooks = hooks
         self.hear_looks = any(issubclass(look, one.kinds) for one in hooks for look in (Evaluated, Skipped))
 
@@ -125,7 +125,7 @@ class EventLog:
         self.context: Context | None = None
         #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
         #: compactors' events.
-        self._events: list[Event | _Later] = []
+        self._events: list[Event | DeferredEvent] = []
         self._lock = threading.RLock()  # guards _events
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
         #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
@@ -140,10 +140,10 @@ class EventLog:
         """The newest events, oldest first."""
         with self._lock:
             newest = self._events[max(len(self._events) - self._size, 0) :]
-        return tuple([self._make(one) if isinstance(one, tuple) else one for one in newest])
+        return tuple([self._make_event(one) if isinstance(one, tuple) else one for one in newest])
 
-    def _make(self, later: _Later) -> Event:
-        kind, names, values, _ = later
+    def _make_event(self, deferred: DeferredEvent) -> Event:
+        kind, names, values, _ = deferred
         fields = dict(zip((*names, "at"), values, strict=True))
         return create_unchecked(kind, {"session": self.session, "seconds": 0.0, **fields})
 
@@ -155,7 +155,7 @@ class EventLog:
         before the last, so that looks that found nothing do not push out all other events."""
         later = kind, names, (*values, self._clock.now()), repeats
         if self.hooks.hear_looks or self.shared.hear_looks:
-            self.emit(self._make(later))
+            self.emit(self._make_event(later))
             return
         with self._lock:
             before = self._events[-2] if repeats and len(self._events) > 1 else None
@@ -200,7 +200,7 @@ class EventLog:
 
 
 #: Why ``cost_optimal`` is due, or is not.
-Why = Literal["grown", "pause", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
+CostReason = Literal["grown", "pause", "budget", "chosen", "growing", "nothing_to_cover", "ends_soon"]
 
 
 class Skip(StrEnum):
@@ -290,7 +290,7 @@ class CostEvaluated(CompactionEvent):
     level: ClassVar[str] = "debug"
     is_due: bool
     """Whether a compaction is due."""
-    reason: Why
+    reason: CostReason
     """Due: the new rounds have ``grown`` enough, a ``pause`` is likely to outlast the provider's cache, the ``budget``
     is near, or a mark that the host has ``chosen`` is passed. Not due: they are ``growing`` still, there is
     ``nothing_to_cover``, or the conversation ``ends_soon``."""
@@ -316,7 +316,7 @@ class CostEvaluated(CompactionEvent):
     """Calls of the agent's model while a compaction is made."""
     price: float
     """The cost of one compaction, in uncached input tokens."""
-    cached: float
+    cached_price: float
     """The price of a cached token, where an uncached one costs 1."""
     calls_left: float | None = None
     """Calls still to come, if known."""
@@ -485,7 +485,7 @@ class Discarded(CompactionEvent):
     name: ClassVar[str] = "compaction.discarded"
     reason: str
     """``stopped``, ``late``, ``generation``, ``rounds_changed``, ``behind``, ``interpreter_exit``; of a reduction also
-    ``torn``, ``pinned``, ``newest_query``, or ``overlaid``: another overlay covers these posts, or no Memory keeps
+    ``torn``, ``pinned``, ``newest_query``, or ``already_covered``: by another overlay; also if no Memory keeps
     reductions. After ``stopped``, an
     accepted answer stays in the log, and the next start publishes it without asking again."""
 

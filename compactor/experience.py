@@ -26,7 +26,7 @@ class Experience:
 
     #: Length of an answer with all notes, of one with changes, and of one with notes on the new rounds alone.
     full: float | None = None
-    changes: float | None = None
+    edits: float | None = None
     addition: float | None = None
     #: Tokens of an answer that are charged beyond its text, such as a model's thoughts.
     thoughts: float | None = None
@@ -36,7 +36,7 @@ class Experience:
     asked_for_changes: int = 0
     refused_changes: int = 0
     #: Share of continued prompts that came from the provider's cache; newer ones count more.
-    cached: float | None = None
+    cached_share: float | None = None
     #: Whether the last request was a continuation, and the number of requests since the last continuation.
     continued: bool = False
     separate: int = 0
@@ -49,22 +49,23 @@ class Experience:
     @property
     def shares_cache(self) -> bool:
         """Whether the summarizer reads the agent's prompt from the provider's cache, or has not tried for long."""
-        return self.cached is None or self.cached >= MIN_CACHED or self.separate >= TRY_AGAIN
+        return self.cached_share is None or self.cached_share >= MIN_CACHED or self.separate >= TRY_AGAIN
 
     def describe(self) -> list[str]:
         """Return lines about the model's requests and its answers."""
         if not self.continued and not self.separate:
             asks = "nothing so far"
         elif self.continued:
-            asks = f"after the agent's last prompt; {self.cached or 0:.0%} of it came from the provider's cache"
+            asks = f"after the agent's last prompt; {self.cached_share or 0:.0%} of it came from the provider's cache"
         else:
-            tried = f"; {self.cached:.0%} of the agent's prompt came from the cache" if self.cached is not None else ""
+            share = self.cached_share
+            tried = f"; {share:.0%} of the agent's prompt came from the cache" if share is not None else ""
             asks = f"with a transcript{tried}"
         known = [
             f"{name} {tokens:,.0f} tokens"
             for name, tokens in (
                 ("all notes", self.full),
-                ("changes of them", self.changes),
+                ("changes of them", self.edits),
                 ("notes on new rounds", self.addition),
             )
             if tokens is not None
@@ -95,22 +96,22 @@ class Experience:
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # without usage, no hit can be seen
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
-            self.cached = _mean(self.cached, share)
+            self.cached_share = _mean(self.cached_share, share)
         if kind == "changes":
             self.asked_for_changes += 1
-            # "None" from a model that has written changes before is no failure to keep the form.
-            self.refused_changes += bool(refused) and (refused != "hollow" or self.changes is None)
+            # "None" from a model that has written edits before is no failure to keep the form.
+            self.refused_changes += bool(refused) and (refused != "hollow" or self.edits is None)
         if refused:
             return
         length, charged = float(tokens), usage.get("output_tokens", 0)
         self.thoughts = _mean(self.thoughts, max(charged - length, 0.0) if charged <= MAX_ANSWER else 0.0)
         if kind == "changes":
-            self.changes = _mean(self.changes, length)
+            self.edits = _mean(self.edits, length)
         elif kind == "rounds" and is_addition:
             self.addition = _mean(self.addition, length)
         elif kind == "rounds":
             self.full = _mean(self.full, length)
 
 
-def _mean(before: float | None, newest: float) -> float:
-    return newest if before is None else before + NEWEST * (newest - before)
+def _mean(mean: float | None, newest: float) -> float:
+    return newest if mean is None else mean + NEWEST * (newest - mean)

@@ -71,10 +71,10 @@ class Health(ValueObject):
         return len({one.session for one in self.worst if one.circuit_open})
 
 
-def sort_worst_first(found: Iterator[RoleHealth]) -> tuple[RoleHealth, ...]:
-    """Return *found* ordered by open circuits, then failures, then uncovered rounds."""
+def sort_worst_first(roles: Iterator[RoleHealth]) -> tuple[RoleHealth, ...]:
+    """Return *roles* ordered by open circuits, then failures, then uncovered rounds."""
     return tuple(
-        sorted(found, key=lambda one: (not one.circuit_open, -one.failures, -one.uncovered, one.session, one.role))
+        sorted(roles, key=lambda one: (not one.circuit_open, -one.failures, -one.uncovered, one.session, one.role))
     )
 
 

@@ -62,7 +62,7 @@ class HostRounds(Sequence[Round]):
         #: Equal to nothing else: another host's rounds may change at any time.
         self.epoch = object()
         states = map(_state, self._rounds, range(len(self._rounds)))
-        self.settled = next((place for place, state in enumerate(states) if state == "created"), len(self._rounds))
+        self.closed = next((place for place, state in enumerate(states) if state == "created"), len(self._rounds))
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -125,34 +125,34 @@ _STATES: Mapping[str, RoundState] = {
 }
 
 
-def _state(item: Any, place: int) -> RoundState:
+def _state(item: Any, index: int) -> RoundState:
     if _field(item, "state") is None:
         return "finished"
     word = _word(item, "state")
     if word not in _STATES:  # an open round would be taken for a closed one
         remedy = "give created, finished, failed or undone, or leave it out where the round is closed"
-        raise NotARound(f"state of round {place + 1} is {word!r:.40}; {remedy}")
+        raise NotARound(f"state of round {index + 1} is {word!r:.40}; {remedy}")
     return _STATES[word]
 
 
-def _round_id(item: Any, place: int) -> str:
-    return str(_field(item, "id") or f"#{place + 1}")
+def _round_id(item: Any, index: int) -> str:
+    return str(_field(item, "id") or f"#{index + 1}")
 
 
-def _make_round(item: Any, place: int) -> Round:
+def _make_round(item: Any, index: int) -> Round:
     if isinstance(item, Round):
         return item
-    name = f"round {place + 1}"
+    name = f"round {index + 1}"
     _require(item, name, "user_query", "post_list")
     posts = (
         _make_post(post, number, f"post {number} of {name}") for number, post in _enumerate(item, "post_list", name)
     )
     return Round(
-        id=_round_id(item, place),
+        id=_round_id(item, index),
         user_query=_text(item, "user_query"),
-        state=_state(item, place),
+        state=_state(item, index),
         post_list=tuple(posts),
-        number=place + 1,
+        number=index + 1,
     )
 
 

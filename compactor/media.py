@@ -67,10 +67,10 @@ def _count_patches(budgets: Mapping[str, tuple[int, int]], factor: float, width:
     return math.ceil(min(_count_grid(width * shrink, height * shrink, 1), patches) * factor)
 
 
-def _count_visual(edge: int, most: int, width: int, height: int, _: str) -> int:
-    """Anthropic: patches of 28 pixels, after shrinking to an *edge* and to *most* of them."""
+def _count_visual(edge: int, max_patches: int, width: int, height: int, _: str) -> int:
+    """Anthropic: patches of 28 pixels, after shrinking to an *edge* and to *max_patches* of them."""
     shrink = min(1, edge / max(width, height))
-    return min(_count_grid(width * shrink, height * shrink, 28), most)
+    return min(_count_grid(width * shrink, height * shrink, 28), max_patches)
 
 
 def _count_crops(width: int, height: int, _: str) -> int:
@@ -85,9 +85,9 @@ def _count_as_one(tokens: int, _: int, __: int, ___: str) -> int:
     return tokens
 
 
-def _count_grid(width: float, height: float, unit: int) -> int:
+def _count_grid(width: float, height: float, patch: int) -> int:
     # Rounded: a float just above a whole number is that number.
-    return math.ceil(round(width / unit, 6)) * math.ceil(round(height / unit, 6))
+    return math.ceil(round(width / patch, 6)) * math.ceil(round(height / patch, 6))
 
 
 def _make_tiles(base: int, tile: int) -> MediaRule:
@@ -195,12 +195,12 @@ def make_data_url(media_type: str, data: str) -> str:
     return f"data:{media_type};base64,{data}"
 
 
-def _decode(data: object, most: int | None = None) -> bytes:
-    """Return the bytes of a base64 text, or of its first *most* characters; none if it is no such text."""
+def _decode(data: object, max_characters: int | None = None) -> bytes:
+    """Return the bytes of a base64 text, or of its first *max_characters* characters; none if it is no such text."""
     if not isinstance(data, str):
         return b""
     try:
-        return a2b_base64(data[: most and most // 4 * 4])
+        return a2b_base64(data[: max_characters and max_characters // 4 * 4])
     except (NotBase64, ValueError):
         return b""
 

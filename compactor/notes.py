@@ -111,8 +111,10 @@ def read_notes(text: str, span: Span, known: Iterable[Note] = ()) -> tuple[Note,
     )
 
 
-def carry_over(notes: Sequence[Note], dropped: Iterable[Note], most: int, count: TokenCounter) -> tuple[Note, ...]:
-    """Return *notes* with the newest of *dropped* in the section ``EARLIER``, as many as fit into *most* tokens.
+def carry_over(
+    notes: Sequence[Note], dropped: Iterable[Note], max_tokens: int, count: TokenCounter
+) -> tuple[Note, ...]:
+    """Return *notes* with the newest of *dropped* in the section ``EARLIER``, as many as fit into *max_tokens* tokens.
 
     What was carried over before is not carried on: two rewritings left it out.
     """
@@ -121,7 +123,7 @@ def carry_over(notes: Sequence[Note], dropped: Iterable[Note], most: int, count:
         if note.section not in (EARLIER, INSTRUCTIONS):
             more = [copy_with(note, section=EARLIER), *carried]
             longer = _insert(notes, more)
-            if count(render_notes(longer)) <= most:
+            if count(render_notes(longer)) <= max_tokens:
                 result, carried = longer, more
     return result
 

@@ -99,13 +99,13 @@ def _subtask(item: Any) -> tuple[str, SubtaskState]:
     return str(name), _SPELLINGS.get(spelled, "pending")
 
 
-def _fit(lines: list[str], room: int) -> list[str]:
-    """Return the first *lines* that fit in *room* characters, and a line with the number of the rest."""
+def _fit(lines: list[str], characters: int) -> list[str]:
+    """Return the first *lines* that fit in *characters* characters, and a line with the number of the rest."""
     more = "- and {} more that are open"
-    room -= len(more.format(len(lines)))
+    characters -= len(more.format(len(lines)))
     for place, line in enumerate(lines):
-        room -= len(line) + 1
-        if room < 0:
+        characters -= len(line) + 1
+        if characters < 0:
             return [*lines[:place], more.format(len(lines) - place)]
     return lines
 

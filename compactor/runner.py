@@ -166,7 +166,7 @@ class Runner:
         self._cancel: Callable[[], object] | None = None  # the next look, if one is scheduled
         # The queue keeps no compactor alive.
         limits = self._limits
-        call = partial(_take_turn_of, weakref.ref(self))
+        call = partial(_notify_permit, weakref.ref(self))
         self._ticket = limits.make_ticket(self._summarizer, call) if limits is not None else None
         self._skip_reason: Skip | None = None  # of the last run
         self._handed_over: tuple[int, float] | None = None  # the generation that the dispatcher knows is due, and since
@@ -526,7 +526,7 @@ class Runner:
         if self._ticket is not None and following is None:
             self._ticket.give_back()
         if stops:
-            self._tell_stopped("session_purged")
+            self._emit_stopped("session_purged")
         self._dispatch(following)
 
     def _follow_up(self, run: Run, error: BaseException | None, outcome: Consequences) -> None:
@@ -704,7 +704,7 @@ class Runner:
         except RuntimeError:
             end()
 
-    def _take_turn(self) -> bool:
+    def _on_permit(self) -> bool:
         """Look, now that the limits have room for a call; return False if nobody waits any more."""
         with self._lock:
             run = self._claim()
@@ -727,18 +727,18 @@ class Runner:
             self._come_to_rest()
             self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._notify()
-        self._tell_stopped("executor_shut_down")
+        self._emit_stopped("executor_shut_down")
 
-    def _tell_stopped(self, reason: str) -> None:
+    def _emit_stopped(self, reason: str) -> None:
         """Leave the queue, and tell why the compactor stopped by itself."""
         if self._ticket is not None:
             self._ticket.leave()
         self._events.emit(Stopped(role=self.role, reason=reason))
 
 
-def _take_turn_of(runner: weakref.ref[Runner]) -> bool:
+def _notify_permit(runner: weakref.ref[Runner]) -> bool:
     found = runner()
-    return found is not None and found._take_turn()
+    return found is not None and found._on_permit()
 
 
 def _too_many_hang(abandoned: int) -> CompactionTimeout:

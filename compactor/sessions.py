@@ -24,7 +24,6 @@ from memory.stores import InMemoryStore
 from memory.stores.base import adapt_store
 from memory.values import ValueObject
 
-from ._later import importing
 from .background import ContextCompactor, Options
 from .compose import Prompt, compose
 from .config import CompactorConfig, check_config
@@ -32,6 +31,7 @@ from .coroutines import HostLoop
 from .cost.limits import Limits, LimitsStatus
 from .events import EventHooks
 from .health import Health, RoleHealth, sort_worst_first
+from .lazy_imports import importing
 from .summarizers.base import Summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, DaemonExecutor, bound_wait, call_weakly, report_uncaught
@@ -77,7 +77,7 @@ class Session:
     #: Default budget of ``compose``.
     budget: int | None = None
     #: A host with several threads holds it from ``sync`` to ``compose``, so that none reads another's history.
-    turn: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     @property
     def id(self) -> str:

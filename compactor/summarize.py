@@ -40,7 +40,7 @@ FAULTS = {
     "empty": "it held no text",
     "malformed": "it was not in the form that was asked for",
     "greeting": "it replied to the conversation instead of summarising it",
-    "voice": 'it was told in the first person; say which calls were made and what came of them, never "I called"',
+    "first_person": 'it speaks in the first person; say which calls were made and what came of them, never "I called"',
     "markup": "it repeated the tags of the conversation; write plain text",
     "echo": "it repeated the conversation instead of summarising it",
     "hollow": "it said next to nothing of the conversation; say what was wanted, done, found and left open",
@@ -211,13 +211,13 @@ class Work:
         generation: int = 0,
         major: bool = False,
         added_to: CompactedMessage | None = None,
-        room: int | None = None,
+        reserve: int | None = None,
         length_setting: str = "target_tokens",
     ) -> Summary:
         """Return an accepted summary of *source*, with the usage of all attempts.
 
         *prohibitions* are the sentences that the summary must not lose; None: those that *request* holds. Lost ones are
-        put back below it, within *room* tokens. *becomes* makes the compaction of a summary that can be published as
+        put back below it, within *reserve* tokens. *becomes* makes the compaction of a summary that can be published as
         it is: it is kept until then. *parse* reads an answer in another form. *generation* is that of the compaction
         it goes on from. *major*: the summary is written in full although changes would have done. *added_to* is the
         compaction that the answer is added to, if *request* has none. A refused answer is asked for again at once, with
@@ -247,8 +247,8 @@ class Work:
         if prohibitions and pinned:
             prohibitions = find_lost(prohibitions, pinned)
         target = request.target_tokens
-        if room is None:
-            room = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
+        if reserve is None:
+            reserve = _DEFAULT_ROOM if target is None else max(_MIN_ROOM, target // 2)
         source = copy_with(
             source,
             beside=(*source.beside, request.plan or self.plan or "", *pinned, *prohibitions),
@@ -256,7 +256,13 @@ class Work:
             sent=self.count(source.text) if source.sent is None else source.sent,
         )
         accept = partial(
-            self._accept, copy_with(request, previous=previous), source, prohibitions, room, parse, length_setting
+            self._check_and_restore,
+            copy_with(request, previous=previous),
+            source,
+            prohibitions,
+            reserve,
+            parse,
+            length_setting,
         )
 
         accepted: CheckedSummary | None = None
@@ -272,7 +278,7 @@ class Work:
                     accepted = accept(Summary(same[-1].text, same[-1].usage, same[-1].model, payload=payload))
         is_kept = accepted is not None
         if accepted is None:
-            self._take_turn(request)
+            self._reserve_and_lease(request)
             due_at, self.experience.due_at = self.experience.due_at, None
             waited = self.monotonic() - due_at if due_at is not None else 0.0
             self.emit(Started(**span, tokens_before=tokens_before, waited=waited))
@@ -305,12 +311,12 @@ class Work:
         self,
         request: SummaryRequest,
         source: Source,
-        accept: Callable[[object], CheckedSummary],
+        check: Callable[[object], CheckedSummary],
         span: Mapping[str, Any],
         *,
         is_addition: bool,
     ) -> CheckedSummary:
-        """Return what *accept* makes of the first answer that passes, with the usage of all attempts."""
+        """Return what *check* makes of the first answer that passes, with the usage of all attempts."""
         once = self.deterministic or request.kind == "changes"
         attempts, attempt, asked, usage = 1 if once else self.config.summary_attempts, 1, request, None
         while True:
@@ -329,7 +335,7 @@ class Work:
                 is_addition=is_addition,
             )
             try:
-                accepted = accept(answer)
+                accepted = check(answer)
                 remember(self.count(accepted.said))
                 return copy_with(accepted, summary=copy_with(accepted.summary, usage=usage))
             except SummaryRejected as rejected:
@@ -351,12 +357,12 @@ class Work:
                 if attempt == attempts or rejected.is_final:
                     raise
                 try:
-                    self._take_turn(request)
+                    self._reserve_and_lease(request)
                 except LimitReached:  # beginning anew when there is room would pay for the first attempt each time
                     raise rejected from None
                 asked, attempt = with_feedback(request, rejected), attempt + 1
 
-    def _take_turn(self, request: SummaryRequest) -> None:
+    def _reserve_and_lease(self, request: SummaryRequest) -> None:
         """Reserve the cost of *request*, and take the run's lease.
 
         Raises ``LimitReached``, ``LeasedElsewhere``, and once in a run ``StaleCompaction("look_again")``: if
@@ -378,12 +384,12 @@ class Work:
             if is_news or (state.generation, state.prepared) != (self.base, self.prepared):
                 raise StaleCompaction("look_again")
 
-    def _accept(
+    def _check_and_restore(
         self,
         request: SummaryRequest,
         source: Source,
         prohibitions: Sequence[str],
-        room: int,
+        reserve: int,
         parse: AnswerParser | None,
         length_setting: str,
         answer: object,
@@ -428,13 +434,13 @@ class Work:
             else:
                 text = words.attribute(text)
         missing = find_lost(prohibitions, (text,)) if prohibitions else ()
-        text, back = restore_sentences(text, missing, room, self.count) if missing else (text, 0)
+        text, back = restore_sentences(text, missing, reserve, self.count) if missing else (text, 0)
         if back and notes:
             span = span_of(request.rounds, request.start_index, request.end_index)
             notes = add_instructions(notes, missing[-back:], span)
             text = render_notes(notes)
         elif back and extracted:
-            text = self._shorten_extract(text, request, source, prohibitions, room)
+            text = self._shorten_extract(text, request, source, prohibitions, reserve)
         tokens = checked.tokens if text == checked.summary.text else self.count(text)
         if back and tokens >= source.previous_tokens + source.tokens:
             message = "with the user's prohibitions that it lost, the summary makes no prompt shorter"
@@ -447,7 +453,7 @@ class Work:
         return copy_with(checked, summary=summary, tokens=tokens, restored=back)
 
     def _shorten_extract(
-        self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], room: int
+        self, text: str, request: SummaryRequest, source: Source, prohibitions: Sequence[str], reserve: int
     ) -> str:
         """Return *text*, extracted offline, or an extract shorter by as much as the prohibitions exceed the target."""
         from .acceptance.prohibitions import find_lost, restore_sentences
@@ -463,7 +469,7 @@ class Work:
             self.sent_tokens += source.sent or 0
             answer = self.ask(copy_with(request, target_tokens=max(1, target - less)))
             shorter = answer.text if isinstance(answer, Summary) else str(answer)
-            text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), room, count)
+            text, _ = restore_sentences(shorter, find_lost(prohibitions, (shorter,)), reserve, count)
         return text
 
     def keep(

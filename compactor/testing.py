@@ -88,7 +88,7 @@ def _texts(round_: Round) -> Iterator[str]:
         yield from (f"{call.name} {call.arguments}" for call in post.tool_calls)
 
 
-Answer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
+ScriptedAnswer = str | Summary | BaseException | Callable[[SummaryRequest], "str | Summary"]
 
 
 class ScriptedSummarizer:
@@ -100,7 +100,7 @@ class ScriptedSummarizer:
     ``release()``; ``started`` is set once a call has begun.
     """
 
-    def __init__(self, answers: Iterable[Answer] = (), *, default: Answer | None = None) -> None:
+    def __init__(self, answers: Iterable[ScriptedAnswer] = (), *, default: ScriptedAnswer | None = None) -> None:
         self._answers = iter(tuple(answers))
         self._default = default
         self._lock = threading.Lock()  # guards the counters and the script
@@ -172,7 +172,7 @@ class FakeClock:
         return cancel
 
     @property
-    def waiting(self) -> list[float]:
+    def pending(self) -> list[float]:
         """Seconds until each pending call, the next one first."""
         return [call.time - self._elapsed for call in self._calls.queue]
 

@@ -21,7 +21,7 @@ from .prompt.groups import is_summary
 from .prompt.shorten import strip_marks
 from .tokens import TokenCounter
 
-__all__ = ["Calls", "Room", "Step", "StepsTooSmall", "answered_calls", "quote", "steps"]
+__all__ = ["Calls", "Step", "StepLimit", "StepsTooSmall", "answered_calls", "quote", "steps"]
 
 #: Minimum room for conversation in one request; below it a summarizer would see little but its instructions.
 MIN_ROOM = 64
@@ -48,7 +48,7 @@ class Step:
     texts: list[str] = field(default_factory=list)
     tokens: int = 0
     #: How many rounds, from the first of all steps on, are folded in entirely after this step.
-    whole: int = 0
+    whole_rounds: int = 0
     #: Whether the step ends at the end of a round, so that its summary may be published.
     at_boundary: bool = True
 
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Room:
+class StepLimit:
     """The tokens of conversation that the next request can hold; they change with the summary that it starts from."""
 
     tokens: int
@@ -76,8 +76,10 @@ def answered_calls(round_: Round) -> Calls:
     return answered
 
 
-def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Calls | None = None) -> Iterator[Step]:
-    """Yield *rounds* in steps of at most ``room.tokens``, which the caller may change after each.
+def steps(
+    rounds: Sequence[Round], limit: StepLimit, count: TokenCounter, *, calls: Calls | None = None
+) -> Iterator[Step]:
+    """Yield *rounds* in steps of at most ``limit.tokens``, which the caller may change after each.
 
     *calls* are those that the results answer; None: those in the rounds. A round that fits is kept whole; a longer one
     is split between posts, and a longer post within its text. Raises ``StepsTooSmall`` if there is too little room.
@@ -86,26 +88,29 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
     for done, round_ in enumerate(rounds):
         waiting = deque([round_])  # the round, or the pieces of it that no step has taken yet
         answered = answered_calls(round_) if calls is None else calls
-        if room.tokens < ROOM_FOR_ARGUMENTS:
+        if limit.tokens < ROOM_FOR_ARGUMENTS:
             answered = {post_id: copy_with(call, arguments="") for post_id, call in answered.items()}
         begun = False
         while waiting:
-            if room.tokens < MIN_ROOM:
+            if limit.tokens < MIN_ROOM:
                 raise StepsTooSmall(
                     "the prompt and the previous summary leave no room for the conversation;"
                     " raise summarizer_input_tokens or lower target_tokens"
                 )
             piece = waiting[0]
             # The names of a post take half of the room at most.
-            most = min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, room.tokens // 12))
-            text = quote(piece, partial=piece is not round_, calls=answered, most=most)
+            most = min(MAX_ATTRIBUTE, max(MIN_ATTRIBUTE, limit.tokens // 12))
+            text = quote(piece, partial=piece is not round_, calls=answered, max_attribute=most)
             tokens = count(text) + 1
-            if step.rounds and step.tokens + tokens > room.tokens:
-                step.whole, step.at_boundary = done, not begun
+            if step.rounds and step.tokens + tokens > limit.tokens:
+                step.whole_rounds, step.at_boundary = done, not begun
                 yield step
                 step = Step()
                 continue  # with the room that this step's summary leaves
-            if tokens > room.tokens and len(parts := list(_split_round(piece, room.tokens, count, answered, most))) > 1:
+            if (
+                tokens > limit.tokens
+                and len(parts := list(_split_round(piece, limit.tokens, count, answered, most))) > 1
+            ):
                 waiting.popleft()
                 waiting.extendleft(reversed(parts))
                 continue
@@ -114,27 +119,29 @@ def steps(rounds: Sequence[Round], room: Room, count: TokenCounter, *, calls: Ca
             step.tokens += tokens
             begun = True
     if step.rounds:
-        step.whole = len(rounds)
+        step.whole_rounds = len(rounds)
         yield step
 
 
-def _split_round(round_: Round, room: int, count: TokenCounter, calls: Calls, most: int) -> Iterator[Round]:
-    """Yield a round as several of at most *room* tokens, every text in exactly one of them."""
+def _split_round(
+    round_: Round, max_tokens: int, count: TokenCounter, calls: Calls, max_attribute: int
+) -> Iterator[Round]:
+    """Yield a round as several of at most *max_tokens*, every text in exactly one of them."""
     empty = copy_with(round_, user_query="", post_list=())
     frame = count(quote(empty, partial=True)) + 1
     query_frame = count("\n".join(_quote_element("message", "x", {"from": USER}))) + 1
-    for query in _slice_text(round_.user_query, room - frame - query_frame, count):
+    for query in _slice_text(round_.user_query, max_tokens - frame - query_frame, count):
         yield copy_with(empty, user_query=query)
 
     def cost(post: Post) -> int:
-        return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), most))) + 1
+        return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), max_attribute))) + 1
 
     pending: list[Post] = []
     tokens = frame
     for post in _list_posts(round_):
-        for piece in _split_post(post, room - frame, count, cost):
+        for piece in _split_post(post, max_tokens - frame, count, cost):
             piece_tokens = cost(piece)
-            if pending and tokens + piece_tokens > room:
+            if pending and tokens + piece_tokens > max_tokens:
                 yield copy_with(empty, post_list=tuple(pending))
                 pending, tokens = [], frame
             pending.append(piece)
@@ -143,9 +150,9 @@ def _split_round(round_: Round, room: int, count: TokenCounter, calls: Calls, mo
         yield copy_with(empty, post_list=tuple(pending))
 
 
-def _split_post(post: Post, room: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
-    """Yield a post as several of at most *room* tokens: first its message, then attachments and calls."""
-    if cost(post) <= room:
+def _split_post(post: Post, max_tokens: int, count: TokenCounter, cost: Callable[[Post], int]) -> Iterator[Post]:
+    """Yield a post as several of at most *max_tokens*: first its message, then attachments and calls."""
+    if cost(post) <= max_tokens:
         yield post
         return
     texts: list[tuple[str, Attachment | ToolCall | None]] = []
@@ -155,7 +162,7 @@ def _split_post(post: Post, room: int, count: TokenCounter, cost: Callable[[Post
     texts += [(call.arguments, call) for call in post.tool_calls]
     bare = copy_with(post, message="", attachment_list=(), tool_calls=())
     for text, source in texts:
-        slices = _slice_text(text, room - cost(_fill(bare, source, "x")), count) if text else [""]
+        slices = _slice_text(text, max_tokens - cost(_fill(bare, source, "x")), count) if text else [""]
         for part in slices:
             yield _fill(bare, source, part)
         bare = copy_with(bare, tool_call_id=None)  # or each piece would look like a result of its own
@@ -191,12 +198,14 @@ def _find_end(text: str, start: int, length: int) -> int:
     return stop if stop > start else start + length
 
 
-def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, most: int = MAX_ATTRIBUTE) -> str:
+def quote(
+    round_: Round, *, partial: bool = False, calls: Calls | None = None, max_attribute: int = MAX_ATTRIBUTE
+) -> str:
     """Return a round as quoted text: every post's message, attachments, tool calls and results.
 
     A tag opens each, and the next tag ends it: text from the conversation cannot open one, and closing tags would cost
     tokens with every message. *partial*: the round is a part of one. *calls* are those that its results answer; None:
-    those in it. Names and ids of more than *most* bytes are shortened.
+    those in it. Names and ids of more than *max_attribute* bytes are shortened.
     """
     lines = [f'<round number="{round_.number}" part="yes">' if partial else f'<round number="{round_.number}">']
     if round_.user_query:
@@ -212,7 +221,7 @@ def quote(round_: Round, *, partial: bool = False, calls: Calls | None = None, m
             and len(post.tool_calls) == 1
             and post.tool_calls[0].id == following.tool_call_id
         )
-        lines += _quote_post(post, round_.number, known.get(post.id), most, answers=answers, answered=answered)
+        lines += _quote_post(post, round_.number, known.get(post.id), max_attribute, answers=answers, answered=answered)
         answers = answered
     return "\n".join(lines)
 
@@ -231,7 +240,13 @@ def _list_posts(round_: Round) -> list[Post]:
 
 
 def _quote_post(
-    post: Post, round_number: int, call: ToolCall | None, most: int, *, answers: bool = False, answered: bool = False
+    post: Post,
+    round_number: int,
+    call: ToolCall | None,
+    max_attribute: int,
+    *,
+    answers: bool = False,
+    answered: bool = False,
 ) -> list[str]:
     """Return the lines of *post*, which answers *call*. *answers*: that is in the post before; *answered*: the next
     post answers it."""
@@ -247,17 +262,17 @@ def _quote_post(
                 attributes |= {"tool": call.name, "arguments": begin_line(call.arguments)}
         if round_number and post.number:
             attributes["at"] = f"r{round_number}.p{post.number}"
-        lines += _quote_element("tool_result", post.message, attributes, most)
+        lines += _quote_element("tool_result", post.message, attributes, max_attribute)
     elif post.message and post.extra and is_summary(post):  # nobody said it
         place = {"at": f"r{round_number}.p{post.number}"} if round_number else {}
-        lines += _quote_element("summary", strip_marks(post.message), place, most)
+        lines += _quote_element("summary", strip_marks(post.message), place, max_attribute)
     elif post.message:
-        lines += _quote_element("message", post.message, ends, most)
+        lines += _quote_element("message", post.message, ends, max_attribute)
     for attachment in post.attachment_list:
-        lines += _quote_element("attachment", attachment.content, ends | {"type": attachment.type}, most)
+        lines += _quote_element("attachment", attachment.content, ends | {"type": attachment.type}, max_attribute)
     for made in post.tool_calls:
         which = {"from": post.send_from, "name": made.name, "id": "" if answered else made.id}
-        lines += _quote_element("tool_call", made.arguments, which, most)
+        lines += _quote_element("tool_call", made.arguments, which, max_attribute)
     return lines
 
 
@@ -267,22 +282,25 @@ def begin_line(text: str) -> str:
     return line if len(line) <= MAX_LINE and len(text) <= 4 * MAX_LINE else f"{beginning(line, MAX_LINE)} [...]"
 
 
-def _quote_element(tag: str, text: str, attributes: Mapping[str, str], most: int = MAX_ATTRIBUTE) -> list[str]:
+def _quote_element(tag: str, text: str, attributes: Mapping[str, str], max_attribute: int = MAX_ATTRIBUTE) -> list[str]:
     """Return the line of a tag, whose attributes are without the characters of a tag, and its text."""
     opening = tag
     for name, value in attributes.items():
         if value:
-            shown = value if 4 * len(value) <= most else shorten_name(value, most)
+            shown = value if 4 * len(value) <= max_attribute else shorten_name(value, max_attribute)
             shown = " ".join(shown.split()).replace('"', "'").replace("<", "‹").replace(">", "›")
             opening += f' {name}="{shown}"'
     return [f"<{opening}>", escape_tags(text) if "<" in text else text]
 
 
-def shorten_name(name: str, most: int) -> str:
-    """Return *name*; if it has more than *most* bytes, its beginning, end and length: it could fill a request."""
-    if len(name.encode("utf-8", "surrogatepass")) <= most:
+def shorten_name(name: str, max_bytes: int) -> str:
+    """Return *name*; if it has more than *max_bytes* bytes, its beginning, end and length: it could fill a request."""
+    if len(name.encode("utf-8", "surrogatepass")) <= max_bytes:
         return name
-    begins, ends = _count_fitting(name[:most], most // 2), _count_fitting(name[: -most - 1 : -1], most // 8)
+    begins, ends = (
+        _count_fitting(name[:max_bytes], max_bytes // 2),
+        _count_fitting(name[: -max_bytes - 1 : -1], max_bytes // 8),
+    )
     end = name[ceil_boundary(name, len(name) - ends) :]
     return f"{beginning(name, begins)} [... {len(name):,} characters ...] {end}"
 

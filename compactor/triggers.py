@@ -123,7 +123,7 @@ def after_rounds(n: int) -> Trigger:
     return Trigger(
         lambda view: Verdict(view.tail_length > n),
         f"after_rounds({n})",
-        may_be_due=lambda most: most.tail_length > n,
+        may_be_due=lambda bounds: bounds.tail_length > n,
         goes_by_prompts=False,
     )
 
@@ -134,7 +134,7 @@ def over_messages(n: int) -> Trigger:
     return Trigger(
         lambda view: Verdict(view.messages > n, exceeds=_MESSAGES),
         f"over_messages({n})",
-        may_be_due=lambda most: most.messages > n,
+        may_be_due=lambda bounds: bounds.messages > n,
         goes_by_prompts=False,
     )
 
@@ -155,7 +155,9 @@ def over_tokens(n: float) -> Trigger:
         mark = marks[view.model] = int(n * view.window) if share else int(n)
         return Verdict(True, mark, exceeds=_TOKENS) if view.corrected_tokens > mark else Verdict(False)
 
-    return Trigger(judge, f"over_tokens({n})", may_be_due=lambda most: most.tokens > marks.get(most.model, unknown))
+    return Trigger(
+        judge, f"over_tokens({n})", may_be_due=lambda bounds: bounds.tokens > marks.get(bounds.model, unknown)
+    )
 
 
 def over_usage(n: int, until: int | None = None) -> Trigger:
@@ -173,7 +175,7 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
         is_due = (view.corrected_tokens if counted is None else counted) >= bound
         return Verdict(is_due, n if is_due else None, exceeds=_TOKENS)
 
-    return Trigger(judge, f"over_usage({n})", may_be_due=lambda most: most.tokens >= least)
+    return Trigger(judge, f"over_usage({n})", may_be_due=lambda bounds: bounds.tokens >= least)
 
 
 #: Functions that return a trigger. Passed themselves as a trigger, they would take the view for their number.
@@ -211,8 +213,8 @@ def _either(first: Trigger, second: Trigger) -> Trigger:
         due = [verdict for verdict in verdicts if verdict.is_due]
         return _combine(verdicts, due, is_due=bool(due))
 
-    def may_be_due(most: Bounds) -> bool:
-        return first.may_be_due(most) or second.may_be_due(most)
+    def may_be_due(bounds: Bounds) -> bool:
+        return first.may_be_due(bounds) or second.may_be_due(bounds)
 
     return _join(first, second, "|", judge, _either, may_be_due)
 
@@ -224,8 +226,8 @@ def _both(first: Trigger, second: Trigger) -> Trigger:
             verdicts.append(second.verdict(view))
         return _combine(verdicts, verdicts, is_due=verdicts[-1].is_due)
 
-    def may_be_due(most: Bounds) -> bool:
-        return first.may_be_due(most) and second.may_be_due(most)
+    def may_be_due(bounds: Bounds) -> bool:
+        return first.may_be_due(bounds) and second.may_be_due(bounds)
 
     return _join(first, second, "&", judge, _both, may_be_due)
 

@@ -75,7 +75,7 @@ class View(ValueObject):
     def __post_init__(self) -> None:
         put = object.__setattr__  # it is frozen
         put(self, "total", self.rounds.total)
-        put(self, "closed", self.rounds.settled)
+        put(self, "closed", self.rounds.closed)
         put(self, "end", self.compaction.end_index if self.compaction is not None else 0)
         put(self, "generation", self.compaction.generation if self.compaction is not None else 0)
         put(self, "tail_length", self.total - self.end)
@@ -215,23 +215,23 @@ class View(ValueObject):
             sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
         return sums.totals[stop - sums.start].tokens - sums.totals[start - sums.start].tokens
 
-    def round(self, place: int) -> Round:
+    def round(self, index: int) -> Round:
         """Return a round as it reads now."""
-        raw = self.rounds[place]
+        raw = self.rounds[index]
         return apply_overlays(raw, self.reductions.of(raw.id), self.role)
 
-    def groups(self, place: int) -> list[tuple[Round, MessageGroup]]:
+    def groups(self, index: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
-        if place >= self.closed:
-            round_ = self.round(place)
-            return [(round_, part.group) for part in self.open_accounts[place - self.closed].parts]
+        if index >= self.closed:
+            round_ = self.round(index)
+            return [(round_, part.group) for part in self.open_accounts[index - self.closed].parts]
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
-        if sums is not None and sums.start <= place:
-            parts = sums.accounts[place - sums.start].parts
+        if sums is not None and sums.start <= index:
+            parts = sums.accounts[index - sums.start].parts
             if parts is not None:
                 return [(part.round_, part.group) for part in parts]
-        round_ = self.round(place)
-        return [(round_, group) for group in group_messages(round_, self.role, last=place == self.total - 1)]
+        round_ = self.round(index)
+        return [(round_, group) for group in group_messages(round_, self.role, last=index == self.total - 1)]
 
     @cached_property
     def open_accounts(self) -> tuple[OpenAccount, ...]:
@@ -306,7 +306,7 @@ class View(ValueObject):
         covered = sums[start].dropped
         if covered != sums[self.closed].dropped:
             closed = range(start, self.closed)
-            place = start + bisect_right(closed, covered, key=lambda place: sums[place + 1].dropped)
+            place = start + bisect_right(closed, covered, key=lambda index: sums[index + 1].dropped)
             return sums.accounts[place - sums.start].number
         places = range(max(self.end, self.closed), self.total)
         return next((self.rounds[at].number for at in places if self.open_accounts[at - self.closed].totals.dropped), 0)

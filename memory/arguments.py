@@ -61,27 +61,33 @@ def require_role(role: object) -> None:
         require("role", role, str, 'the name of an agent, or "" to let it read every post')
 
 
-def whole_number(name: str, value: object, least: int = 0) -> int:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *least*."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise _wrong_number(name, value, f"a whole number from {least} on")
+def whole_number(name: str, value: object, minimum: int = 0) -> int:
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *minimum*."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise _wrong_number(name, value, f"a whole number from {minimum} on")
     return value
 
 
 def number(
-    name: str, value: object, least: float = 0.0, most: float = math.inf, *, above: bool = False, finite: bool = False
+    name: str,
+    value: object,
+    minimum: float = 0.0,
+    maximum: float = math.inf,
+    *,
+    above: bool = False,
+    finite: bool = False,
 ) -> float:
-    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *least* (or *above* it) to
-    *most*, and *finite* if that is asked for."""
+    """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a number from *minimum* (or *above* it) to
+    *maximum*, and *finite* if that is asked for."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not least <= value <= most
-        or (above and value == least)
+        or not minimum <= value <= maximum
+        or (above and value == minimum)
         or (finite and value == math.inf)
     ):
-        least_text = f"above {least:g}" if above else f"of at least {least:g}"
-        most_text = f" and at most {most:g}" if most < math.inf else ""
+        least_text = f"above {minimum:g}" if above else f"of at least {minimum:g}"
+        most_text = f" and at most {maximum:g}" if maximum < math.inf else ""
         raise _wrong_number(name, value, f"a {'finite ' if finite else ''}number {least_text}{most_text}")
     return value
 

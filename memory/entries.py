@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: Number of a round, 0 for the header; number of its post, 0 for the user's query.
-Place = tuple[int, int]
+Location = tuple[int, int]
 
 #: The first character of an id in a run; a place begins with a digit.
 _ID = "="
@@ -49,11 +49,11 @@ _ID = "="
 _MAX_NUMBER = 1 << 31
 
 
-def runs_of(items: Iterable[Place | str]) -> tuple[str, ...]:
+def pack_spans(items: Iterable[Location | str]) -> tuple[str, ...]:
     """Return *items* as short texts: one for neighbouring posts of a round, and one for each id."""
     runs: list[str] = []
-    first: Place = (-1, -1)
-    last: Place = (-1, -1)
+    first: Location = (-1, -1)
+    last: Location = (-1, -1)
     for item in items:
         if isinstance(item, str):
             runs.append(f"{_ID}{item}")
@@ -67,9 +67,9 @@ def runs_of(items: Iterable[Place | str]) -> tuple[str, ...]:
     return tuple(runs)
 
 
-def items_in(runs: Iterable[str]) -> Iterator[Place | str]:
-    """Yield the items from which ``runs_of`` made *runs*."""
-    for run in runs:
+def unpack_spans(spans: Iterable[str]) -> Iterator[Location | str]:
+    """Yield the items from which ``pack_spans`` made *spans*."""
+    for run in spans:
         if run.startswith(_ID):
             yield run[len(_ID) :]
         else:
@@ -77,11 +77,11 @@ def items_in(runs: Iterable[str]) -> Iterator[Place | str]:
             yield from ((number, post) for post in range(first, last + 1))
 
 
-def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Mapping[int, Iterable[int]]) -> bool:
-    """Return whether *runs* contain one of the posts in *erased*, by round number, or an id that stands for one.
+def covers(spans: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Mapping[int, Iterable[int]]) -> bool:
+    """Return whether *spans* contain one of the posts in *erased*, by round number, or an id that stands for one.
     *sources* has the runs for each id."""
     seen: set[str] = set()
-    todo = list(runs)
+    todo = list(spans)
     while todo:
         run = todo.pop()
         if run.startswith(_ID):
@@ -95,14 +95,14 @@ def covers(runs: Iterable[str], sources: Mapping[str, Iterable[str]], erased: Ma
     return False
 
 
-def _check_runs(runs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return *runs*. Raises ``ValueError`` if ``runs_of`` cannot have made them."""
-    for run in runs:
+def _check_spans(spans: tuple[str, ...]) -> tuple[str, ...]:
+    """Return *spans*. Raises ``ValueError`` if ``pack_spans`` cannot have made them."""
+    for run in spans:
         if not run.startswith(_ID):
             number, first, last = _parse_run(run)
             if not 0 <= number < _MAX_NUMBER or not 0 <= first <= last < _MAX_NUMBER:
                 raise ValueError("a run of posts ends before it begins")
-    return runs
+    return spans
 
 
 def _parse_run(run: str) -> tuple[int, int, int]:
@@ -260,8 +260,8 @@ class UsageRecorded(Record):
     cached_tokens: int | None = Field(default=None, ge=0)
 
 
-#: Places in the log and ids of messages that are not in it, as ``runs_of`` makes them.
-Runs = Annotated[tuple[Text, ...], AfterValidator(_check_runs)]
+#: Places in the log and ids of messages that are not in it, as ``pack_spans`` makes them.
+Spans = Annotated[tuple[Text, ...], AfterValidator(_check_spans)]
 
 
 class StandIn(Record):
@@ -270,9 +270,9 @@ class StandIn(Record):
     id: Text
     message: Extra
     #: The messages that it replaces; empty if the host put it there.
-    sources: Runs = ()
+    sources: Spans = ()
     #: Messages that its author had read as well, so it may repeat them. They are still shown.
-    beside: Runs = ()
+    beside: Spans = ()
 
 
 class ShownRecorded(Record):
@@ -281,12 +281,12 @@ class ShownRecorded(Record):
     role: Text
     #: New stand-ins, which no earlier entry holds.
     made: tuple[StandIn, ...] = ()
-    shown: Runs = ()
+    shown: Spans = ()
     #: Ids of messages that the host put there, behind as many earlier ones as stay.
     direct: tuple[Text, ...] = ()
     direct_before: int = 0
     #: Messages that could not be made shorter.
-    in_vain: Runs = ()
+    in_vain: Spans = ()
     #: The part of the log that it takes into account: so many whole rounds, and later rounds up to a post.
     settled: int = 0
     taken: tuple[tuple[int, int], ...] = ()

@@ -205,7 +205,7 @@ def read_log(now: Snapshot, known: LogFingerprints) -> LogFingerprints:
                 kinds.append(kind)
                 places.append(pack_place(number, place))
         post = 0
-    growing = tuple((number, one.count) for number, one in now.live.items())
+    growing = tuple((number, one.count) for number, one in now.open_rounds.items())
     return LogFingerprints(
         b"".join(prints), places, bytes(kinds), now.number, now.redactions, now.hidden, growing, now.total
     )
@@ -219,7 +219,7 @@ def _find_change(now: Snapshot, known: LogFingerprints) -> tuple[int, int]:
     if now.hidden is not known.hidden:
         changed += [(number, 0) for number in set(now.hidden).symmetric_difference(known.hidden)]
     for number, count in known.growing:
-        live = now.live.get(number)
+        live = now.open_rounds.get(number)
         if (live.count if live is not None else len(now.round_at(number).post_list)) != count:
             changed.append((number, count + 1))
     return min(changed)

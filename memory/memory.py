@@ -46,7 +46,7 @@ from .visibility import Rounds, sees
 P = ParamSpec("P")
 R = TypeVar("R")
 #: What ``add_post`` is given most of the time. Texts need no validation, which would take longer than the rest of it.
-_USUAL_FIELDS = {"send_from", "send_to", "message"}
+_COMMON_FIELDS = {"send_from", "send_to", "message"}
 
 
 class Conversation:
@@ -201,7 +201,7 @@ class Memory(Log):
         made_at = self._clock()
         if post is None:
             made: dict[str, Any] = {"id": self._new_id(), "created_at": made_at}
-            is_usual = fields.keys() == _USUAL_FIELDS and type(made_at) is datetime and made_at.tzinfo is UTC
+            is_usual = fields.keys() == _COMMON_FIELDS and type(made_at) is datetime and made_at.tzinfo is UTC
             if is_usual and {type(value) for value in (made["id"], *fields.values())} == {str}:
                 post = create_unchecked(Post, chat.NO_POST | made | fields)
             else:
@@ -410,9 +410,9 @@ class Memory(Log):
             if post.send_from in chat.SYSTEM and (now.total == 0 or post.kind.startswith(HEADER_PART)):
                 place[:] = 0, len(now.header) + 1
                 return [HeaderAdded(post=create_unchecked(Post, fields))]
-            newest = now.live.get(now.total)
+            newest = now.open_rounds.get(now.total)
             if newest is not None and newest.state == "undone":
-                newest = next((one for one in reversed(now.live.values()) if one.state != "undone"), None)
+                newest = next((one for one in reversed(now.open_rounds.values()) if one.state != "undone"), None)
             if newest is not None and newest.state != "created":
                 newest = None
             opening: Sequence[Record] = ()
@@ -433,15 +433,15 @@ class Memory(Log):
         return records, place
 
     def _open(
-        self, now: Snapshot, opened: RoundOpened, before: OpenRound | None = None, *, given: bool = False
+        self, now: Snapshot, opened: RoundOpened, previous: OpenRound | None = None, *, given: bool = False
     ) -> list[RoundFinished | RoundOpened]:
-        """Return the records that open a round, after those that finish *before* and the rounds that this Memory has
+        """Return the records that open a round, after those that finish *previous* and the rounds that this Memory has
         open. *given*: the host chose the round's id."""
         # Random ids are not looked up: a database would be asked before every round.
         if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
-        ends = {} if before is None else {before.number: before.opened.round_id}
-        for round_id in set(self._own_rounds).difference(ends.values()) if now.live else ():
+        ends = {} if previous is None else {previous.number: previous.opened.round_id}
+        for round_id in set(self._own_rounds).difference(ends.values()) if now.open_rounds else ():
             if (own := now.open_round(round_id)) is not None:
                 ends[own.number] = round_id
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
@@ -449,7 +449,7 @@ class Memory(Log):
 
     def list_own_rounds(self) -> tuple[str, ...]:
         """Return the ids of the open rounds that the next ``create_round`` finishes, because one here opened them."""
-        live = [item.opened for item in self.snapshot.live.values() if item.state == "created"]
+        live = [item.opened for item in self.snapshot.open_rounds.values() if item.state == "created"]
         return tuple(
             [one.round_id for one in live if one.round_id in self._own_rounds and not chat.came_as_message(one.extra)]
         )
@@ -710,7 +710,7 @@ class Memory(Log):
     @property
     def open_rounds(self) -> tuple[Round, ...]:
         """The rounds that take posts, in all processes. A compaction ends before the first of them."""
-        return tuple(item.round for item in self.snapshot.live.values() if item.state == "created")
+        return tuple(item.round for item in self.snapshot.open_rounds.values() if item.state == "created")
 
     def search(self, query: str, *, role: str = "", limit: int = 20) -> list[Hit]:
         """Return the places of words of *query* in posts that *role* sees: at most *limit*, the best match first.

@@ -238,31 +238,31 @@ class Origin(NamedTuple):
     tokens_after: int | None = None
 
 
-def merge_reductions(live: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
-    """Return a round's *live* reductions with *new* among them, in the order of their posts; None: *new* is ignored.
+def merge_reductions(current: Sequence[Reduction], new: Reduction) -> tuple[Reduction, ...] | None:
+    """Return a round's *current* reductions with *new* among them, in the order of their posts; None: *new* is ignored.
 
     *new* replaces the live ones that it strictly contains. It is ignored if it equals a live one, lies inside it or
     partly overlaps it, so that a late result never hides a newer one.
     """
     # No two live ones overlap, so the ones that *new* meets stand side by side.
-    start = bisect_left(live, new.first_number, key=lambda one: one.last_number)
-    stop = bisect_right(live, new.last_number, key=lambda one: one.first_number)
+    start = bisect_left(current, new.first_number, key=lambda one: one.last_number)
+    stop = bisect_right(current, new.last_number, key=lambda one: one.first_number)
     span = (new.first_number, new.last_number)
-    for old in live[start:stop]:
+    for old in current[start:stop]:
         if span == (old.first_number, old.last_number) or not span[0] <= old.first_number <= old.last_number <= span[1]:
             return None
-    return (*live[:start], new, *live[stop:])
+    return (*current[:start], new, *current[stop:])
 
 
-def without_span(live: Iterable[Reduction], first: int, last: int) -> tuple[Reduction, ...]:
-    """Return a round's *live* reductions without the one from post *first* to *last*."""
-    return tuple(one for one in live if (one.first_number, one.last_number) != (first, last))
+def without_span(reductions: Iterable[Reduction], first: int, last: int) -> tuple[Reduction, ...]:
+    """Return a round's *reductions* reductions without the one from post *first* to *last*."""
+    return tuple(one for one in reductions if (one.first_number, one.last_number) != (first, last))
 
 
-def without_posts(live: Iterable[Reduction], numbers: Iterable[int]) -> tuple[Reduction, ...]:
-    """Return a round's *live* reductions without those that cover any post of these *numbers*."""
+def without_posts(reductions: Iterable[Reduction], numbers: Iterable[int]) -> tuple[Reduction, ...]:
+    """Return a round's *reductions* reductions without those that cover any post of these *numbers*."""
     erased = tuple(numbers)
-    return tuple(one for one in live if not any(map(one.covers, erased)))
+    return tuple(one for one in reductions if not any(map(one.covers, erased)))
 
 
 def find_newest_query(newest_first: Iterable[Round]) -> Round | None:

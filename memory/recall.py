@@ -31,7 +31,7 @@ MAX_NUMBER = 10**12
 #: By name: the JSON type, whether the parameter is required, and its description.
 Parameters = Mapping[str, tuple[str, bool, str]]
 
-_WHOLE = compile_later(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
+_INTEGER = compile_later(r"\s*[-+]?\d{1,30}\s*", re.ASCII)
 
 
 class Refused(Exception):
@@ -78,17 +78,17 @@ def text_in(given: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def number_in(given: Mapping[str, Any], name: str, default: int | None, least: int, most: int) -> int:
-    """Return a whole number, clamped between *least* and *most*, or the default; 4.0 and "4" are 4. May raise
+def number_in(given: Mapping[str, Any], name: str, default: int | None, minimum: int, maximum: int) -> int:
+    """Return a whole number, clamped between *minimum* and *maximum*, or the default; 4.0 and "4" are 4. May raise
     ``Refused``."""
     value: Any = given.get(name)
     if value is None and default is not None:
         return default
-    if (isinstance(value, str) and _WHOLE.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
+    if (isinstance(value, str) and _INTEGER.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Refused(f"{name} must be a whole number, such as {max(least, 1)}")
-    return min(max(value, least), most)
+        raise Refused(f"{name} must be a whole number, such as {max(minimum, 1)}")
+    return min(max(value, minimum), maximum)
 
 
 #: Characters of text in an answer by default and at most. Headings included, no answer is longer than 20,000.

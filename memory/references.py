@@ -38,17 +38,17 @@ def _find_characters() -> Any:
     return regex.compile(pattern).finditer
 
 
-def floor_boundary(text: str, place: int) -> int:
-    """Return the last place up to *place* that cuts no character of *text*, from a few hundred code points around.
+def floor_boundary(text: str, offset: int) -> int:
+    """Return the last place up to *offset* that cuts no character of *text*, from a few hundred code points around.
 
     As ``str::floor_char_boundary`` in Rust, for the characters that a reader sees.
     """
-    return _around(text, place)[0]
+    return _around(text, offset)[0]
 
 
-def ceil_boundary(text: str, place: int) -> int:
-    """Return the first place from *place* on that cuts no character of *text*."""
-    return _around(text, place)[1]
+def ceil_boundary(text: str, offset: int) -> int:
+    """Return the first place from *offset* on that cuts no character of *text*."""
+    return _around(text, offset)[1]
 
 
 def beginning(text: str, length: int) -> str:
@@ -56,28 +56,28 @@ def beginning(text: str, length: int) -> str:
     return text[: _around(text, length)[0]]
 
 
-def _around(text: str, place: int) -> tuple[int, int]:
-    """Return the ends of the character that a cut at *place* would tear; *place* twice if it tears none."""
-    if place <= 0 or place >= len(text):
-        end = min(max(place, 0), len(text))
+def _around(text: str, offset: int) -> tuple[int, int]:
+    """Return the ends of the character that a cut at *offset* would tear; *offset* twice if it tears none."""
+    if offset <= 0 or offset >= len(text):
+        end = min(max(offset, 0), len(text))
         return end, end
-    before, after = text[place - 1], text[place]
+    before, after = text[offset - 1], text[offset]
     if before < _FIRST_MARK and after < _FIRST_MARK:
-        return (place - 1, place + 1) if (before, after) == ("\r", "\n") else (place, place)
-    start = max(place - 2 * MAX_GRAPHEME, 0)
+        return (offset - 1, offset + 1) if (before, after) == ("\r", "\n") else (offset, offset)
+    start = max(offset - 2 * MAX_GRAPHEME, 0)
     if _FLAG_LETTERS[0] <= text[start] <= _FLAG_LETTERS[-1]:
         # Two letters make a flag, so start at an even number of letters from the first of the run.
         run = text[max(start - MAX_FLAG_LETTERS, 0) : start]
         start -= (len(run) - len(run.rstrip(_FLAG_LETTERS))) % 2
     # A copy: for flags the expression itself would look at the whole text before.
-    for match in _find_characters()(text[start : place + MAX_GRAPHEME + 1]):
+    for match in _find_characters()(text[start : offset + MAX_GRAPHEME + 1]):
         first, last = start + match.start(), start + match.end()
-        if last > place:
-            if last - first > MAX_GRAPHEME or first == place:
+        if last > offset:
+            if last - first > MAX_GRAPHEME or first == offset:
                 break
             return first, last
     torn = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
-    return (place - 1, place + 1) if torn else (place, place)
+    return (offset - 1, offset + 1) if torn else (offset, offset)
 
 
 _SHAPE = compile_later(r"r(\d{1,12})(?:-r?(\d{1,12})|\.p(\d{1,12})(?:-(?:r\1\.)?p?(\d{1,12}))?)?", re.ASCII)
@@ -156,12 +156,12 @@ def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed
     return list(from_round(copy_with(round_, post_list=posts), role))
 
 
-def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
-    """Yield the rounds at *place*. Raises ``UnknownReference`` if there is none."""
-    if not 1 <= place.first <= place.last <= len(rounds):
+def _find_rounds(rounds: Sequence[Round], reference: Reference, ref: str, *, hide_failed: bool) -> Iterator[Round]:
+    """Yield the rounds at *reference*. Raises ``UnknownReference`` if there is none."""
+    if not 1 <= reference.first <= reference.last <= len(rounds):
         raise UnknownReference(f"there is no {ref}: rounds are numbered from 1, and this session has {len(rounds)}")
     is_empty = True
-    for at in range(place.first - 1, place.last):
+    for at in range(reference.first - 1, reference.last):
         round_ = rounds[at]
         if not (hide_failed and round_.is_hidden):
             is_empty = False
@@ -170,9 +170,9 @@ def _find_rounds(rounds: Sequence[Round], place: Reference, ref: str, *, hide_fa
         raise UnknownReference(f"there is no {ref} to see: failed and undone rounds are hidden; give another reference")
 
 
-def _find_posts(round_: Round, place: Reference, ref: str) -> tuple[Post, ...]:
-    """Return the posts at *place* in its round; none for a query alone. May raise ``UnknownReference``."""
-    first, last = place.first_post or 0, place.last_post or 0
+def _find_posts(round_: Round, reference: Reference, ref: str) -> tuple[Post, ...]:
+    """Return the posts at *reference* in its round; none for a query alone. May raise ``UnknownReference``."""
+    first, last = reference.first_post or 0, reference.last_post or 0
     posts = tuple(post for post in round_.post_list if first <= post.number <= last)
     if not posts and not (first == 0 and (last == 0 or round_.user_query)):
         raise UnknownReference(f"there is no {ref} to see; give r{round_.number} for the whole round")
@@ -279,17 +279,17 @@ class Passage:
         labels = (piece for piece in reversed(self._pieces[:place]) if isinstance(piece, _Label))
         return next(labels, self._speaker).strip("\n: ")
 
-    def floor_boundary(self, place: int) -> int:
-        """Return the last offset up to *place*, which is not negative, that cuts no character."""
-        return self._boundary(place, floor_boundary)
+    def floor_boundary(self, offset: int) -> int:
+        """Return the last offset up to *offset*, which is not negative, that cuts no character."""
+        return self._boundary(offset, floor_boundary)
 
-    def ceil_boundary(self, place: int) -> int:
-        """Return the first offset from *place* on that cuts no character."""
-        return self._boundary(place, ceil_boundary)
+    def ceil_boundary(self, offset: int) -> int:
+        """Return the first offset from *offset* on that cuts no character."""
+        return self._boundary(offset, ceil_boundary)
 
-    def _boundary(self, place: int, find: Callable[[str, int], int]) -> int:
-        number = min(bisect_right(self._starts, place), len(self._pieces)) - 1
-        return self._starts[number] + find(self._pieces[number], place - self._starts[number]) if self else 0
+    def _boundary(self, offset: int, find: Callable[[str, int], int]) -> int:
+        number = min(bisect_right(self._starts, offset), len(self._pieces)) - 1
+        return self._starts[number] + find(self._pieces[number], offset - self._starts[number]) if self else 0
 
     def places(self, pattern: str, start: int = 0) -> Iterator[int]:
         """Yield the offsets of *pattern* from *start* on, ignoring case and without overlaps.

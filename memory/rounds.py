@@ -149,7 +149,7 @@ Clock = Callable[[], datetime]
 
 #: Ids that are drawn at once. Each draw asks the system and releases the interpreter's lock, which a busy thread could
 #: take in the middle of a turn.
-IDS_AT_ONCE = 128
+ID_BATCH_SIZE = 128
 _ids: list[str] = []
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_ids.clear)  # a child draws its own
@@ -160,7 +160,7 @@ def new_id() -> str:
     try:
         return _ids.pop()  # one step: any number of threads may be at it
     except IndexError:
-        digits = token_hex(16 * IDS_AT_ONCE)
+        digits = token_hex(16 * ID_BATCH_SIZE)
         _ids.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
         return digits[:32]
 
@@ -290,17 +290,17 @@ C = TypeVar("C")
 _RecordType = type(BaseModel)
 
 
-def copy_with(record: C, /, **changes: Any) -> C:
-    """Return a copy of *record*, a ``Record``, a dataclass or a named tuple, with *changes*.
+def copy_with(record: C, /, **updates: Any) -> C:
+    """Return a copy of *record*, a ``Record``, a dataclass or a named tuple, with *updates*.
 
     Fields of a ``Record`` are not checked, so pass values that were checked when they came in. Takes a fraction of the
     time of ``model_copy``.
     """
     if isinstance(type(record), _RecordType):
-        return create_unchecked(type(record), record.__dict__ | changes)  # type: ignore[type-var]
+        return create_unchecked(type(record), record.__dict__ | updates)  # type: ignore[type-var]
     if isinstance(record, tuple):
-        return record._replace(**changes)  # type: ignore[attr-defined, no-any-return]
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+        return record._replace(**updates)  # type: ignore[attr-defined, no-any-return]
+    return dataclasses.replace(record, **updates)  # type: ignore[type-var]
 
 
 def create_unchecked(kind: type[M], fields: dict[str, Any]) -> M:

@@ -39,9 +39,9 @@ def read_pinned(round_: Round, number: int) -> Pinned:
     return Pinned(round_.number, number, round_.id, "")
 
 
-def unreadable_pin(round_id: str, place: int, number: int) -> Pinned:
-    """Return the substitute for a damaged pinned post in the round at that *place*, so that prompts can go on."""
-    return Pinned(place, number, round_id, f"{place_reference(place, number)}: cannot be read any more")
+def unreadable_pin(round_id: str, round_number: int, number: int) -> Pinned:
+    """Return the substitute for a damaged pinned post in the round *round_number*, so that prompts can go on."""
+    return Pinned(round_number, number, round_id, f"{place_reference(round_number, number)}: cannot be read any more")
 
 
 #: Counts are corrected in whole steps, so that prompts stay stable. A larger difference is not the tokenizer's.

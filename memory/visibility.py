@@ -43,7 +43,7 @@ class Rounds(Sequence[Round]):
         self.total = snapshot.total - len(hidden)
         self.role = role
         #: How many rounds at the beginning stay as they are while ``epoch`` does.
-        self.settled = snapshot.closed_prefix - bisect_right(hidden, snapshot.closed_prefix)
+        self.closed = snapshot.closed_prefix - bisect_right(hidden, snapshot.closed_prefix)
         #: Two sequences of one Memory and role with equal epochs begin with the same closed rounds.
         self.epoch = snapshot.epoch
         #: What stands in the role's prompts in place of posts, behind its compaction. The empty role sees everything.
@@ -84,7 +84,7 @@ class Rounds(Sequence[Round]):
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
         number = self.number_at(place) if self._hidden else place + 1
-        round_, open_round = self._snapshot.round_at(number), self._snapshot.live.get(number)
+        round_, open_round = self._snapshot.round_at(number), self._snapshot.open_rounds.get(number)
         # As in filter_posts: nearly always, the role sees all posts. An open round may have thousands, of few speakers.
         if self.role and open_round is not None:
             for said in open_round.speakers:
@@ -99,10 +99,10 @@ class Rounds(Sequence[Round]):
     def __iter__(self) -> Iterator[Round]:
         return map(self.__getitem__, range(self.total))
 
-    def number_at(self, place: int) -> int:
-        """Return the number in the log of the round at that *place*, from 0. The round is not read."""
+    def number_at(self, index: int) -> int:
+        """Return the number in the log of the round at that *index*, from 0. The round is not read."""
         hidden = self._hidden  # the j-th of them comes before that round if at most so many rounds are seen before it
-        return place + 1 + bisect_right(range(len(hidden)), place, key=lambda j: hidden[j] - j - 1)
+        return index + 1 + bisect_right(range(len(hidden)), index, key=lambda j: hidden[j] - j - 1)
 
     def end_of(self, round_id: str) -> int | None:
         """Return how many of these rounds the log holds up to and including *round_id*, which may be hidden itself.

@@ -77,7 +77,7 @@ def read_again(store: InMemoryStore) -> Memory:
 def everything(memory: Memory) -> list[object]:
     """Return all that can be read of a Memory, for comparing two."""
     known: list[object] = [memory.header, list(memory.conversation.rounds), memory.pins(), memory.messages("Planner")]
-    known += [memory.conversation.rounds.settled, memory.snapshot.redactions]
+    known += [memory.conversation.rounds.closed, memory.snapshot.redactions]
     for role in ("Planner", "Coder", "Stranger"):
         rounds, compaction = memory.get_role_rounds(role)
         live = {one.id: rounds.reductions.of(one.id) for one in rounds}

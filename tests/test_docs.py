@@ -147,7 +147,7 @@ def test_the_settings_that_cost_least_are_weighed_as_they_are_described(
         assert server.requests == []
     evaluations = [event for event in names["compactor"].events if event.name == "compaction.cost_evaluated"]
     assert {event.reason for event in evaluations} == {"nothing_to_cover"}
-    assert (evaluations[0].role, round(evaluations[0].cached, 9)) == ("assistant", 0.1)
+    assert (evaluations[0].role, round(evaluations[0].cached_price, 9)) == ("assistant", 0.1)
     assert names["compactor"].describe() in capsys.readouterr().out
 
 

@@ -45,7 +45,7 @@ from compactor.summarizers.results import structures
 from compactor.summarizers.sentences import clauses, sentences
 from compactor.summarizers.statements import from_rounds, from_summary
 from compactor.tokens import clip_to_tokens, count_tokens
-from compactor.transcript import Room, quote, shorten_name, steps
+from compactor.transcript import StepLimit, quote, shorten_name, steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.errors import StoreDamaged, UnknownReference
 from memory.recall import Refused, number_in, read_arguments
@@ -106,7 +106,7 @@ ROUNDS: dict[str, Callable[[str], Round]] = {
 
 def transcribe(make: Callable[[str], Round], text: str) -> None:
     quote(make(text))
-    list(steps([make(text)], Room(4_000), count_tokens))
+    list(steps([make(text)], StepLimit(4_000), count_tokens))
 
 
 def choose_actions(make: Callable[[str], Round], text: str) -> None:

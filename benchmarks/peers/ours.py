@@ -84,7 +84,7 @@ class Ours(Adapter):
         self._clock.advance(max(now - self._clock.monotonic(), 0.0))
 
     def wakes_at(self) -> float | None:
-        return next((self._clock.monotonic() + seconds for seconds in self._clock.waiting), None)
+        return next((self._clock.monotonic() + seconds for seconds in self._clock.pending), None)
 
     def kept(self) -> list[str]:
         return [message["content"] or "" for message in self._memory.messages()]

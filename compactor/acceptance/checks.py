@@ -10,7 +10,7 @@
 ``no_progress``  saves less than a tenth of the new rounds; repeating the previous summary in full is allowed
 ``oversized``    over twice the requested length
 ``cut_off``      ends inside a code block, JSON, a sentence or a word
-``voice``        for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
+``first_person`` for tool calls: the assistant's first person ("I called ..."), which agents repeat to users
 ``hollow``       says next to nothing of its source, or nothing of the new rounds
 ``invented``     over 3 of its identifiers, and over a quarter of them, are absent from its source
 ``partial``      keeps under a third of the identifiers, numbers and prohibitions of the previous summary, or under a
@@ -63,7 +63,7 @@ CHECKS = (
     "no_progress",
     "oversized",
     "cut_off",
-    "voice",
+    "first_person",
     "hollow",
     "invented",
     "partial",
@@ -183,7 +183,7 @@ def check_summary(  # noqa: PLR0912, PLR0915  (a list of named branches)
         raise refusal("cut_off", reason)
     if not is_extracted and kind == "tool_run" and is_in_first_person(summary.text):
         reason = "the summary reports tool calls in the first person, which agents repeat to users; check the prompt"
-        raise refusal("voice", reason)
+        raise refusal("first_person", reason)
 
     # The last checks read names and words. That takes longer than all checks above together.
     names = find_identifiers(new)

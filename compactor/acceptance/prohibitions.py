@@ -96,10 +96,10 @@ def add_quoted_instructions(prohibitions: Iterable[str], summary: Summary) -> tu
     return _keep_newest(found) if found else ()
 
 
-def _keep_newest(found: Iterable[str]) -> tuple[str, ...]:
-    """Return the last ``MAX_PROHIBITIONS`` of *found*; a repeated sentence keeps its last position."""
+def _keep_newest(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return the last ``MAX_PROHIBITIONS`` of *sentences*; a repeated sentence keeps its last position."""
     latest: dict[str, str] = {}
-    for sentence in found:
+    for sentence in sentences:
         key = letters_of(sentence)
         latest.pop(key, None)
         latest[key] = sentence
@@ -116,14 +116,14 @@ def find_lost(prohibitions: Iterable[str], texts: Iterable[str]) -> tuple[str, .
     return tuple([sentence for sentence in prohibitions if not any(letters_of(sentence) in text for text in read)])
 
 
-def restore_sentences(text: str, sentences: Sequence[str], room: int, count: TokenCounter) -> tuple[str, int]:
-    """Return *text* with *sentences* added, and the number added: the newest that take at most *room* tokens.
+def restore_sentences(text: str, sentences: Sequence[str], max_tokens: int, count: TokenCounter) -> tuple[str, int]:
+    """Return *text* with *sentences* added, and the number added: the newest that take at most *max_tokens* tokens.
 
     They join the user's instructions in *text*, or follow it under ``HEADING`` if it has none.
     """
     lines: list[str] = []
     for sentence in reversed(sentences):
-        if count("\n".join([HEADING, *lines, line := f"- {sentence}"])) > room:
+        if count("\n".join([HEADING, *lines, line := f"- {sentence}"])) > max_tokens:
             break
         lines.insert(0, line)
     if not lines:
@@ -325,16 +325,18 @@ def _is_long(letters: str) -> bool:
 _ALIKE = 0.6
 
 
-def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tuple[int, int, tuple[str, ...]] | None:
-    """Return how many terms of *before* the summary *after* keeps, of how many, and the missing names; None if it keeps
-    the share *least*.
+def find_missing(
+    previous: Terms, after: Terms, source: Terms, minimum: float
+) -> tuple[int, int, tuple[str, ...]] | None:
+    """Return how many terms of *previous* the summary *after* keeps, of how many, and the missing names; None if it
+    keeps the share *minimum*.
 
     A value counts as superseded, not missing, if a line of *after* says the same with another value from *source*.
-    Names that *source* repeats do not prove that the summarizer read *before*. So *after* must also keep the share
-    *least* of the names found only in *before*, and a small share of the words found only there.
+    Names that *source* repeats do not prove that the summarizer read *previous*. So *after* must also keep the share
+    *minimum* of the names found only in *previous*, and a small share of the words found only there.
     """
-    named = before.identifiers | before.numbers
-    read = before.text[:10_000]  # no real summary is longer
+    named = previous.identifiers | previous.numbers
+    read = previous.text[:10_000]  # no real summary is longer
     lost = {name for name in named - (after.identifiers | after.numbers) if name not in after.folded}
     rules: list[str] = []
     if may_prohibit(read):
@@ -344,21 +346,21 @@ def find_missing(before: Terms, after: Terms, source: Terms, least: float) -> tu
     superseded: set[str] | None = None
     for names, number, gone in ((named, len(rules), broken), (only_before, 0, [])):
         kept = len(names - lost) + number - len(gone)
-        if kept >= least * (len(names) + number):
+        if kept >= minimum * (len(names) + number):
             continue
         if superseded is None:
-            superseded = _find_superseded(lost, before, after, (source.identifiers | source.numbers) - named)
+            superseded = _find_superseded(lost, previous, after, (source.identifiers | source.numbers) - named)
         missing = (lost & names) - superseded
         total = len(names - superseded) + number
         # A share of fewer than four names says little, but a lost identifier does.
-        if kept < least * total and (total >= 4 or (total >= 2 and missing & before.identifiers)):
+        if kept < minimum * total and (total >= 4 or (total >= 2 and missing & previous.identifiers)):
             return kept, total, (*sorted(missing), *gone)
-    words = before.words - before.words_in(source)
-    if len(words) < 8 or not after.is_in_the_language_of(before):
+    words = previous.words - previous.words_in(source)
+    if len(words) < 8 or not after.is_in_the_language_of(previous):
         return None
     kept_names = len(only_before - lost)
     kept, total = len(words & after.words) + kept_names, len(words) + kept_names
-    return (kept, total, ()) if kept < min(0.1, least) * total else None
+    return (kept, total, ()) if kept < min(0.1, minimum) * total else None
 
 
 def find_dropped(notes: Sequence[Note], after: Terms, source: Terms) -> list[Note]:
@@ -383,11 +385,11 @@ def find_dropped(notes: Sequence[Note], after: Terms, source: Terms) -> list[Not
     return found
 
 
-def _find_superseded(lost: set[str], before: Terms, after: Terms, new: frozenset[str]) -> set[str]:
+def _find_superseded(lost: set[str], previous: Terms, after: Terms, new: frozenset[str]) -> set[str]:
     """Return the *lost* names that *after* replaced with *new* ones, by comparing lines."""
     lines = [(words, values) for named, words in _read_lines(after.text) if (values := named & new)]
     found: set[str] = set()
-    for named, words in _read_lines(before.text) if lines else ():
+    for named, words in _read_lines(previous.text) if lines else ():
         here = sorted(named & lost)
         if not here or len(words) < 4:
             continue

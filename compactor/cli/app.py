@@ -32,8 +32,8 @@ from .terminal import CannotRun, ConversationScreen, Interrupts, can_redraw, eve
 DEFAULT_MODEL = "gpt-5-mini"
 
 
-def _number(text: str, least: int = 0, most: int | None = None, unit: str = "N") -> Any:
-    return typer.Option(min=least, max=most, metavar=unit, help=text)
+def _number(text: str, minimum: int = 0, maximum: int | None = None, metavar: str = "N") -> Any:
+    return typer.Option(min=minimum, max=maximum, metavar=metavar, help=text)
 
 
 def _seconds(text: str) -> Any:
@@ -42,7 +42,7 @@ def _seconds(text: str) -> Any:
 
 By = Literal["extractive", "openai"]
 Preset = Literal["auto_context", "selective", "memory_with_compress", "context_offload"]
-Budget = Annotated[int, _number("Maximum prompt tokens.", 1, unit="TOKENS")]
+Budget = Annotated[int, _number("Maximum prompt tokens.", 1, metavar="TOKENS")]
 Threshold = Annotated[int, _number("Compact when more than N rounds are not compacted.")]
 Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")]
 _BUDGET_HELP = f"Maximum prompt tokens.  [default: a quarter of the longest conversation, up to {replays.MAX_BUDGET:,}]"
@@ -151,7 +151,7 @@ def replay(
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: Prompt = "assistant",
-    budget: Annotated[int | None, _number(_BUDGET_HELP, 1, unit="TOKENS")] = None,
+    budget: Annotated[int | None, _number(_BUDGET_HELP, 1, metavar="TOKENS")] = None,
     threshold: Threshold = 10,
     retain: Retain = 3,
     show: Annotated[bool, typer.Option("--show", help="Print the last prompt, with its texts shortened.")] = False,

@@ -33,7 +33,7 @@ HELP = """\
 /retry    send the last message again
 /quit     end the chat; so do Ctrl-D and Ctrl-C"""
 
-Answer = Callable[[Messages], Generator[str, None, None]]
+StreamAnswer = Callable[[Messages], Generator[str, None, None]]
 OPENAI = "https://api.openai.com/v1"
 #: Seconds without a piece of the answer after which the endpoint counts as dead.
 _READ_TIMEOUT = 120.0
@@ -41,7 +41,7 @@ _READ_TIMEOUT = 120.0
 _MAX_STREAM_BYTES = 200_000_000
 
 
-def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, Answer, str]:
+def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, StreamAnswer, str]:
     """Return the configured endpoint as a summarizer, as a model that answers, and as an address without its password.
 
     Options come before the environment. Raises ``CannotRun`` if there is no endpoint.
@@ -63,7 +63,7 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, A
         import openai  # takes half a second: not before the first message
 
         timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
-        return make_client(("openai", "OpenAI"), key or "not-needed", url, most=_MAX_STREAM_BYTES, timeout=timeout)
+        return make_client(("openai", "OpenAI"), key or "not-needed", url, max_bytes=_MAX_STREAM_BYTES, timeout=timeout)
 
     parts = urlsplit(url or OPENAI)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -180,7 +180,7 @@ class Chat:
         config: CompactorConfig,
         budget: int,
         summarizer: OpenAISummarizer | None,
-        answer: Answer,
+        answer: StreamAnswer,
         hooks: Sequence[EventHook] = (),
     ) -> None:
         self._screen, self._memory, self._stream, self._budget = screen, memory, answer, budget

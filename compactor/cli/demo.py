@@ -118,12 +118,12 @@ def _clip(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="crop")
 
 
-def _wrap(sentences: Sequence[str], width: int, console: Console, most: int) -> list[Text]:
-    """Return as many whole *sentences* as take at most *most* lines."""
+def _wrap(sentences: Sequence[str], width: int, console: Console, max_lines: int) -> list[Text]:
+    """Return as many whole *sentences* as take at most *max_lines*."""
     lines: list[Text] = []
     for number in range(1, len(sentences) + 1):
         more = list(Text(" ".join(sentences[:number]), style="dim").wrap(console, max(20, width)))
-        lines = more if len(more) <= most else lines
+        lines = more if len(more) <= max_lines else lines
     return lines
 
 
@@ -161,13 +161,13 @@ def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
         yield _row(_describe(message), tokens, width, "default")
         rows, first = rows - 1, max(first, 1)
     if place is not None and agent.compaction is not None:
-        fates = [fate for fate, _ in agent.changes]
+        fates = [fate for fate, _ in agent.sentences]
         title = f"summary 1-{agent.compaction.last_round}: {fates.count('came in')} new, {fates.count('stayed')} kept"
         if width > 50:
             title += f", {fates.count('dropped')} gone since the last one"
         yield _row(title, agent.prompt[place][1], width, "bold")
         room = min(len(fates), max(1, (rows - 2) * 3 // 4))
-        for fate, text in _choose(agent.changes, room):
+        for fate, text in _choose(agent.sentences, room):
             sign, style = _FATES[fate]
             yield _clip(f"  {sign} {one_line(text, width)}", style)
         rows -= 1 + room
@@ -180,12 +180,12 @@ def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
         yield _row(_describe(message), tokens, width, "default")
 
 
-def _choose(changes: Sequence[tuple[Any, str]], room: int) -> list[tuple[Any, str]]:
-    """Return at most *room* sentences in their order: two thirds of them new, the others those that stayed or went."""
-    new = [index for index, (fate, _) in enumerate(changes) if fate == "came in"]
-    old = sorted(set(range(len(changes))).difference(new), key=lambda index: changes[index][0] == "dropped")
-    some = new[: max(room - len(old), room * 2 // 3)]
-    return [changes[index] for index in sorted(some + old[: room - len(some)])]
+def _choose(sentences: Sequence[tuple[Any, str]], limit: int) -> list[tuple[Any, str]]:
+    """Return at most *limit* sentences in their order: two thirds of them new, the others those that stayed or went."""
+    new = [index for index, (fate, _) in enumerate(sentences) if fate == "came in"]
+    old = sorted(set(range(len(sentences))).difference(new), key=lambda index: sentences[index][0] == "dropped")
+    some = new[: max(limit - len(old), limit * 2 // 3)]
+    return [sentences[index] for index in sorted(some + old[: limit - len(some)])]
 
 
 def _describe(message: Mapping[str, Any]) -> str:

@@ -35,17 +35,17 @@ def list_active(store: Store, since: datetime | None) -> Iterator[SessionRow]:
         after = rows[-1].cursor
 
 
-def health_document(found: Health) -> dict[str, Any]:
-    worst = [{field.name: getattr(one, field.name) for field in fields(RoleHealth)} for one in found.worst]
+def health_document(health: Health) -> dict[str, Any]:
+    worst = [{field.name: getattr(one, field.name) for field in fields(RoleHealth)} for one in health.worst]
     for one in worst:
         one["since"] = one["since"] and one["since"].isoformat()
-    counts = {name: getattr(found, name) for name in ("sessions", "behind", "failing", "circuits_open")}
-    return {"healthy": found.healthy, **counts, "worst": worst}
+    counts = {name: getattr(health, name) for name in ("sessions", "behind", "failing", "circuits_open")}
+    return {"healthy": health.healthy, **counts, "worst": worst}
 
 
-def health_table(found: Health) -> Table | str:
-    if found.healthy:
-        return f"healthy: {quantity(found.sessions, 'session')} looked at"
+def health_table(health: Health) -> Table | str:
+    if health.healthy:
+        return f"healthy: {quantity(health.sessions, 'session')} looked at"
     rows = [
         (
             one_line(one.session),
@@ -55,8 +55,8 @@ def health_table(found: Health) -> Table | str:
             one_line(one.error or "", 60),
             one.uncovered,
         )
-        for one in found.worst
+        for one in health.worst
     ]
-    title = f"{found.failing:,} failing, {found.circuits_open:,} with an open circuit, {found.behind:,} behind"
+    title = f"{health.failing:,} failing, {health.circuits_open:,} with an open circuit, {health.behind:,} behind"
     columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
-    return make_table(columns, rows, title=f"{title}, of {quantity(found.sessions, 'session')}")
+    return make_table(columns, rows, title=f"{title}, of {quantity(health.sessions, 'session')}")

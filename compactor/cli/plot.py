@@ -54,9 +54,9 @@ def draw_plot(
         yield line
 
 
-def _eighths(values: Sequence[int], place: int, length: int, width: int, scale: float) -> int:
-    """Return how many eighths of a cell the largest value in column *place* fills; at least one if there is a value."""
+def _eighths(values: Sequence[int], column: int, length: int, width: int, scale: float) -> int:
+    """Return how many eighths of a cell the largest value in *column* fills; at least one if there is a value."""
     columns = max(1, width - _LABEL)
-    first = place * length // columns
-    shown = values[first : max(first + 1, (place + 1) * length // columns)]
+    first = column * length // columns
+    shown = values[first : max(first + 1, (column + 1) * length // columns)]
     return max(1, round(8 * scale * max(shown))) if shown and max(shown) else 0

@@ -229,7 +229,7 @@ class Replay:
             torn = count_torn_calls(prompt.messages) + max(open_calls, 0)
             whole = not queries or is_whole(queries[-1], prompt.messages, queries[:-1])
             tokens = count_prompt(prompt.messages, count)
-            watch.add_prompt(prompt, tokens, raw_tokens, budget=self.budget, torn=torn, whole=whole)
+            watch.add_prompt(prompt, tokens, raw_tokens, budget=self.budget, torn=torn, has_query=whole)
             return prompt
 
         with compactor:

@@ -66,13 +66,13 @@ _OF_PROMPTS = (
 _MAX_NAME = 18
 
 
-def add_figures(sums: Figures, more: Mapping[str, Any]) -> None:
-    """Add the numbers in *more* to those of the same names in *sums*."""
+def add_figures(totals: Figures, more: Mapping[str, Any]) -> None:
+    """Add the numbers in *more* to those of the same names in *totals*."""
     for name, value in more.items():
         if isinstance(value, Mapping):
-            add_figures(sums.setdefault(name, {}), value)
+            add_figures(totals.setdefault(name, {}), value)
         elif isinstance(value, int | float):
-            sums[name] = round(sums.get(name, 0) + value, 3)
+            totals[name] = round(totals.get(name, 0) + value, 3)
 
 
 class Watch:
@@ -111,12 +111,14 @@ class Watch:
     def _add_to_strategy(self, name: str, more: Figures) -> None:
         add_figures(self._figures["strategies"].setdefault(name, dict(NO_SAVING)), more)
 
-    def add_prompt(self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, torn: int, whole: bool) -> None:
+    def add_prompt(
+        self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, torn: int, has_query: bool
+    ) -> None:
         figures = {
             "prompts": 1,
             "prompts_over_budget": int(tokens > budget),
             "torn_calls": torn,
-            "queries_not_whole": int(not whole),
+            "queries_not_whole": int(not has_query),
             "tokens_of_all_prompts": tokens,
             "raw_tokens_of_all_prompts": raw_tokens,
             "levels": count_levels(prompt),
@@ -209,7 +211,7 @@ def describe_event(event: Event) -> str:
             return "reverted: all rounds are as they were said again"
         case Reverted():
             return f"reverted: the summary covers rounds 1-{event.end} again"
-        case Discarded() if event.reason != "overlaid":  # else something shorter is already there
+        case Discarded() if event.reason != "already_covered":  # else something shorter is already there
             return f"a summary came too late and was discarded ({event.reason})"
         case Stopped():
             return f"stopped ({event.reason})"

@@ -345,7 +345,7 @@ class Demo(Side):
             View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
             budget=BUDGET,
             torn=count_torn_calls(prompt.messages) + count_open_calls(prompt.messages),
-            whole=is_whole({"role": "user", "content": self.asked}, prompt.messages),
+            has_query=is_whole({"role": "user", "content": self.asked}, prompt.messages),
         )
         if self.scenario.recalls:
             text = text_of(prompt)

@@ -31,7 +31,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.turns: list[float] = []
-        self.longest_call = self._turn = 0.0
+        self.longest_call = self._turn_seconds = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -43,16 +43,16 @@ class Stopwatch:
             self.add(time.perf_counter() - began)
 
     def add(self, seconds: float) -> None:
-        self._turn += seconds
+        self._turn_seconds += seconds
         self.longest_call = max(self.longest_call, seconds)
 
     def end_turn(self) -> None:
-        self.turns.append(self._turn)
-        self._turn = 0.0
+        self.turns.append(self._turn_seconds)
+        self._turn_seconds = 0.0
 
     @property
     def longest_turn(self) -> float:
-        return max([*self.turns, self._turn])
+        return max([*self.turns, self._turn_seconds])
 
 
 class Bill:
@@ -62,8 +62,8 @@ class Bill:
         self._prices, self._lock = prices, threading.Lock()  # the lock guards ``dollars``
         self.dollars = 0.0
 
-    def add_prompt(self, cached: int, new: int) -> None:
-        self._add(cached * self._prices.cached_input + new * self._prices.cache_write)
+    def add_prompt(self, cached_tokens: int, new_tokens: int) -> None:
+        self._add(cached_tokens * self._prices.cached_input + new_tokens * self._prices.cache_write)
 
     def add_summary(self, request: Messages, summary: str) -> None:
         count = counter_for()
@@ -88,7 +88,7 @@ class Agent:
     prompt: list[tuple[Mapping[str, Any], int]] = field(default_factory=list)
     #: The compaction in that prompt, and what became of the sentences of the one before.
     compaction: CompactedMessage | None = None
-    changes: Sequence[tuple[Fate, str]] = ()
+    sentences: Sequence[tuple[Fate, str]] = ()
     #: Tokens of the longest prompt in each round, the current one last.
     longest: list[int] = field(default_factory=list)
 
@@ -107,8 +107,8 @@ class Agent:
         self.longest[-1] = max(self.longest[-1], total)
         current = self.compactor.get_compaction()
         if current is not None and current != self.compaction and current.summary in text_of(prompt):
-            changes = compare(self.compaction, current).changes
-            self.changes = [one for one in changes if not one[1].endswith(":")]  # headings say nothing
+            changes = compare(self.compaction, current).sentences
+            self.sentences = [one for one in changes if not one[1].endswith(":")]  # headings say nothing
             self.compaction = current
         return total
 
@@ -168,7 +168,7 @@ class InTurn(Side):
             with self.clock.running():
                 prompt = compose(self.memory, role, system=system, budget=self.window)
         tokens = agent.take(prompt)
-        agent.watch.add_prompt(prompt, tokens, tokens, budget=self.window, torn=0, whole=True)
+        agent.watch.add_prompt(prompt, tokens, tokens, budget=self.window, torn=0, has_query=True)
 
     def _compact(self, agent: Agent, tick: Callable[[], None]) -> None:
         done = threading.Event()

@@ -83,10 +83,10 @@ def can_redraw(console: Console, hooks: Sequence[EventHook]) -> bool:
 
 @contextlib.contextmanager
 def progress_bar(
-    what: str, total: int, unit: str, console: Console, hooks: Sequence[EventHook]
+    what: str, total: int, item_name: str, console: Console, hooks: Sequence[EventHook]
 ) -> Iterator[Callable[[], None]]:
-    """Show a progress bar if *console* can redraw, and provide a function that moves it on by one *unit*."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    """Show a progress bar if *console* can redraw, and provide a function that moves it on by one *item_name*."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(item_name), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not can_redraw(console, hooks)) as progress:
         task = progress.add_task("", total=total)
         yield lambda: progress.advance(task)
@@ -117,16 +117,18 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._pressed = self._sleeping = False
-        self._before: Any = None
+        self._previous_handler: Any = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._handle)
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self._before is not None and not self._pressed:  # else the command ends, and is not to be disturbed
-            signal.signal(signal.SIGINT, self._before)
+        if (
+            self._previous_handler is not None and not self._pressed
+        ):  # else the command ends, and is not to be disturbed
+            signal.signal(signal.SIGINT, self._previous_handler)
 
     def _handle(self, *_signal: object) -> None:
         pressed_before, self._pressed = self._pressed, True
@@ -160,14 +162,14 @@ class ConversationScreen:
             with contextlib.suppress(ImportError):  # Windows has none; its console edits lines itself
                 import readline  # noqa: F401  (gives input() line editing and a history)
         self._lock = threading.RLock()  # guards the output and the three below
-        self._asking = False
+        self._is_prompting = False
         self._answering = False
         self._pending: list[str] = []  # notes that arrived during an answer
 
     def ask(self) -> str | None:
         """Return the next line that the user types, stripped; None at the end of input."""
         with self._lock:
-            self._asking = True
+            self._is_prompting = True
         try:
             line = input(_PROMPT) if self._interactive else sys.stdin.readline()
         except EOFError:
@@ -175,7 +177,7 @@ class ConversationScreen:
             return None
         finally:
             with self._lock:
-                self._asking = False
+                self._is_prompting = False
         return line.strip() if line or self._interactive else None
 
     @contextlib.contextmanager
@@ -210,12 +212,12 @@ class ConversationScreen:
         with self._lock:
             self._errors.print(visible(text), soft_wrap=True)
 
-    def _write(self, piece: str) -> None:
+    def _write(self, text: str) -> None:
         with self._lock:
-            self._console.print(visible(piece), end="", soft_wrap=True)
+            self._console.print(visible(text), end="", soft_wrap=True)
 
     def _print_note(self, text: str) -> None:
-        retype = self._asking and self._interactive
+        retype = self._is_prompting and self._interactive
         if retype:  # overwrite the line being typed; it is written again below the note
             self._console.file.write("\n" if self._console.legacy_windows else "\r\x1b[K")
         self._console.print(f"  [{visible(text)}]", style="dim", soft_wrap=True)

@@ -74,9 +74,9 @@ class Automatic(CostOptimal):
             self.config = self._config = complete(self._given, left, self._model)
         return super()._weigh(view)
 
-    def _may_be_due(self, most: Bounds) -> bool:
+    def _may_be_due(self, bounds: Bounds) -> bool:
         asks_rule = self._is_resumed is False and self._sizes is None  # a new budget is evaluated anyway
-        return self._rule.may_be_due(most) if asks_rule else super()._may_be_due(most)
+        return self._rule.may_be_due(bounds) if asks_rule else super()._may_be_due(bounds)
 
     def describe(self, config: CompactorConfig) -> list[str]:
         if self._sizes is None or self.config is None:

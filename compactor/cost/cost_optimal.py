@@ -16,7 +16,7 @@ from memory.values import ValueObject
 from prompts import ABOVE, contract
 
 from ..config import CompactorConfig
-from ..events import CostEvaluated, Why
+from ..events import CostEvaluated, CostReason
 from ..prompt.groups import OVERLAY, is_summary
 from ..summarizers.base import Style
 from ..tokens import PROMPT_TOKENS
@@ -41,7 +41,7 @@ DEFAULT_SUMMARY = 1_000
 #: Minimum new tokens of a compaction: 1.5 times a usual summary.
 MIN_NEW_TOKENS = 1_500
 #: The reasons to be due.
-_DUE_REASONS: tuple[Why, ...] = ("grown", "pause", "budget", "chosen")
+_DUE_REASONS: tuple[CostReason, ...] = ("grown", "pause", "budget", "chosen")
 
 CallsLeft = float | Callable[[View], "float | None"] | None
 
@@ -159,7 +159,7 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
 def cost_optimal(
     prices: Prices | str | None = None,
     *,
-    least: int = MIN_NEW_TOKENS,
+    min_new_tokens: int = MIN_NEW_TOKENS,
     budget: int | None = None,
     style: Style | None = None,
     delta_tokens: int | None = None,
@@ -174,7 +174,7 @@ def cost_optimal(
     summarizer continues the agent's cached prompt; *delta_tokens* is the length of its answer if it writes only edits.
     None: as its answers have been so far.
 
-    It is never due for fewer than *least* new tokens (by default 1.5 times a usual summary), because each compaction
+    It is never due for fewer than *min_new_tokens* (by default 1.5 times a usual summary), because each compaction
     may lose something. It is always due before the prompt, in the provider's count, reaches *budget*, with the growth
     during a compaction as a margin, at most half the budget. None: ``max_tokens``, or most of the model's window. It is
     also due at the ``threshold`` or ``max_tokens`` that the compactor's configuration sets.
@@ -183,7 +183,7 @@ def cost_optimal(
     callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
     requires it. None: unknown, the conversation continues.
     """
-    whole_number("least", least)
+    whole_number("min_new_tokens", min_new_tokens)
     for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
         if tokens is not None:
             whole_number(name, tokens, 1)
@@ -194,7 +194,7 @@ def cost_optimal(
             number(name, calls)
     if not isinstance(prices, Prices):
         prices = Prices.of_model(prices) if prices is not None else Prices()
-    return CostOptimal(prices, least, budget, style, delta_tokens, latency_calls, calls_left)
+    return CostOptimal(prices, min_new_tokens, budget, style, delta_tokens, latency_calls, calls_left)
 
 
 class CostOptimal(Trigger):
@@ -203,18 +203,20 @@ class CostOptimal(Trigger):
     def __init__(
         self,
         prices: Prices,
-        least: int = MIN_NEW_TOKENS,
+        min_new_tokens: int = MIN_NEW_TOKENS,
         budget: int | None = None,
         style: Style | None = None,
         delta_tokens: int | None = None,
         latency_calls: float | None = None,
         calls_left: CallsLeft = None,
     ) -> None:
-        super().__init__(self._weigh, f"cost_optimal(least={least}, style={style!r})", may_be_due=self._may_be_due)
+        super().__init__(
+            self._weigh, f"cost_optimal(min_new_tokens={min_new_tokens}, style={style!r})", may_be_due=self._may_be_due
+        )
         self.prices: Prices = prices
         #: Maximum prompt tokens, if given.
         self.budget = budget
-        self._least, self._style, self._delta_tokens = least, style, delta_tokens
+        self._min_new_tokens, self._style, self._delta_tokens = min_new_tokens, style, delta_tokens
         self._given_latency, self._calls_left = latency_calls, calls_left
         self._config = CompactorConfig()
         #: The trigger that the configuration sets, if any.
@@ -333,7 +335,7 @@ class CostOptimal(Trigger):
         saved = prices.cached_input * (grown + measured.summary - sizes.summary)
         repaid = left is None or (left - self._latency_calls) * saved >= price
         reason, mark = self._decide(view, grown, best, ceiling, tokens, repaid=repaid)
-        if reason == "growing" and grown >= self._least:
+        if reason == "growing" and grown >= self._min_new_tokens:
             # *early*: the cost of compacting before the best moment, weighed against reading a cold prompt.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
             early = (1 - grown / later) * (1 - grown * later / best**2) * price
@@ -350,7 +352,7 @@ class CostOptimal(Trigger):
             reason=reason,
             grown=grown,
             best=best if best < math.inf else None,
-            floor=self._least,
+            floor=self._min_new_tokens,
             ceiling=mark or ceiling if reason == "budget" else ceiling,
             tokens=tokens,
             per_call=sizes.per_call,
@@ -359,36 +361,36 @@ class CostOptimal(Trigger):
             retained=round(sizes.retained),
             latency_calls=self._latency_calls,
             price=price,
-            cached=prices.cached_input,
+            cached_price=prices.cached_input,
             calls_left=left,
             likely_cold=likely_cold,
         )
         self.evaluation = cost_evaluation
         return Verdict(cost_evaluation.is_due, mark, cost_evaluation, recheck_in=recheck_in)
 
-    def _may_be_due(self, most: Bounds) -> bool:
+    def _may_be_due(self, bounds: Bounds) -> bool:
         """Return whether it may be due. It is not before the tail has its minimum tokens, or the prompt half its
         budget, because no ceiling is below half the budget."""
-        if self.evaluation is None or (self._chosen is not None and self._chosen.may_be_due(most)):
+        if self.evaluation is None or (self._chosen is not None and self._chosen.may_be_due(bounds)):
             return True
         budget = self.budget or self._config.max_tokens or self.evaluation.ceiling
-        return most.tail_tokens >= self._least or most.tokens >= budget // 2
+        return bounds.tail_tokens >= self._min_new_tokens or bounds.tokens >= budget // 2
 
     def _decide(
         self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool
-    ) -> tuple[Why, int | None]:
+    ) -> tuple[CostReason, int | None]:
         """Return the reason why it is due or not, and ``Verdict.mark``."""
         if tokens >= ceiling and view.due_end(self._config, ceiling) > view.end:
             return "budget", ceiling
         for_open = ceiling if grown else int(OPEN_SHARE * ceiling)
-        if tokens >= for_open and measure_open(view) >= max(self._least, 1):
+        if tokens >= for_open and measure_open(view) >= max(self._min_new_tokens, 1):
             return "budget", for_open
         chosen = self._chosen.verdict(view) if self._chosen is not None else Verdict(False)
         if chosen.is_due:
             return "chosen", chosen.mark
         if not grown:
             return "nothing_to_cover", None
-        if grown < max(best, self._least):
+        if grown < max(best, self._min_new_tokens):
             return "growing", None
         return ("grown" if repaid else "ends_soon"), None
 

@@ -79,7 +79,7 @@ class Prices(ValueObject):
 
     def with_cold(self, share: float) -> Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
-        number("share", share, most=1.0)
+        number("share", share, maximum=1.0)
         return copy_with(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 

@@ -275,11 +275,11 @@ class Deferral:
         )
         return found[-1][0], decision
 
-    def _moment(self, view: View, found: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
-        """Return the input of the policy. *found* are all deferred compactions, the furthest last."""
-        gains = [_gain(view, compaction) for compaction, _ in found]
-        calls = [_calls_since(view, prepared) for _, prepared in found]
-        tokens, correction, (furthest, prepared) = view.tokens, view.usage.correction, found[-1]
+    def _moment(self, view: View, candidates: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
+        """Return the input of the policy. *candidates* are all deferred compactions, the furthest last."""
+        gains = [_gain(view, compaction) for compaction, _ in candidates]
+        calls = [_calls_since(view, prepared) for _, prepared in candidates]
+        tokens, correction, (furthest, prepared) = view.tokens, view.usage.correction, candidates[-1]
         return Moment(
             shown=math.ceil(tokens * correction),
             ahead=math.ceil((tokens - gains[-1]) * correction),

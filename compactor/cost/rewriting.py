@@ -63,12 +63,12 @@ def choose_form(
     continued forever: longer notes cost more in each prompt and each request, and full notes cost more output.
     """
     full = experience.full or min(length_to_request("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
-    changes = experience.changes if experience.changes is not None else FIRST_CHANGES * full
+    changes = experience.edits if experience.edits is not None else FIRST_CHANGES * full
     asks_for_changes = takes_changes and experience.keeps_form
     addition = experience.addition or min(length_to_request("addition", target) or full, full)
-    # An addition replaces nothing, so changes are tried first. After the agent's prompt, a model would repeat the notes
+    # An addition replaces nothing, so edits are tried first. After the agent's prompt, a model would repeat the notes
     # that are in it.
-    may_add = style == "separate" and not (asks_for_changes and experience.changes is None)
+    may_add = style == "separate" and not (asks_for_changes and experience.edits is None)
     stay_price, output = prices.cached_input * calls, prices.summarizer_output
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     options: list[tuple[float, Form, int]] = []

@@ -126,7 +126,7 @@ def find_breakpoints(value: Any) -> Iterator[Block]:
             yield from find_breakpoints(block.get("content"))
 
 
-def _split(role: str, content: str | list[Any], place: int) -> list[Message]:
+def _split(role: str, content: str | list[Any], index: int) -> list[Message]:
     """Return the chat messages of one message: each result alone, and the blocks between them."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
@@ -134,7 +134,7 @@ def _split(role: str, content: str | list[Any], place: int) -> list[Message]:
     for block in content:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             raise UnknownFormat(
-                f"message {place}.content has what is {describe(block)}, and no anthropic block with a type"
+                f"message {index}.content has what is {describe(block)}, and no anthropic block with a type"
             )
         is_result = role == "user" and _is_result(block)
         if is_result or not runs or _is_result(runs[-1][0]):
@@ -171,8 +171,8 @@ def _write_result(message: Mapping[str, Any]) -> Block:
     return {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": message.get("content")}
 
 
-def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, Any]) -> None:
-    """Add the blocks of *message* to *made*: to its last message, or as a new one."""
+def _append(messages: list[Block], message: Mapping[str, Any], native: Mapping[str, Any]) -> None:
+    """Add the blocks of *message* to *messages*: to its last message, or as a new one."""
     role = "assistant" if message["role"] == "assistant" else "user"
     content: Any = message.get("content")
     if message["role"] == "tool":
@@ -184,12 +184,12 @@ def _append(made: list[Block], message: Mapping[str, Any], native: Mapping[str, 
         content = write_blocks(DIALECT, message, native)
     if not (content.strip() if isinstance(content, str) else content):
         return
-    is_joined = native.get("joined", True) and bool(made) and made[-1]["role"] == role
+    is_joined = native.get("joined", True) and bool(messages) and messages[-1]["role"] == role
     if not is_joined:
-        made.append(restore_difference({"role": role, "content": content}, native.get("item")))
+        messages.append(restore_difference({"role": role, "content": content}, native.get("item")))
         return
-    before = made[-1]
-    made[-1] = {**before, "content": [*_list_blocks(before["content"]), *_list_blocks(content)]}
+    before = messages[-1]
+    messages[-1] = {**before, "content": [*_list_blocks(before["content"]), *_list_blocks(content)]}
 
 
 def _list_blocks(content: str | list[Block]) -> list[Block]:

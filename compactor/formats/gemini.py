@@ -158,8 +158,8 @@ def _find_form(block: Block) -> str:
     return "" if _CAMELS.isdisjoint(block) else CAMEL
 
 
-def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list[tuple[Message, dict[str, Any]]]:
-    """Return the chat messages of one content, each with the fields for ``native``. *waiting* has the ids of the calls
+def _split(role: str, parts: list[Block], open_calls: dict[str, list[str]]) -> list[tuple[Message, dict[str, Any]]]:
+    """Return the chat messages of one content, each with the fields for ``native``. *open_calls* has the ids of calls
     without a response, by name."""
     match parts:
         case [{"text": str(text), **rest}] if text and not rest:  # most
@@ -172,24 +172,24 @@ def _split(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> list
         runs[-1].append(part)
     answered: set[str] = set()
     return [
-        _read_response(run[0], waiting, answered)
+        _read_response(run[0], open_calls, answered)
         if isinstance(_get(run[0], "function_response"), dict)
-        else _read_run(role, run, waiting)
+        else _read_run(role, run, open_calls)
         for run in runs
     ]
 
 
-def _read_run(role: str, parts: list[Block], waiting: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
+def _read_run(role: str, parts: list[Block], open_calls: dict[str, list[str]]) -> tuple[Message, dict[str, Any]]:
     content, calls, kept = read_blocks(DIALECT, parts)
     message: Message = {"role": role, "content": content}
     if calls and role == "assistant":
-        waiting.clear()
+        open_calls.clear()
         taken = {call["id"] for call in calls}
         for call in calls:
             name = call["function"]["name"]
             call["id"] = call["id"] or _make_id(name, taken)
             taken.add(call["id"])
-            waiting.setdefault(name, []).append(call["id"])
+            open_calls.setdefault(name, []).append(call["id"])
         message["tool_calls"] = calls
     return message, kept
 
@@ -202,12 +202,12 @@ def _make_id(name: str, taken: Collection[str] = ()) -> str:
     return made
 
 
-def _read_response(part: Block, waiting: dict[str, list[str]], answered: set[str]) -> tuple[Message, dict[str, Any]]:
-    """Return a response as a message. If its call is not *waiting*, because it was converted before, the response gets
+def _read_response(part: Block, open_calls: dict[str, list[str]], answered: set[str]) -> tuple[Message, dict[str, Any]]:
+    """Return a response as a message. If its call is not in *open_calls*, because it was converted before, it gets
     the id that the call got: *answered* has those of the responses beside it."""
     given = _get(part, "function_response")
     name, response = str(given.get("name")), given.get("response")
-    ids = waiting.get(name) or []
+    ids = open_calls.get(name) or []
     call_id = given["id"] if isinstance(given.get("id"), str) else (ids[0] if ids else _make_id(name, answered))
     answered.add(call_id)
     if call_id in ids:

@@ -344,7 +344,7 @@ class Inspection:
         """Tokens of the tail's rounds in the prompt, by round number."""
         sums, shown = self.view.prefix_sums, Counter[int]()
         counted = {one.number: one.totals.tokens for one in sums.accounts}
-        for run in self._composed[2].runs:
+        for run in self._composed[2].part_runs:
             for part in run:
                 number = part.round_.number
                 if part.costs:
@@ -509,10 +509,12 @@ class Inspection:
             return SummaryView(**_facts_of(index, record), text="", sentences=[], gone=[])
         changes = compare(before, made)
         published = [one.compaction for one in earlier if one.compaction is not None]
-        sources = self._find_sources([text for fate, text in changes.changes if fate != "dropped"], [*published, made])
+        sources = self._find_sources(
+            [text for fate, text in changes.sentences if fate != "dropped"], [*published, made]
+        )
         sentences = [
             SentenceView(text=text, fate=fate, ref=ref, exact=exact)
-            for fate, text in changes.changes
+            for fate, text in changes.sentences
             for ref, exact in [(None, False) if fate == "dropped" else sources.get(text, (None, False))]
         ]
         return SummaryView(

@@ -17,7 +17,7 @@ CHECKS = {
     "no_progress": "the answer saved too little",
     "oversized": "the answer was over twice the requested length",
     "cut_off": "the answer ended in the middle",
-    "voice": "the answer spoke as the assistant, and agents repeat that to users",
+    "first_person": "the answer spoke as the assistant, and agents repeat that to users",
     "hollow": "the answer contained next to nothing of its source",
     "invented": "the answer named things that its source does not contain",
     "partial": "the answer lost too much of the summary before it",

@@ -171,7 +171,7 @@ class Conversations(ABC, Generic[Item]):
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
-                with self._sessions.open(session_id) as session, session.turn:  # not into another caller's prompt
+                with self._sessions.open(session_id) as session, session.lock:  # not into another caller's prompt
                     session.memory.extend(messages)
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
@@ -215,7 +215,7 @@ class Conversations(ABC, Generic[Item]):
     def _fit(self, session: Session, items: Sequence[Item], given: str, options: Mapping[str, Any]) -> Fitted[Item]:
         summary_as: SummaryAs = "system" if self.provider else "header"
         items = [*items]
-        with session.turn:  # else another caller's history could come between
+        with session.lock:  # else another caller's history could come between
             turns = read_turns(self._known.get(session.memory, ()), items, self.read)
             self._known[session.memory] = keep_turns(turns)
             messages = [message for turn in turns for message in turn.messages]

@@ -118,9 +118,9 @@ def auto_context(
     whole_number("large_payload_threshold", large_payload_threshold)
     whole_number("offload_single_preview", offload_single_preview)
     whole_number("min_consecutive_tool_messages", min_consecutive_tool_messages)
-    number("token_ratio", token_ratio, most=1.0, above=True)
+    number("token_ratio", token_ratio, maximum=1.0, above=True)
     ratio = current_round_compression_ratio
-    number("current_round_compression_ratio", ratio, most=MIN_SAVING - 0.01, above=True)
+    number("current_round_compression_ratio", ratio, maximum=MIN_SAVING - 0.01, above=True)
     plan_tools = _check_names("plan_tools", plan_tools)
     prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)

@@ -111,13 +111,13 @@ def context_offload(
     }
 
 
-def _make_trigger(most: int, ratio: float) -> Trigger:
-    """Due when the prompt is over *most* tokens; also when it would be without compaction, and more than *ratio* of
+def _make_trigger(max_tokens: int, ratio: float) -> Trigger:
+    """Due when the prompt is over *max_tokens*; also when it would be without compaction, and more than *ratio* of
     those tokens are left."""
 
     def judge(view: View) -> Verdict:
         # Without a mark: with one, a compaction would reach into the messages that are to stay.
-        if view.corrected_tokens > most:
+        if view.corrected_tokens > max_tokens:
             return Verdict(True)
         saved = 0
         for round_id, reductions in view.reductions.by_round.items():
@@ -125,9 +125,9 @@ def _make_trigger(most: int, ratio: float) -> Trigger:
             if end is not None and end > view.end:
                 saved += sum(tokens for one in reductions if isinstance(tokens := one.extra.get(SAVED), int))
         before = view.tokens + saved
-        return Verdict(before > most and view.tokens > ratio * before)
+        return Verdict(before > max_tokens and view.tokens > ratio * before)
 
-    return Trigger(judge, f"context_offload({most}, {ratio:g})")
+    return Trigger(judge, f"context_offload({max_tokens}, {ratio:g})")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_meta
 THRESHOLD_RATIO = 0.8
 #: Once due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's prefix
 #: cache stays useful in between.
-ENOUGH = 0.75
+RELIEF_SHARE = 0.75
 
 Rules = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
@@ -62,7 +62,7 @@ def selective(
     *cooldown_seconds*. All other settings come from *config*, also the model if none is given. Raises ``ConfigError``
     for invalid settings.
     """
-    number("threshold_ratio", threshold_ratio, most=1.0, above=True)
+    number("threshold_ratio", threshold_ratio, maximum=1.0, above=True)
     require("windows", windows, Mapping | None, "windows in tokens by model")
     require("model", model, str, "a text")
     for name, tokens in (windows or {}).items():
@@ -87,7 +87,7 @@ def selective(
             circuit_breaker_failures=cooldown_failures,
             circuit_breaker_reset=cooldown_seconds,
         ),
-        "trigger": over_usage(mark, max(1, int(mark * ENOUGH))),
+        "trigger": over_usage(mark, max(1, int(mark * RELIEF_SHARE))),
         "strategies": (*drops, *((pin_system(),) if keep_system else ()), compact_rounds)
         if fallback_to_full_summary
         else drops,

@@ -21,14 +21,14 @@ from ..host_rounds import HostRounds
 from ..tokens import TokenCounter, count_message
 from .groups import ATOMS, OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
 from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenAccount, Overlays, RunningTotals
-from .shorten import LARGE, PromptPart, Reduced, shorten_part
+from .shorten import LARGE, PromptPart, ShortenedPart, shorten_part
 
 #: Maximum closed rounds of one role whose messages are kept, and their tokens: older ones are read and made anew.
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
 #: Texts whose counts are remembered; at one more, all are forgotten.
 MAX_TEXTS = 64
 #: Rounds that are counted between two looks at what other threads have counted.
-COUNTED_AT_ONCE = 64
+COUNT_BATCH_SIZE = 64
 #: Accounts of closed rounds are kept up to twice the number in the prefix sums, plus this many.
 MIN_ACCOUNTS = 1_024
 #: Groups of open rounds whose costs are remembered, their levels, and reports of reductions; at one more, all are
@@ -78,11 +78,11 @@ class PrefixSums:
     #: The place of the newest round before these in which the user speaks, once that was looked up; -1: in none.
     asked_before: int | None = None
 
-    def __getitem__(self, place: int) -> RunningTotals:
-        """Return the totals before *place*. Raises ``IndexError`` for one before ``start``."""
-        if place < self.start:
-            raise IndexError(f"they begin at place {self.start}, not at {place}; ask the ledger for earlier sums")
-        return self.totals[place - self.start]
+    def __getitem__(self, index: int) -> RunningTotals:
+        """Return the totals before *index*. Raises ``IndexError`` for one before ``start``."""
+        if index < self.start:
+            raise IndexError(f"they begin at place {self.start}, not at {index}; ask the ledger for earlier sums")
+        return self.totals[index - self.start]
 
     def numbers(self, places: range) -> list[int]:
         """Return the log numbers of the rounds at *places*."""
@@ -112,7 +112,7 @@ class Published(NamedTuple):
     #: How often something had been erased from the log when they were counted.
     moment: int
     reductions: tuple[Reduction, ...]
-    reduced: tuple[Reduced, ...]
+    reduced: tuple[ShortenedPart, ...]
 
 
 class Ledger:
@@ -127,7 +127,7 @@ class Ledger:
         self.header_tokens = 0
         self.tool_tokens = 0
         #: What reports say of published reductions, each counted once; and of those in the last prompt, by round.
-        self.reduced: dict[object, Reduced] = {}
+        self.reduced: dict[object, ShortenedPart] = {}
         self.published: dict[str, Published] = {}
         # No lock for these: the worst that two threads can do is to count something twice.
         self._texts: dict[tuple[int, int], int] = {}
@@ -180,7 +180,7 @@ class Ledger:
         while True:
             done = prefix.stop
             fresh: list[RoundAccount] = []
-            for place in range(done, min(closed, done + COUNTED_AT_ONCE)):
+            for place in range(done, min(closed, done + COUNT_BATCH_SIZE)):
                 account, round_ = known.get(number_at(place)), None
                 round_id = account.round_id if account is not None else (round_ := rounds[place]).id
                 overlays = by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())

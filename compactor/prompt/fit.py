@@ -27,7 +27,7 @@ from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .layout import Layout, SummaryAs, count_added, place_in_front
 from .open_rounds import Block, OpenAccount
-from .shorten import LEVELS, PromptPart, Reduced, clip_message, clip_text, measure_reduction, omission_note
+from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, measure_reduction, omission_note
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -52,7 +52,7 @@ class Report(ValueObject):
     #: Log numbers of the rounds that are left out though no summary tells of them, some in part.
     omitted_rounds: tuple[int, ...] = ()
     #: Published ones first, then what was done for this prompt alone.
-    reductions: tuple[Reduced, ...] = ()
+    reductions: tuple[ShortenedPart, ...] = ()
     #: By how many tokens the prompt is over the budget: never, but with ``on_overflow="warn"``.
     tokens_over: int = 0
 
@@ -88,7 +88,7 @@ def fit(
     shown = [*draft.ahead, *draft.parts]
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
-    omitted = (*frame.omitted_rounds, *frame.sums.numbers(draft.omitted), *in_part)
+    omitted = (*frame.omitted_rounds, *frame.prefix_sums.numbers(draft.omitted), *in_part)
     messages, layout = frame.show(draft)
     return messages, Report(before, tokens, omitted, reductions, max(tokens - limit, 0)), layout
 
@@ -126,13 +126,13 @@ class _Frame:
 
     def __post_init__(self) -> None:
         view = self.view
-        self.sums, self.count = view.prefix_sums, view.ledger.count
+        self.prefix_sums, self.count = view.prefix_sums, view.ledger.count
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         ends = ["r999999999.p999999"] * 2
         self.longest_note = omission_note((10**9, 10**9 + 1), *ends, dropped_from=self.dropped_from)
         #: The reduction of the compaction, and the covered rounds if it is left out.
-        self.reductions: tuple[Reduced, ...] = ()
+        self.reductions: tuple[ShortenedPart, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
         self.put_head(view.summary, self.plan)
         #: The newest round, or the first open one: from here on there are no sums.
@@ -170,20 +170,20 @@ class _Frame:
         """Return the tokens that the line about omitted rounds adds to all that stands before it."""
         return self.count_added(self.summary, note) - self.count_added(self.summary) if note is not None else 0
 
-    def get_parts(self, place: int) -> list[PromptPart]:
+    def get_parts(self, index: int) -> list[PromptPart]:
         """Return the parts of a round, made when they are first asked for. The newest query in them is fixed."""
-        if place in self._parts:
-            return self._parts[place]
-        view, sums = self.view, self.sums
+        if index in self._parts:
+            return self._parts[index]
+        view, sums = self.view, self.prefix_sums
         parts: Sequence[PromptPart] | None = None
-        if place >= view.closed:
-            parts = view.open_accounts[place - view.closed].parts
-        elif place >= sums.start:
-            parts = sums.accounts[place - sums.start].parts
+        if index >= view.closed:
+            parts = view.open_accounts[index - view.closed].parts
+        elif index >= sums.start:
+            parts = sums.accounts[index - sums.start].parts
         if parts is None:
-            parts = [self._make_part(round_, group) for round_, group in view.groups(place)]
-        self._parts[place] = self.fix_query(place, list(parts))
-        return self._parts[place]
+            parts = [self._make_part(round_, group) for round_, group in view.groups(index)]
+        self._parts[index] = self.fix_query(index, list(parts))
+        return self._parts[index]
 
     def _make_part(self, round_: Round, group: MessageGroup) -> PromptPart:
         costs, pinned = self.view.costs(round_, group), self.view.is_pinned(round_, group)
@@ -191,10 +191,10 @@ class _Frame:
         depths = bytes(map(measure_depth, group.messages))
         return PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)
 
-    def fix_query(self, place: int, parts: list[PromptPart]) -> list[PromptPart]:
-        """Return *parts* of the round at *place*. In that of the newest query, the user's first words and his last are
+    def fix_query(self, index: int, parts: list[PromptPart]) -> list[PromptPart]:
+        """Return *parts* of the round at *index*. In that of the newest query, the user's first words and his last are
         fixed."""
-        spoken = [n for n, part in enumerate(parts) if part.group.from_user] if place == self.view.asked else []
+        spoken = [n for n, part in enumerate(parts) if part.group.from_user] if index == self.view.asked else []
         for number in {*(spoken[:1] if self.keeps_first else ()), *spoken[-1:]}:
             parts[number] = copy_with(parts[number], fixed=True, pinned=True, levels=())
         return parts
@@ -222,7 +222,7 @@ class _Frame:
 
     def make_note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
-        numbers = self.sums.numbers
+        numbers = self.prefix_sums.numbers
         rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
         if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
             return None
@@ -246,7 +246,7 @@ class _Frame:
         """Return all messages, and their layout; the plan stands before the user's newest words."""
         parts = list(draft.ahead)
         for place in draft.counted:
-            account = self.sums.accounts[place - self.sums.start]
+            account = self.prefix_sums.accounts[place - self.prefix_sums.start]
             kept = account.parts  # asked once: another thread may drop them meanwhile
             if place == self.view.asked:
                 parts += self.get_parts(place)
@@ -275,7 +275,7 @@ class _Frame:
             tail.insert(plan_at, self.plan)
         note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
         added = [message for message in (self.summary, note) if message is not None]
-        omitted = [*self.omitted_rounds, *self.sums.numbers(draft.omitted)] if note is not None else []
+        omitted = [*self.omitted_rounds, *self.prefix_sums.numbers(draft.omitted)] if note is not None else []
         if note is not None:
             omitted += [part.round_.number for part in draft.omitted_parts]
             omitted += [self.dropped_from] if self.dropped_from else []
@@ -304,7 +304,7 @@ class _Frame:
         for most in (half, whole + room):
             shorter = _clip_compaction(self, message, compaction, most, ref)
             if shorter is not None:
-                self.reductions = (Reduced(ref, whole, self.count_added(shorter), "clipped"),)
+                self.reductions = (ShortenedPart(ref, whole, self.count_added(shorter), "clipped"),)
                 self.put_head(shorter, None)
                 return
         self.omitted_rounds = tuple(range(1, compaction.last_round + 1))
@@ -312,9 +312,9 @@ class _Frame:
         self.put_head(pinned, None)
 
 
-def _least_unread(frame: _Frame, room: int) -> int:
+def _least_unread(frame: _Frame, max_tokens: int) -> int:
     """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
-    are none or they do not fit into *room*: an agent that never sees its results makes the same calls again."""
+    are none or they do not fit into *max_tokens*: an agent that never sees its results makes the same calls again."""
     view = frame.view
     growing = chain.from_iterable([reversed(one.rest), reversed(one.blocks.parts)] for one in reversed(view.growing))
     closed = [reversed(frame.get_parts(place)) for place in reversed(range(frame.newest, view.closed))]
@@ -323,7 +323,7 @@ def _least_unread(frame: _Frame, room: int) -> int:
             if not view.is_unread(part.round_, part.group):
                 return 0
             least = _clip_to(frame, part, part.tokens, 0).tokens + frame.note_tokens
-            return least if least <= room else 0
+            return least if least <= max_tokens else 0
     return 0
 
 
@@ -354,7 +354,7 @@ def _clip_compaction(
 
 def _cut(frame: _Frame) -> _Draft:
     """Return the tail from the first mark of the grid on that makes the prompt fit."""
-    view, sums, start, newest = frame.view, frame.sums, frame.view.end, frame.newest
+    view, sums, start, newest = frame.view, frame.prefix_sums, frame.view.end, frame.newest
     repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
     tokens = view.tokens_behind(start)
@@ -364,13 +364,13 @@ def _cut(frame: _Frame) -> _Draft:
     if start == newest:
         return _shorten_tail(frame, start, mark, boundary)
 
-    def sum_before(place: int) -> int:
-        """Return the tokens of the tail's rounds before *place*."""
-        return sums[place].tokens - sums[start].tokens
+    def sum_before(index: int) -> int:
+        """Return the tokens of the tail's rounds before *index*."""
+        return sums[index].tokens - sums[start].tokens
 
     saved_in_newest = _sum_saved_in_newest(frame, boundary - sum_before(newest))
     places = range(start, newest)
-    cleared = start + bisect_right(places, boundary, key=lambda place: sum_before(place + 1))
+    cleared = start + bisect_right(places, boundary, key=lambda index: sum_before(index + 1))
 
     def sum_left_out(first: int) -> int:
         """Return the tokens saved by leaving out the rounds before *first*, apart from pinned posts."""
@@ -547,16 +547,16 @@ def _leave_out(frame: _Frame, draft: _Draft, target: int) -> None:
     draft.omitted_parts = [parts[number] for number in sorted(gone)]
 
 
-def _clip_to(frame: _Frame, part: PromptPart, limit: int, room: int) -> PromptPart:
-    """Return *part* with its texts clipped until it is at most *room* tokens, or as short as may be."""
+def _clip_to(frame: _Frame, part: PromptPart, limit: int, max_tokens: int) -> PromptPart:
+    """Return *part* with its texts clipped until it is at most *max_tokens* tokens, or as short as may be."""
     clipped = _clip(frame, part, limit)
-    if clipped.tokens > room:  # begin where it might just fit: one call may have hundreds of results
-        costs, share = sorted(part.costs, reverse=True), room
+    if clipped.tokens > max_tokens:  # begin where it might just fit: one call may have hundreds of results
+        costs, share = sorted(part.costs, reverse=True), max_tokens
         while len(costs) > 1 and costs[-1] <= share // len(costs):
             share -= costs.pop()
         limit = _step_down(min(limit, share // len(costs)))
         clipped = _clip(frame, part, limit)
-    while clipped.tokens > room and limit > MIN_CLIP:
+    while clipped.tokens > max_tokens and limit > MIN_CLIP:
         limit = _step_down(limit * 3 // 4)
         clipped = _clip(frame, part, limit)
     return clipped
@@ -579,7 +579,7 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
     return part.with_messages(clipped, "clipped", frame.count)
 
 
-def list_published(view: View, messages: Sequence[Message], report: Report) -> tuple[Reduced, ...]:
+def list_published(view: View, messages: Sequence[Message], report: Report) -> tuple[ShortenedPart, ...]:
     """Return the published reductions that a prompt shows, in the order of the log.
 
     Without those that were shortened further for this prompt, which *report* has, and those that are left out with
@@ -587,7 +587,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     """
     further, omitted = {one.ref for one in report.reductions}, frozenset(report.omitted_rounds)
     contents = {str(message.get("content")) for message in messages} if omitted else set()
-    ledger, published = view.ledger, list[Reduced]()
+    ledger, published = view.ledger, list[ShortenedPart]()
     known, ledger.published = ledger.published, {}
     places = {round_id: (view.rounds.end_of(round_id) or 0) - 1 for round_id in view.reductions.by_round}
     for round_id, place in sorted(places.items(), key=lambda item: item[1]):
@@ -609,7 +609,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
 
 def _measure_published(view: View, round_: Round, reductions: tuple[Reduction, ...]) -> Published:
     """Return the reports on the published *reductions* of a round. Each is counted once."""
-    known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[Reduced]()
+    known, moment, reduced = view.ledger.reduced, view.rounds.redactions, list[ShortenedPart]()
     for reduction in reductions:
         key = (round_.id, reduction.first_number, reduction.last_number, moment, hash(reduction.text))
         measured = known.get(key)

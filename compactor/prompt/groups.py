@@ -152,8 +152,8 @@ def _offload(post: Post, reduction: Reduction) -> Post:
     return _replace_text(post, reduction.text, reduction.kind)
 
 
-def _replace_text(post: Post, text: str, why: str) -> Post:
-    extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: why})
+def _replace_text(post: Post, text: str, reason: str) -> Post:
+    extra = freeze_mapping({**with_text(post.extra, text), OVERLAY: reason})
     return copy_with(post, message=text, attachment_list=(), extra=extra)
 
 

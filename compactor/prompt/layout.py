@@ -77,7 +77,7 @@ class Layout:
     summary_as: SummaryAs
     compaction: CompactedMessage | None
     #: The parts of the tail, in order.
-    runs: Sequence[Sequence[PromptPart]]
+    part_runs: Sequence[Sequence[PromptPart]]
     #: The numbers of the rounds that the line about what is left out tells of; empty: there is none.
     omitted: Sequence[int] = ()
     #: How many messages of the tail stand before the plan; None: there is no plan.
@@ -94,7 +94,7 @@ class Layout:
             front[slice(0) if at is None else slice(at, at + 1)] = [Source(both, "ours")]
         else:
             front += [Source(range_reference(*rounds), "ours") for rounds in added]
-        tail = [source for run in self.runs for part in run for source in _find_sources(part)]
+        tail = [source for run in self.part_runs for part in run for source in _find_sources(part)]
         if self.plan_at is not None:
             tail.insert(self.plan_at, Source(None, "ours"))
         return (*front, *tail)

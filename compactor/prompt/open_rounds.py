@@ -79,7 +79,7 @@ class Blocks(NamedTuple):
     spoken: tuple[PromptPart, ...] = ()
     #: Their messages, and the copies of these that prompts hand out.
     messages: tuple[Message, ...] = ()
-    copies: tuple[Message, ...] = ()
+    handed_out: tuple[Message, ...] = ()
 
     def extend(self, blocks: Sequence[Block]) -> Blocks:
         """Return these blocks and more behind them."""
@@ -95,7 +95,7 @@ class Blocks(NamedTuple):
             add_totals(self.totals, *[block.totals for block in blocks]),
             (*self.spoken, *[part for part in parts if part.group.from_user]),
             (*self.messages, *messages),
-            (*self.copies, *copies),
+            (*self.handed_out, *copies),
         )
 
 
@@ -123,9 +123,9 @@ class OpenAccount(NamedTuple):
         """
         blocks, rest = self.blocks, [message for part in self.rest for message in part.messages]
         newest = copy_messages(rest, b"".join([part.depths for part in self.rest]))
-        if _are_equal(blocks.copies, blocks.messages):
-            return [*blocks.copies, *newest]
-        pairs = zip(blocks.copies, blocks.messages, strict=True)
+        if _are_equal(blocks.handed_out, blocks.messages):
+            return [*blocks.handed_out, *newest]
+        pairs = zip(blocks.handed_out, blocks.messages, strict=True)
         return [*[copy if _are_equal(copy, message) else thaw(message) for copy, message in pairs], *newest]
 
     @property
@@ -217,13 +217,13 @@ class BlockReader(ValueObject):
         posts: tuple[Post, ...],
         shown: Round,
         groups: Sequence[MessageGroup],
-        before: Sequence[Block],
+        previous: Sequence[Block],
     ) -> Block:
         """Return the block of the *posts* from place *start* on, which read as *groups*."""
         parts, totals = self._count(start, posts, shown, groups)
         called = {call.id for group in groups for call in group.calls}
         missing = {one["tool_call_id"] for group in groups for one in group.messages if one.get("content") == NO_RESULT}
-        unanswered = (before[0].unanswered - called) | missing if before else frozenset(missing)
+        unanswered = (previous[0].unanswered - called) | missing if previous else frozenset(missing)
         shortest = [part.levels[-1].tokens if part.levels else part.tokens for part in parts]
         largest = None if any(map(_has_to_stay, parts)) else max(shortest, default=0)
         return Block(posts, self._cut_overlays(start, posts), parts, totals, unanswered, largest)

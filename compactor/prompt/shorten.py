@@ -25,7 +25,7 @@ By = Literal["offloaded", "cleared", "clipped", "dropped", "summarised"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Reduced(ValueObject):
+class ShortenedPart(ValueObject):
     """A text, or several posts, that the prompt shows shortened, or not at all."""
 
     #: Reloads the original: ``memory.reload(ref)``.
@@ -54,24 +54,24 @@ class PromptPart(ValueObject):
     #: The part on each level of shortening; empty if none makes it shorter, None if that is unknown.
     levels: tuple[PromptPart, ...] | None = None
     #: One for each message that is shortened.
-    reductions: tuple[Reduced, ...] = ()
+    reductions: tuple[ShortenedPart, ...] = ()
     #: On a level: before the last one, it shows only the beginning of a result.
     shows_preview: bool = False
     #: How deep copies of each message must be (see ``copy_messages``); a shorter one is never deeper.
     depths: bytes = b""
 
-    def with_messages(self, changed: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
-        """Return the part with those *changed* messages, by place, that take fewer tokens; the same object if none
+    def with_messages(self, shorter: Mapping[int, Message], by: By, count: TokenCounter) -> PromptPart:
+        """Return the part with those *shorter* messages, by place, that take fewer tokens; the same object if none
         does."""
         messages, costs = list(self.messages), list(self.costs)
         reductions = {one.ref: one for one in self.reductions}
-        for place, message in changed.items():
+        for place, message in shorter.items():
             tokens = count_message(message, count)
             if tokens >= costs[place]:
                 continue
             ref = post_reference(self.round_, self.group.posts[place])
             before = reductions[ref].tokens_before if ref in reductions else costs[place]
-            reductions[ref] = Reduced(ref, before, tokens, by)
+            reductions[ref] = ShortenedPart(ref, before, tokens, by)
             messages[place], costs[place] = message, tokens
         if costs == list(self.costs):
             return self
@@ -80,7 +80,7 @@ class PromptPart(ValueObject):
         )
 
 
-def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) -> Reduced:
+def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) -> ShortenedPart:
     """Return the tokens that *reduction* replaces in *round_*, and those of its text."""
     posts = [post for post in round_.post_list if reduction.covers(post.number)]
     arguments = [(str(number), call.arguments) for post in posts for number, call in enumerate(post.tool_calls)]
@@ -92,7 +92,7 @@ def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) 
         left = reduction.extra.get(ARGUMENTS, {})
         after += sum(count(left.get(number, text)) for number, text in arguments)
     ref = posts_reference(round_, reduction.first_number, reduction.last_number)
-    return Reduced(ref, before, after, reduction.kind, published=True)
+    return ShortenedPart(ref, before, after, reduction.kind, published=True)
 
 
 def clip_message(message: Message, limit: int, ref: str, count: TokenCounter) -> Message:

@@ -5,7 +5,7 @@ Needs ``pip install "context-compactor[server]"``.
 
 from __future__ import annotations
 
-from .._later import import_later
+from ..lazy_imports import import_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,4 +21,4 @@ except ModuleNotFoundError as error:
         'the server needs FastAPI and uvicorn: pip install "context-compactor[server]"', name=error.name
     ) from error
 
-__getattr__, __dir__ = import_later(__name__, {"app": "create_app", "settings": "ServerSettings"})
+__getattr__, __dir__ = import_lazily(__name__, {"app": "create_app", "settings": "ServerSettings"})

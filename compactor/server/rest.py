@@ -314,7 +314,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def create_session(tenant: Tenant, body: NewSession) -> SessionSize:
         """Create a session, with its first messages if given."""
         session_id = body.id if body.id is not None else token_hex(16)
-        with state.open(tenant, session_id) as session, session.turn:
+        with state.open(tenant, session_id) as session, session.lock:
             memory = session.memory
             memory.refresh()
             if memory.snapshot.number:

@@ -41,7 +41,7 @@ WRITTEN_AGO = "written_ago"
 GROWTH = 1.25
 #: Notes whose facts have passed through many summaries may have this multiple of ``target_tokens``: another summary
 #: would lose more than longer notes cost.
-STRETCH = 1.5
+MAX_GROWTH = 1.5
 #: Share of a request that notes may take without a target.
 UNASKED_SHARE = 0.25
 
@@ -69,13 +69,13 @@ class NotesQuestion(SummaryQuestion):
         """The sections that the role's prompt requests."""
         return find_headings(self.prompt.content)
 
-    def room(self, view: View, previous: CompactedMessage | None) -> int:
+    def count_free_tokens(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens left for rounds in the next request, whatever it asks for."""
         said = previous.summary if previous is not None else None
-        room = self._room(view, said, edits=False)
+        room = self._count_free_tokens(view, said, edits=False)
         if not self._has_room(view, previous):
             return room
-        return min(room, self._room(view, render_notes(self._read_notes(previous)), edits=True))
+        return min(room, self._count_free_tokens(view, render_notes(self._read_notes(previous)), edits=True))
 
     def _has_room(self, view: View, previous: CompactedMessage | None) -> bool:
         """Return whether the notes of *previous*, if there are any, may grow."""
@@ -87,8 +87,8 @@ class NotesQuestion(SummaryQuestion):
         if isinstance(written, int):
             most = max(most, GROWTH * written)
         if previous.extra.get(PASSES, 1.0) + 1 > MAX_PASSES:
-            most = max(most, STRETCH * (config.target_tokens or 0))
-        return view.ledger.count(text) <= most and self._room(view, text, edits=True) >= MIN_ROOM
+            most = max(most, MAX_GROWTH * (config.target_tokens or 0))
+        return view.ledger.count(text) <= most and self._count_free_tokens(view, text, edits=True) >= MIN_ROOM
 
     def _choose_form(self, view: View, batch: Batch, style: Style) -> Form:
         """Return how the next notes are written if the model is asked in that *style*."""
@@ -186,7 +186,7 @@ class NotesQuestion(SummaryQuestion):
         (message,) = prompt.render(text, previous_summary=said, role=view.role, target_tokens=target, plan=plan)
         return _contract(message["content"], edits=edits)
 
-    def _room(self, view: View, said: str | None, *, edits: bool) -> int:
+    def _count_free_tokens(self, view: View, said: str | None, *, edits: bool) -> int:
         target = self._target(self.target_tokens, "changes" if edits else "full")
         empty = self._messages(view, Step().text, said, target, edits=edits)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)

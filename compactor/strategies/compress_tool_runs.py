@@ -119,9 +119,9 @@ def _is_repaid(view: View, work: Work, run: ToolRun, mark: int) -> bool:
 
 def _show_up_to(view: View, run: ToolRun) -> tuple[Round, ...]:
     """Return the tail up to the end of *run*, as prompts show it; empty if the round is closed or has earlier calls."""
-    if run.place < view.closed or any(post.tool_calls for post in run.logged.post_list if post.number < run.first):
+    if run.index < view.closed or any(post.tool_calls for post in run.logged.post_list if post.number < run.first):
         return ()
-    *before, last = (view.round(place) for place in range(view.end, run.place + 1))
+    *before, last = (view.round(place) for place in range(view.end, run.index + 1))
     return (*before, copy_with(last, post_list=tuple(post for post in last.post_list if post.number <= run.last)))
 
 
@@ -129,7 +129,7 @@ def _show_up_to(view: View, run: ToolRun) -> tuple[Round, ...]:
 class ToolRun(ValueObject):
     """Adjacent message groups of one round; their posts may have been recorded in any order."""
 
-    place: int
+    index: int
     #: The round in the log, and with overlays applied.
     logged: Round
     round_: Round
@@ -187,23 +187,23 @@ def find_open_runs(view: View, keep_last: int) -> Iterator[ToolRun]:
                 yield run
 
 
-def _split(view: View, logged: Round, place: int, kept: Collection[Location]) -> list[ToolRun]:
+def _split(view: View, logged: Round, index: int, kept: Collection[Location]) -> list[ToolRun]:
     """Return the message groups of a round, each as a run, in the order of the log.
 
     Groups whose posts interleave cannot be separated: they are one run.
     """
     last_of = {one.first_number: one.last_number for one in view.reductions.of(logged.id)}
     single: list[ToolRun] = []
-    for round_, group in view.groups(place):
+    for round_, group in view.groups(index):
         numbers = [post.number if post is not None else 0 for post in group.posts]
         part = _part_of(group, view.role)
-        if not view.reducible(round_, group) or any((place, number) in kept for number in numbers):
+        if not view.reducible(round_, group) or any((index, number) in kept for number in numbers):
             part = "end"
         if part == "summary":
             numbers.append(last_of.get(numbers[0], numbers[0]))
             # A host's summary that includes the query stays: it holds the user's words.
             part = part if numbers[0] else "end"
-        single.append(ToolRun(place, logged, round_, (group,), min(numbers), max(numbers), part))
+        single.append(ToolRun(index, logged, round_, (group,), min(numbers), max(numbers), part))
     runs: list[ToolRun] = []
     for run in sorted(single, key=attrgetter("first")):
         if runs and run.first <= runs[-1].last:
@@ -244,7 +244,7 @@ def _summarize(
     replaced = [one for one in view.reductions.of(logged.id) if one.kind == "summarised"]
     replaced = [one for one in replaced if run.first <= one.first_number <= run.last]
     said = "\n\n".join(strip_marks(one.text) for one in replaced)
-    number = run.place + 1
+    number = run.index + 1
     previous = CompactedMessage(start_index=number, end_index=number, summary=said) if said.strip() else None
 
     def is_new(post: Post | None) -> bool:
@@ -262,7 +262,7 @@ def _summarize(
         return None
 
     question = SummaryQuestion(work, prompt, "tool_run", target, quote_query(logged))
-    room = question.room(view, previous)
+    room = question.count_free_tokens(view, previous)
     covered = [post for post in logged.post_list if run.first <= post.number <= run.last]
     originals = {post.number: post for post in covered}
     plans = {call.id for post in run.posts for call in post.tool_calls if call.name in plan_tools}
@@ -278,7 +278,7 @@ def _summarize(
     if not reread or all(post.extra.get(OVERLAY) != "offloaded" for post in run.posts):
         question = copy_with(question, shown=_show_up_to(view, run))
     calls = answered_calls(logged)
-    *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.place, previous=previous, calls=calls)
+    *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.index, previous=previous, calls=calls)
     text = summary_text(made.summary, CALLS, reference)
     if MESSAGE_TOKENS + count(text) > most:
         message = f"the summary saves under a tenth of {tokens} tokens of tool calls"

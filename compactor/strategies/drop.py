@@ -90,12 +90,14 @@ class _Dropper:
     def __init__(self, tail: Tail, keep_rounds: int) -> None:
         self._tail, self._view = tail, tail.view
         self._protected_from = self._view.total - keep_rounds
-        self._by_round = {place: list(groups) for place, groups in groupby(tail.groups, lambda group: group.place)}
+        self._by_round = {
+            place: list(groups) for place, groups in groupby(tail.groups, lambda group: group.round_index)
+        }
         #: Locations of the posts dropped so far, their tokens, and the log number of the first round that loses any.
         self._gone: set[Location] = set()
         self._tokens, self._first = 0, 0
         #: Existing overlays: the round's place, and the numbers of the first and the last post.
-        self._overlaid = {
+        self._covered_spans = {
             (place, one.first_number, one.last_number)
             for place, groups in self._by_round.items()
             for one in self._view.reductions.of(groups[0].round_.id)
@@ -106,13 +108,13 @@ class _Dropper:
         found = [group for group in self._find_shown() if _is_of(group.group, kind, self._view.role)]
         old = [group for group in found[: max(len(found) - keep_recent, 0)] if not self._stays(group)]
         reductions: list[Reduction] = []
-        for place, groups in groupby(old, lambda group: group.place):
+        for place, groups in groupby(old, lambda group: group.round_index):
             round_ = self._by_round[place][0].round_
             posts = {post.number: post for post in round_.post_list}
             for run in self._find_runs(place, list(groups)):
                 locations = {location for group in run for location in group.locations}
                 reduction = Reduction.over(round_, [posts.get(number) for _, number in locations], "dropped")
-                if (place, reduction.first_number, reduction.last_number) in self._overlaid:
+                if (place, reduction.first_number, reduction.last_number) in self._covered_spans:
                     continue  # the log would ignore it
                 self._gone |= locations
                 self._tokens += sum(sum(self._view.costs(round_, group.group)) for group in run)
@@ -134,7 +136,7 @@ class _Dropper:
                 text = _describe_without(group.round_, post, going[group.locate(post)])
                 if self._view.ledger.count(text) < self._view.ledger.count(text_of(post)):
                     reduction = Reduction.over(group.round_, [post], "offloaded", text)
-                    self._overlaid.add((group.place, reduction.first_number, reduction.last_number))
+                    self._covered_spans.add((group.round_index, reduction.first_number, reduction.last_number))
                     reductions.append(reduction)
         return reductions
 
@@ -150,20 +152,20 @@ class _Dropper:
     def _stays(self, group: TailGroup) -> bool:
         """Return whether a message group always stays, regardless of the rules."""
         tail, posts = self._tail, [post for post in group.group.posts if post is not None]
-        if group.group.from_user and (group.place == self._view.asked or group.prohibitions):
+        if group.group.from_user and (group.round_index == self._view.asked or group.prohibitions):
             return True
-        if group.place >= self._protected_from and not any(post.tool_calls or is_result(post) for post in posts):
+        if group.round_index >= self._protected_from and not any(post.tool_calls or is_result(post) for post in posts):
             return True
         if tail.latest_answer in group.locations or group.locations & tail.open_end:
             return True
         return any(map(is_summary, posts)) or not self._view.reducible(group.round_, group.group)
 
-    def _find_runs(self, place: int, groups: list[TailGroup]) -> list[list[TailGroup]]:
+    def _find_runs(self, index: int, groups: list[TailGroup]) -> list[list[TailGroup]]:
         """Return *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
 
         A group that spans several runs is left out, such as a call with a late result behind another message.
         """
-        shown = sorted(location for group in self._by_round[place] for location in group.locations - self._gone)
+        shown = sorted(location for group in self._by_round[index] for location in group.locations - self._gone)
         while True:
             going = {location for group in groups for location in group.locations}
             parts = [list(part) for goes, part in groupby(shown, going.__contains__) if goes]

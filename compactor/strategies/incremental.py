@@ -20,7 +20,7 @@ from ..errors import LimitReached, SummaryRejected
 from ..summarize import Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
-from ..transcript import Calls, Room, Step, quote, steps
+from ..transcript import Calls, Step, StepLimit, quote, steps
 from ..view import View
 from .offline import unfold
 
@@ -56,13 +56,14 @@ def needs_compactor(strategy: str) -> RuntimeError:
     return RuntimeError(f"{strategy} asks a model, so it runs in a compactor, not where a prompt is composed")
 
 
-def measure_saving(before: int, frame: int, previous: int) -> tuple[int, int] | None:
+def measure_saving(replaced: int, frame: int, previous: int) -> tuple[int, int] | None:
     """Return how many tokens longer than the *previous* summary a new one may be before prompts get longer, and the
     length to request so that they get clearly shorter. None if that is no useful length.
 
-    *before* is the prompt tokens that it replaces, the previous summary included; *frame* those of the text around it.
+    *replaced* is the prompt tokens that it replaces, the previous summary included; *frame* those of the text around
+    it.
     """
-    new = before - frame - previous
+    new = replaced - frame - previous
     target = previous + max(int(NEW_SHARE * new), 1)
     return (new, target) if new > 0 and target >= MIN_TARGET else None
 
@@ -148,7 +149,7 @@ class SummaryQuestion(ValueObject):
     #: summarizer has to read something else.
     shown: Sequence[Round] = ()
 
-    def room(self, view: View, previous: CompactedMessage | None) -> int:
+    def count_free_tokens(self, view: View, previous: CompactedMessage | None) -> int:
         """Return the tokens that the conversation may take in a request beside instructions and summary."""
         said, plan = previous.summary if previous is not None else None, self.work.plan
         text = Step(texts=[self.lead] if self.lead else []).text
@@ -223,10 +224,10 @@ def fold(
     first_shown = shown = previous
     reached, tokens, usage = start, 0, None
     published = count(previous.summary) if previous is not None else 0
-    room = Room(question.room(view, previous))
+    room = StepLimit(question.count_free_tokens(view, previous))
     for step in steps(rounds, room, count, calls=calls):
-        first, reached = reached + 1, start + step.whole
-        is_last, saving = step.whole == len(rounds), None
+        first, reached = reached + 1, start + step.whole_rounds
+        is_last, saving = step.whole_rounds == len(rounds), None
         # Counts since the last publication: the last part of a long round may be far shorter than its summary.
         tokens += step.tokens
         source, target = Source("", tokens, published, sent=step.tokens), question.target_tokens
@@ -270,7 +271,7 @@ def fold(
                 batch = copy_with(batch, usage=spent, refused=(*batch.refused, form, rejected.check))
         usage = previous.usage
         if not is_last:
-            room.tokens = question.room(view, previous)
+            room.tokens = question.count_free_tokens(view, previous)
         if not publishes or (can_publish and previous.end_index >= view.least_end):
             yield previous
         if can_publish or (not publishes and step.at_boundary):

@@ -95,7 +95,7 @@ def _find_candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator
     stays = {*tail.newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
         for group in tail.groups:
-            if group.group.from_user != from_user or (from_user and group.place == tail.view.asked):
+            if group.group.from_user != from_user or (from_user and group.round_index == tail.view.asked):
                 continue
             if tail.view.reducible(group.round_, group.group):
                 yield from ((group, post) for post in group.posts if group.locate(post) not in stays)
@@ -117,7 +117,7 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     lead = "" if post is None else quote_query(group.round_)
     question = copy_with(question, target_tokens=target, lead=lead)
     try:
-        *_, made = fold(view, question, [alone], start=group.place, calls=answered_calls(group.round_))
+        *_, made = fold(view, question, [alone], start=group.round_index, calls=answered_calls(group.round_))
     except SummaryRejected:
         return None
     stands_for = f"the {size_of(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"

@@ -20,12 +20,12 @@ Location = tuple[int, int]
 class TailGroup(NamedTuple):
     """A message group of the tail, and its round."""
 
-    place: int
+    round_index: int
     round_: Round
     group: MessageGroup
 
     def locate(self, post: Post | None) -> Location:
-        return self.place, post.number if post is not None else 0
+        return self.round_index, post.number if post is not None else 0
 
     def text_of(self, post: Post | None) -> str:
         """Return the full text of *post*, which is in this group."""
@@ -96,7 +96,9 @@ class Tail(ValueObject):
         These are the group with the newest post and the group that begins last. Without the second, an earlier call
         would seem to wait for its answer.
         """
-        newest = [group for group in self.groups if group.place == self.view.total - 1 and not group.round_.closed]
+        newest = [
+            group for group in self.groups if group.round_index == self.view.total - 1 and not group.round_.closed
+        ]
         if not newest:
             return frozenset()
         return newest[-1].locations | max(reversed(newest), key=lambda group: max(group.locations)).locations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._later import import_later
+from ..lazy_imports import import_lazily
 from .base import Continued, Summarizer, SummarizerError, Summary, SummaryRequest
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .gemini import GeminiSummarizer
     from .openai import OpenAISummarizer
 else:
-    _LATER = {
+    _LAZY_NAMES = {
         "answers": "as_summarizer",
         "anthropic": "AnthropicSummarizer",
         "chat_models": "from_chat_model",
@@ -23,7 +23,7 @@ else:
         "gemini": "GeminiSummarizer",
         "openai": "OpenAISummarizer",
     }
-    __getattr__, __dir__ = import_later(__name__, _LATER)
+    __getattr__, __dir__ = import_lazily(__name__, _LAZY_NAMES)
 
 __all__ = [
     "AnthropicSummarizer",

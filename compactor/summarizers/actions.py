@@ -296,7 +296,7 @@ def _choose_best(actions: Sequence[Action], budget: int, count: TokenCounter) ->
         weight *= (0.5 if action.outcome in {"", EMPTY} else 1.0) * math.sqrt(min(action.count, _MAX_ARGUMENTS))
         worths.append(weight * (0.5 + 0.5 * (place + 1) / len(actions)) / math.sqrt(frequency[forms[place]]))
     costs = [count(f"- {action.line}\n") for action in actions]
-    order = sorted(range(len(actions)), key=lambda place: -worths[place] / (costs[place] + 8))
+    order = sorted(range(len(actions)), key=lambda index: -worths[index] / (costs[index] + 8))
     left = budget * 3 // 4
     alone = set()
     for place in order:

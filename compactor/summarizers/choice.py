@@ -51,7 +51,7 @@ _ENDING = f"\n\n{END}"
 #: Short replacement for a heading that does not fit.
 _SHORT = "Said: "
 
-_PIECE = compile_later(rf"[{CJK}]|[^\s{CJK}]+|\s+")
+_TOKEN = compile_later(rf"[{CJK}]|[^\s{CJK}]+|\s+")
 _LABEL = compile_later(r'[^":]{1,40}: "(?=.)|[^→]{1,120} → (?=.)')
 #: No space follows these.
 _WIDE_STOPS = frozenset("，；、。！？")
@@ -131,7 +131,7 @@ class _Draft:
         self._covered_or_done = set(content("\n".join(chain.from_iterable(done.values()))).terms)
         self._spent = self._spent_on_talk = 0
         messages = ((place, line.statement) for place, line in enumerate(lines) if line.statement.in_message)
-        self._clauses = {(one.source, one.place): place for place, one in messages}
+        self._clauses = {(one.source, one.index): place for place, one in messages}
         self._joined: set[int] = set()  # neighbours of chosen clauses
         self._chosen: dict[int, None] = {}
 
@@ -181,15 +181,15 @@ class _Draft:
                 heapq.heappush(heap, (present, -place))
                 continue
             self._take(place, cost)
-            beside = ((line.statement.source, line.statement.place + step) for step in (-1, 1))
+            beside = ((line.statement.source, line.statement.index + step) for step in (-1, 1))
             neighbours = {self._clauses[at] for at in beside if line.statement.in_message and at in self._clauses}
             for neighbour in neighbours & left - self._chosen.keys() - self._joined:
                 self._joined.add(neighbour)
                 heapq.heappush(heap, (-self._worth(neighbour), -neighbour))
 
-    def _take(self, place: int, cost: int) -> None:
-        line = self._lines[place]
-        self._chosen[place] = None
+    def _take(self, index: int, cost: int) -> None:
+        line = self._lines[index]
+        self._chosen[index] = None
         self._spent += cost
         self._spent_on_talk += line.talk
         self._headings.pop(line.statement.section, None)
@@ -197,18 +197,18 @@ class _Draft:
         self._covered.update(terms)
         self._covered_or_done.update(terms)
 
-    def _worth(self, place: int, gain: float | None = None) -> float:
+    def _worth(self, index: int, gain: float | None = None) -> float:
         """Return the gain of a line per token. A clause next to a chosen one has no extra cost: context is there."""
-        line = self._lines[place]
-        gain = line.gain(self._covered_for(place)) if gain is None else gain
-        return line.factor * gain / (line.cost + (place not in self._joined) * _COST)
+        line = self._lines[index]
+        gain = line.gain(self._covered_for(index)) if gain is None else gain
+        return line.factor * gain / (line.cost + (index not in self._joined) * _COST)
 
-    def _covered_for(self, place: int) -> set[str]:
-        return self._covered if self._lines[place].statement.of_user else self._covered_or_done
+    def _covered_for(self, index: int) -> set[str]:
+        return self._covered if self._lines[index].statement.of_user else self._covered_or_done
 
-    def _rank(self, place: int) -> float:
+    def _rank(self, index: int) -> float:
         """Return a sort key, best first, for one line that must be kept."""
-        return -self._lines[place].factor * self._lines[place].gain(set())
+        return -self._lines[index].factor * self._lines[index].gain(set())
 
     def _fill(self, chosen: Sequence[int], budget: int) -> str:
         """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens.
@@ -247,7 +247,7 @@ def _group_items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
     if goal is None and many:
-        openings = (source for source, of in messages.items() if of[0].place == 0 and not is_greeting(_message(of)))
+        openings = (source for source, of in messages.items() if of[0].index == 0 and not is_greeting(_message(of)))
         goal = next(openings, None)
     for source, of in messages.items():
         if source == goal:
@@ -265,14 +265,14 @@ def _group_items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str
 def _message(of: Sequence[Statement]) -> str:
     """Return the statements *of* one message in order, with marks at the gaps."""
     text, end = "", 0
-    for statement in sorted(of, key=lambda one: one.place):
-        adjoining = statement.place == end and not statement.code
-        if statement.place and not adjoining:
+    for statement in sorted(of, key=lambda one: one.index):
+        adjoining = statement.index == end and not statement.code
+        if statement.index and not adjoining:
             text += f" {GAP} " if text else f"{GAP} "
         elif text and text[-1] not in _WIDE_STOPS:
             text += " "
         text += f"`{statement.text}`" if statement.code else statement.text
-        end = -1 if statement.code else statement.place + 1
+        end = -1 if statement.code else statement.index + 1
     return text
 
 
@@ -290,7 +290,7 @@ def _clip(statement: Statement, budget: int, count: TokenCounter) -> str:
 
 def _cut(text: str, budget: int, count: TokenCounter, head: str = "") -> str:
     """Return *head* and as much of *text* as fits, cut between words, or inside the first word if that is too long."""
-    for ends in ([piece.end() for piece in _PIECE.finditer(text)], range(1, len(text) + 1)):
+    for ends in ([piece.end() for piece in _TOKEN.finditer(text)], range(1, len(text) + 1)):
         if end := _largest(ends, lambda end: count(head + text[:end].rstrip()) <= budget):
             return head + text[:end].rstrip()
     return ""

@@ -105,9 +105,9 @@ def content(text: str, *, starts: bool = True) -> Content:
     return Content(terms, " ".join(shape), "".join(form))
 
 
-def _next(pieces: Sequence[str], place: int) -> str:
-    """Return the first character behind the piece at *place*; "" at the end."""
-    return "".join(pieces[place + 1 : place + 3])[:1]
+def _next(pieces: Sequence[str], index: int) -> str:
+    """Return the first character behind the piece at *index*; "" at the end."""
+    return "".join(pieces[index + 1 : index + 3])[:1]
 
 
 @lru_cache(MAX_CACHED_CHUNKS)
@@ -186,7 +186,7 @@ _CHANGE_TO = compile_later(
     r"(?:d|ed|s)? (?P<what>.{1,60}?) (?:to|by|as) (?=\S)",
     re.IGNORECASE,
 )
-_CHANGED = compile_later(
+_OLD_TO_NEW = compile_later(
     r"\b(?:now|actually|instead|no longer|changed?|moved|updated?|correction|sorry|new|raised?|lowered?|increased?|"
     r"reduced?|extended?|postponed|switch(?:ed)?|rather|not anymore|any more|rescheduled|turns out)\b"
     r"|改成|改为|现在|变成",
@@ -230,7 +230,7 @@ def assignment(text: str) -> Assignment | None:
     if not 1 <= len(subject) <= 6 or not value.strip():
         return None
     said = {} if stated else content(value, starts=False).terms
-    change = bool(may_change) and _CHANGED.search(body) is not None
+    change = bool(may_change) and _OLD_TO_NEW.search(body) is not None
     if not (stated or change or any(weight > _WORD for weight in said.values())):
         return None
     words = (term for term, weight in said.items() if weight == _WORD and not _is_fill(term))
@@ -499,7 +499,7 @@ def is_telling(word: str) -> bool:
 # Does a summary say something about its source? "Done." and an error page do not.
 
 #: This many common terms are no coincidence.
-_ENOUGH = 5
+_MIN_COMMON_TERMS = 5
 # Never a summary, with any words: pages, tracebacks and the status lines of servers.
 _PAGE = compile_later(
     r"""\s{0,40}(?: <!doctype\s | <(?:html|head|body)\b | (?:<\?xml[^<>]{0,200}\?>)? \s{0,40}
@@ -528,7 +528,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     error = find_error(said.text)
     if error == "page":
         return True
-    if not error and len(said.words_in(sources[0])) >= _ENOUGH:
+    if not error and len(said.words_in(sources[0])) >= _MIN_COMMON_TERMS:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
@@ -541,8 +541,8 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     if rich and not known and _is_a_handful(said.text) and not any(_quotes(said, source) for source in sources):
         return True
     if error:
-        return told < _ENOUGH or len(shared) < 0.6 * len(own)
-    if told >= _ENOUGH or (told >= (2 if rich else 1) and len(shared) >= 0.25 * len(own)):
+        return told < _MIN_COMMON_TERMS or len(shared) < 0.6 * len(own)
+    if told >= _MIN_COMMON_TERMS or (told >= (2 if rich else 1) and len(shared) >= 0.25 * len(own)):
         return False
     if any(said.is_in_the_language_of(source) for source in sources if source.words):
         return True

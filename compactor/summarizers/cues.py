@@ -140,9 +140,9 @@ def words_in(text: str) -> list[str]:
 class _Phrase(ValueObject):
     kind: str
     #: Runs of consecutive words, each a test; other words may come between two runs.
-    runs: tuple[tuple[Callable[[str], object], ...], ...]
+    word_runs: tuple[tuple[Callable[[str], object], ...], ...]
     #: For each run: True if it may be in a later clause than the run before it.
-    later: tuple[bool, ...]
+    in_later_clause: tuple[bool, ...]
     #: Required position: ``^`` start of the sentence, ``,`` start of a clause, empty anywhere.
     begins: str
     ends: bool
@@ -156,7 +156,7 @@ class _Phrase(ValueObject):
     def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
         """Return the end of the phrase if it matches at *start*, else 0. *anywhere* ignores its required end."""
         place, left = start, 0.0
-        for run, later in zip(self.runs, self.later, strict=True):
+        for run, later in zip(self.word_runs, self.in_later_clause, strict=True):
             while not all(map(call, run, words[place : place + len(run)])):
                 left -= 1 if len(words[place]) > 1 else MAX_GAP / MAX_LETTERS
                 if left < 0 or (words[place] == BREAK and not later):
@@ -202,7 +202,7 @@ class Cues:
         if not any(self.find(words, wanted)):
             return frozenset()
         found = [
-            (-sum(map(len, phrase.runs)), phrase.kind != EXCEPT, start, end, phrase.kind)
+            (-sum(map(len, phrase.word_runs)), phrase.kind != EXCEPT, start, end, phrase.kind)
             for phrase, start, end in self.find(words)
         ]
         taken = bytearray(len(words))
@@ -265,11 +265,11 @@ _ANY = "[^,]+"
 
 
 def _parse(
-    kind: str, written: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]
+    kind: str, cue: str, table: Mapping[str, Sequence[str]], marks: frozenset[str]
 ) -> Iterator[tuple[_Phrase, _Word]]:
-    """Yield the phrases that *written* describes, with their anchors. Raises ``ValueError`` for an invalid cue."""
-    begins = next((sign for sign in "^," if written.lstrip("? ").startswith(sign)), "")
-    body = written.lstrip("?^, ")
+    """Yield the phrases that *cue* describes, with their anchors. Raises ``ValueError`` for an invalid cue."""
+    begins = next((sign for sign in "^," if cue.lstrip("? ").startswith(sign)), "")
+    body = cue.lstrip("?^, ")
     for parts in _choose_optional(body.rstrip("$ ").split()):
         runs: list[list[_Word]] = [[]]
         later = [False]
@@ -280,14 +280,14 @@ def _parse(
             else:
                 runs[-1] += _parse_words(part, table)
         if not all(runs):
-            raise ValueError(f"the cue {written!r} has no words, or begins or ends with dots")
+            raise ValueError(f"the cue {cue!r} has no words, or begins or ends with dots")
         anchor = max(range(len(runs[0])), key=lambda at: _specificity(runs[0][at]))
         if not any(_specificity(runs[0][anchor])):
-            raise ValueError(f"the cue {written!r} begins with any words at all; say which")
+            raise ValueError(f"the cue {cue!r} begins with any words at all; say which")
         tests = tuple(tuple(_test(word) for word in run) for run in runs)
         sets = (word for run in runs for word in run if isinstance(word, frozenset) and word is not runs[0][anchor])
         needed = tuple(sorted(sets, key=len))  # who looks it up has the anchor; the rarest word tells most
-        only_marked = marks if written.startswith("?") else frozenset()
+        only_marked = marks if cue.startswith("?") else frozenset()
         yield (
             _Phrase(kind, tests, tuple(later), begins, body.endswith("$"), only_marked, needed, anchor),
             runs[0][anchor],

@@ -41,12 +41,12 @@ from .base import Summary, SummaryRequest
 
 #: Lets one extract of the process work at a time. Several would take as long in all: the interpreter runs one thread,
 #: and each more that wants it adds a switch interval (5 ms) to the waits of an event loop. Guards nothing.
-_turn = threading.Lock()
+_extract_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _turn  # noqa: PLW0603  (a thread of the parent may hold it)
-    _turn = threading.Lock()
+    global _extract_lock  # noqa: PLW0603  (a thread of the parent may hold it)
+    _extract_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -82,7 +82,7 @@ class ExtractiveSummarizer:
 
             target = self._target if request.target_tokens is None else request.target_tokens
             # A host's counter may block, or wait for another extract.
-            with _turn if self._count is count_tokens else nullcontext():
+            with _extract_lock if self._count is count_tokens else nullcontext():
                 return choose(request, max(1, target), self._count)
         # What is read and no more: the messages repeat the rounds.
         read = SummaryRequest(

@@ -64,7 +64,7 @@ _TOO_LONG = compile_later(
 TOO_LONG = "the request is longer than the model's window; lower summarizer_input_tokens"
 
 Arguments = Mapping[str, Any]
-Answer = TypeVar("Answer")
+Parsed = TypeVar("Parsed")
 
 
 class Options(TypedDict, total=False):
@@ -263,10 +263,10 @@ class ModelSummarizer(ABC):
         method: str,
         limit: Limit,
         arguments: Arguments,
-        read: Callable[[Any], Answer],
+        read: Callable[[Any], Parsed],
         *,
         timeout: float,
-    ) -> Answer:
+    ) -> Parsed:
         """Send one request, and return what *read* makes of the answer. Raises ``SummarizerError``."""
         with self._explain_errors(arguments):
             token = current.set(limit)
@@ -496,13 +496,13 @@ def make_sendable(value: Any) -> Any:
     return value
 
 
-def make_http_options(most: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
-    """Return options for an httpx client that follows no redirect and rejects a body over *most* bytes."""
+def make_http_options(max_bytes: int = MAX_ANSWER_BYTES) -> dict[str, Any]:
+    """Return options for an httpx client that follows no redirect and rejects a body over *max_bytes*."""
     # Only gzip: it can be decompressed piece by piece.
     return {
         "follow_redirects": False,
         "headers": {"Accept-Encoding": "gzip"},
-        "event_hooks": {"response": [lambda response: bound_body(response, most)]},
+        "event_hooks": {"response": [lambda response: bound_body(response, max_bytes)]},
     }
 
 
@@ -539,12 +539,12 @@ def refuse_redirects(client: Any) -> Any:
 
 
 def make_client(
-    kind: tuple[str, str], key: str, base_url: str | None, *, most: int = MAX_ANSWER_BYTES, **more: Any
+    kind: tuple[str, str], key: str, base_url: str | None, *, max_bytes: int = MAX_ANSWER_BYTES, **more: Any
 ) -> Any:
-    """Return a client of that module and class that tries once, follows no redirect, and rejects a body over *most*
-    bytes."""
+    """Return a client of that module and class that tries once, follows no redirect, and rejects a body over
+    *max_bytes*."""
     sdk = import_module(kind[0])
-    connections = sdk.DefaultHttpxClient(**make_http_options(most))
+    connections = sdk.DefaultHttpxClient(**make_http_options(max_bytes))
     limit_connections(connections)
     client = getattr(sdk, kind[1])(api_key=key, base_url=base_url, max_retries=0, http_client=connections, **more)
     weakref.finalize(client, connections.close)  # closes the connections with the garbage-collected client

@@ -16,7 +16,7 @@ from .base import SummarizerError
 #: No summary is this long; a larger answer would only fill the memory.
 MAX_ANSWER_BYTES = 10_000_000
 #: Maximum bytes per decompression step: a few compressed bytes may expand to very many.
-_PIECE = 65_536
+_MAX_STEP_BYTES = 65_536
 #: Maximum bytes per write: a server that reads slowly would block a long write beyond the limit.
 _WRITE = 16_384
 
@@ -87,8 +87,8 @@ def limit_connections(http_client: Any) -> None:
             pool._network_backend = _Limited(pool._network_backend)
 
 
-def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
-    """Make an unread *response* raise ``SummarizerError`` if its body exceeds *most* bytes, also after decompression.
+def bound_body(response: Any, max_bytes: int = MAX_ANSWER_BYTES) -> None:
+    """Make an unread *response* raise ``SummarizerError`` if its body exceeds *max_bytes*, also after decompression.
 
     A few network bytes may expand to gigabytes, in an error as in an answer. Works with every httpx version that openai
     uses.
@@ -102,12 +102,12 @@ def bound_body(response: Any, most: int = MAX_ANSWER_BYTES) -> None:
         pieces = (chunk[at : at + 1024] for chunk in stream for at in range(0, len(chunk), 1024)) if coding else stream
 
     def bound() -> Iterator[bytes]:
-        left = most
+        left = max_bytes
         for piece in pieces:
             left -= len(piece)
             if left < 0:
                 raise SummarizerError(
-                    f"the answer is larger than {most / 1_000_000:g} MB: check that base_url= is right"
+                    f"the answer is larger than {max_bytes / 1_000_000:g} MB: check that base_url= is right"
                 )
             yield piece
 
@@ -123,9 +123,9 @@ def _decompress(chunks: Any) -> Iterator[bytes]:
         for chunk in chunks:
             left = chunk
             while left and not decoder.eof:
-                yield decoder.decompress(left, _PIECE)
+                yield decoder.decompress(left, _MAX_STEP_BYTES)
                 left = decoder.unconsumed_tail
-        while piece := decoder.decompress(decoder.unconsumed_tail, _PIECE):
+        while piece := decoder.decompress(decoder.unconsumed_tail, _MAX_STEP_BYTES):
             yield piece
     except zlib.error as error:
         raise SummarizerError("the answer cannot be decompressed: check that base_url= is right") from error

@@ -36,24 +36,27 @@ def has_failed(result: str) -> bool:
 
 
 def read_outcome(
-    result: str, arguments: str = "", seen: set[str] | None = None, later: Set[str] = frozenset()
+    result: str, arguments: str = "", seen: set[str] | None = None, used_later: Set[str] = frozenset()
 ) -> tuple[str, bool]:
     """Return a *result*'s outcome in a few words, and True if it reports a failure.
 
-    Values in *arguments* or *seen* are known already; later calls use those in *later*. Adds its own values to *seen*.
+    Values in *arguments* or *seen* are known already; later calls use those in *used_later*. Adds its own values to
+    *seen*.
     """
     seen = set() if seen is None else seen
     fields = read_json(result)
     if fields is None:
-        outcome, failed = _read_text(result, arguments, seen, later)
+        outcome, failed = _read_text(result, arguments, seen, used_later)
     else:
-        outcome, failed = _read_fields(fields, arguments, seen, later)
+        outcome, failed = _read_fields(fields, arguments, seen, used_later)
     if marks := _ANY_MARKS.match(outcome):
         outcome, failed = outcome[marks.end() :], failed or "failed" in marks[0]
     return (EMPTY if outcome in {"", OPEN} else outcome), failed
 
 
-def _read_fields(fields: list[tuple[str, str]], arguments: str, seen: set[str], later: Set[str]) -> tuple[str, bool]:
+def _read_fields(
+    fields: list[tuple[str, str]], arguments: str, seen: set[str], used_later: Set[str]
+) -> tuple[str, bool]:
     values: dict[str, list[str]] = {}
     # By field name, most informative first: 0 failure, 1 later calls use it, 2 new id, 3 other new value, 4 known.
     ranks: dict[str, int] = {}
@@ -63,12 +66,14 @@ def _read_fields(fields: list[tuple[str, str]], arguments: str, seen: set[str], 
     for key, value in fields:
         failure = _is_failure_field(key, value)
         if len(value) > _LINE or "\n" in value:
-            text, failure = _read_text(value, arguments, seen, later)
+            text, failure = _read_text(value, arguments, seen, used_later)
             rank = 0 if failure else 3
         else:
             text, is_id = shorten_words(value), is_identifier(value)
             known = value if is_id else f"{about} {key} {value}"
-            rank = _KNOWN_RANK if known in seen or value in arguments else 1 if value in later else 2 if is_id else 3
+            rank = (
+                _KNOWN_RANK if known in seen or value in arguments else 1 if value in used_later else 2 if is_id else 3
+            )
             rank = 0 if failure else 1 if value == about and value not in arguments else rank
             seen.add(known)
         failed = failed or failure
@@ -119,7 +124,7 @@ def read_json(text: str) -> list[tuple[str, str]] | None:
 _DECODER = json.JSONDecoder(strict=False)
 
 
-def _read_text(result: str, arguments: str, seen: set[str], later: Set[str]) -> tuple[str, bool]:
+def _read_text(result: str, arguments: str, seen: set[str], used_later: Set[str]) -> tuple[str, bool]:
     if len(result) > 2 * _LOOKED_AT:
         lines = f"{result[:_LOOKED_AT]}\n{result[-_LOOKED_AT:]}".splitlines()
     else:
@@ -131,7 +136,7 @@ def _read_text(result: str, arguments: str, seen: set[str], later: Set[str]) -> 
     pieces = [] if lines[0] in failures else [clip(lines[0], _OPENING if len(lines) > 1 else _OUTCOME)]
     pieces += [clip(line, 96) for line in failures]
     named = find_identifiers(result)
-    wanted = {value for value in named & later if value not in seen and value not in arguments}
+    wanted = {value for value in named & used_later if value not in seen and value not in arguments}
     seen |= named
     for line in lines[1:]:
         if not wanted or sum(map(len, pieces)) > _OUTCOME:

@@ -58,7 +58,7 @@ class Statement(ValueObject):
     #: The post it comes from: statements of one post never replace each other. Below 0 for the earlier summary.
     source: int
     #: Its place in a user's message, from 0; a summary prints the statements of one message as one item.
-    place: int = 0
+    index: int = 0
     #: True for code and for text from a code block: a summary quotes it in backticks.
     code: bool = False
 
@@ -215,7 +215,7 @@ def _read_user(message: str, make: Callable[..., Statement], question: str = "")
         for text, is_rule in parts:
             section = Section.INSTRUCTIONS if is_rule and not pasted else Section.SAID
             shown = text if code or section is Section.INSTRUCTIONS else without_padding(text)
-            yield make(shown, section, weight, place=place, code=code)
+            yield make(shown, section, weight, index=place, code=code)
             place += 1
 
 
@@ -308,11 +308,11 @@ def _phrases() -> re.Pattern[str]:
     return re.compile("|".join(languages), re.IGNORECASE)
 
 
-def _word(written: str) -> str:
+def _word(word_form: str) -> str:
     """Return the pattern of a word and the space after it, which scripts without spaces need not have."""
-    bare = written.strip("()")
+    bare = word_form.strip("()")
     word = rf"(?:{'|'.join(map(re.escape, bare.split('|')))})\s{'?' if UNSPACED.search(bare) else ''}"
-    return f"(?:{word})?" if written != bare else word
+    return f"(?:{word})?" if word_form != bare else word
 
 
 def _read_post(

@@ -111,7 +111,7 @@ def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
             weight *= _RULE * max(0.6, strength(statement.text))
         elif statement.of_user:
             of_rest = min(1, (sizes[statement.source] - 1) / _LONG)
-            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.place * of_rest)
+            weight *= 1 if statement.code else 1 + _OPENING * (1 - worked) / (1 + statement.index * of_rest)
         else:
             weight *= _KEPT if statement.round == 0 else 1
             # Each statement of a foreign summary counts like an opening.

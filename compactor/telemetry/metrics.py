@@ -50,10 +50,12 @@ COMPACTIONS = Metric(
     ("outcome", "role"),
 )
 FAILURES = Metric("compactor.failures", "counter", "{failure}", "Failed compactions by kind.", ("kind", "role"))
-BEFORE = Metric(
+TOKENS_BEFORE = Metric(
     "compactor.tokens.before", "histogram", "{token}", "Tokens that a published compaction replaces.", (), _TOKENS
 )
-AFTER = Metric("compactor.tokens.after", "histogram", "{token}", "Tokens of a published compaction.", (), _TOKENS)
+TOKENS_AFTER = Metric(
+    "compactor.tokens.after", "histogram", "{token}", "Tokens of a published compaction.", (), _TOKENS
+)
 SAVED = Metric(
     "compactor.tokens.saved", "counter", "{token}", "Tokens by which compactions and reductions made prompts shorter."
 )
@@ -70,14 +72,14 @@ AGE = Metric(
 )
 CIRCUITS = Metric("compactor.circuits.open", "gauge", "{circuit}", "Compactors that retry rarely after failures.")
 #: All metrics.
-METRICS = (COMPACTIONS, FAILURES, BEFORE, AFTER, SAVED, SPEND, DURATION, WAIT, AGE, CIRCUITS)
+METRICS = (COMPACTIONS, FAILURES, TOKENS_BEFORE, TOKENS_AFTER, SAVED, SPEND, DURATION, WAIT, AGE, CIRCUITS)
 
 #: A metric, the value to add, and the values of its labels.
 Measurement = tuple[Metric, float, Mapping[str, str]]
 _OUTCOMES = {Reduced: "reduced", Rejected: "rejected", Failed: "failed", Discarded: "discarded", Reverted: "reverted"}
 
 
-class Answer(NamedTuple):
+class PaidAnswer(NamedTuple):
     """One answer of a model, accepted or refused."""
 
     event: Prepared | Rejected
@@ -92,9 +94,9 @@ class Answers:
 
     def __init__(self) -> None:
         #: By session and role: refused answers to a request that may be retried.
-        self._refused: dict[tuple[str, str], list[Answer]] = {}
+        self._refused: dict[tuple[str, str], list[PaidAnswer]] = {}
 
-    def read(self, event: Event) -> Answer | None:
+    def read(self, event: Event) -> PaidAnswer | None:
         """Return the answer in *event*; None if there is none, or it was free, such as an offline one."""
         if isinstance(event, Started):
             self._refused.pop((event.session, event.role), None)
@@ -106,19 +108,19 @@ class Answers:
         if isinstance(event, Prepared):
             # The event's usage, price and time include all attempts.
             refused = self._refused.pop(key, [])
-            return Answer(
+            return PaidAnswer(
                 event,
                 max([event.started, *(one.event.at for one in refused)]),
                 _subtract(event.usage or {}, [one.usage for one in refused]),
                 None if event.price is None else max(event.price - sum(one.price or 0.0 for one in refused), 0.0),
             )
-        answer = Answer(event, event.started, event.usage or {}, event.price)
+        answer = PaidAnswer(event, event.started, event.usage or {}, event.price)
         if event.attempt < event.attempts:
             self._refused.setdefault(key, []).append(answer)
         return answer
 
 
-def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
+def measure(event: Event, answer: PaidAnswer | None) -> Iterator[Measurement]:
     """Yield the measurements of *event*; *answer* is the answer in it, if any."""
     if answer is not None and answer.price is not None:
         yield SPEND, answer.price, {"model": answer.event.model or "unknown"}
@@ -128,8 +130,8 @@ def measure(event: Event, answer: Answer | None) -> Iterator[Measurement]:
     outcome = _OUTCOMES.get(type(event))
     if isinstance(event, Published):
         outcome = "offline" if event.offline else "published"
-        yield BEFORE, event.tokens_before, {}
-        yield AFTER, event.tokens_after, {}
+        yield TOKENS_BEFORE, event.tokens_before, {}
+        yield TOKENS_AFTER, event.tokens_after, {}
         yield DURATION, event.seconds, {}
     if isinstance(event, Failed):
         yield FAILURES, 1, {"kind": event.kind.value, "role": event.role}

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
 from memory.events import Event
 
 from ..events import FailureKind, Rejected
-from .metrics import EVENTS, GAUGES, METRICS, Answer, Answers, Metric, Target, measure
+from .metrics import EVENTS, GAUGES, METRICS, Answers, Metric, PaidAnswer, Target, measure
 
 #: Name of each span, and of the operation in it.
 SPAN = "compact_conversation"
@@ -69,7 +69,7 @@ class Instrumentation:
         if answer is not None:
             self._write_span(answer)
 
-    def _write_span(self, answer: Answer) -> None:
+    def _write_span(self, answer: PaidAnswer) -> None:
         """Write the span of *answer*: a new trace, because the agent does not wait for it, linked to the agent's span.
 
         The hook runs in the context of the append that caused the event, so that span is current.
@@ -88,7 +88,7 @@ class Instrumentation:
         span.end(_nanoseconds(answer.event.at))
 
 
-def _list_attributes(answer: Answer) -> dict[str, Any]:
+def _list_attributes(answer: PaidAnswer) -> dict[str, Any]:
     event, facts = answer.event, answer.event.facts()
     attributes = {
         "gen_ai.operation.name": SPAN,

@@ -134,7 +134,7 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
         header_entries=body.header,
         archive=archive,
         closed_prefix=body.settled,
-        live=live,
+        open_rounds=live,
         total=total,
         hidden=tuple(sorted(body.failed + body.undone)),
         failed=frozenset(body.failed),
@@ -167,12 +167,14 @@ def _read_rounds(archive: ClosedRounds, first: int, last: int, number: int) -> d
     return rebuild(entry for entry in entries if entry.number <= number)
 
 
-def _read_pinned(number: int, body: _Body, archive: ClosedRounds, live: Mapping[int, OpenRound]) -> Iterator[Pinned]:
+def _read_pinned(
+    number: int, body: _Body, archive: ClosedRounds, open_rounds: Mapping[int, OpenRound]
+) -> Iterator[Pinned]:
     """Yield the pinned posts, read now so that prompts do not need the store later."""
     for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
         posts = [(round_id, post) for round_id, post, _ in pins]
         try:
-            rounds = live if place in live else _read_rounds(archive, place, place, number)
+            rounds = open_rounds if place in open_rounds else _read_rounds(archive, place, place, number)
             yield from [read_pinned(rounds[place].round, post) for _, post in posts]
         except (StoreDamaged, NewerVersion):
             yield from [unreadable_pin(round_id, place, post) for round_id, post in posts]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REDACTED = "[Redacted]"
 
 _OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
-_HOLDING = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
+_WITH_TEXT = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
 _ERASING = kinds_of(PostRedacted)
 
 
@@ -92,11 +92,11 @@ def create_redaction(round_: Round, number: int) -> PostRedacted:
     return PostRedacted(round_id=round_.id, numbers=(0, 1) if twice else (number,))
 
 
-def create_redactions(now: Snapshot, place: int, number: int) -> dict[int, PostRedacted]:
-    """Return by round the records that erase a post of the round *place*, there and in its copies: a round from whose
+def create_redactions(now: Snapshot, round_number: int, number: int) -> dict[int, PostRedacted]:
+    """Return by round the records that erase a post of a round, there and in its copies: a round from whose
     inside the conversation went on is hidden, and another begins with copies of its posts."""
     erased: dict[int, set[int]] = {}
-    todo = [(place, number)]
+    todo = [(round_number, number)]
     while todo:
         at, post = todo.pop()
         if post in erased.setdefault(at, set()):
@@ -140,7 +140,9 @@ def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
     number = now.number_of(record.round_id)
     now.archive.forget_records()
     if number > now.closed_prefix:
-        return after.copy_with(live=now.live | {number: now.live[number].after(record, now.number)})
+        return after.copy_with(
+            open_rounds=now.open_rounds | {number: now.open_rounds[number].after(record, now.number)}
+        )
     archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))
     return after.copy_with(archive=archive)
 
@@ -194,7 +196,7 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
     made = [one for record in shown if isinstance(record, ShownRecorded) for one in record.made]
     sources = {one.id: one.sources + one.beside for one in made}
     for entry in reversed(entries):
-        record = entry.record if entry.kind in _HOLDING | _ERASING else None
+        record = entry.record if entry.kind in _WITH_TEXT | _ERASING else None
         if isinstance(record, PostRedacted):
             posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
             number = numbers(record.round_id)

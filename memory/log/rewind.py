@@ -59,12 +59,12 @@ def find_cut(round_: Round, post: int) -> int:
     return post
 
 
-def find_part_to_copy(now: Snapshot, place: Reference) -> Round | None:
-    """Return the round at *place* with its posts up to there, if the conversation goes on inside it. None if *place* is
-    a whole round, or the end of an open one: that goes on as it is."""
-    if place.first_post is None:
+def find_part_to_copy(now: Snapshot, reference: Reference) -> Round | None:
+    """Return the round at *reference* with its posts up to there, if the conversation goes on inside it. None if that
+    is a whole round, or the end of an open one: that goes on as it is."""
+    if reference.first_post is None:
         return None
-    round_, post = now.round_at(place.first), place.first_post
+    round_, post = now.round_at(reference.first), reference.first_post
     left = tuple(one for one in round_.post_list if one.number <= post)
     return None if not round_.closed and len(left) == len(round_.post_list) else copy_with(round_, post_list=left)
 

@@ -54,7 +54,7 @@ class StoredRounds(ClosedRounds):
         self._lock = threading.RLock()  # guards the following; never held while the store is asked
         self._cache: OrderedDict[int, tuple[Round, int]] = OrderedDict()  # rounds with their lengths
         self._characters = 0
-        self._changes = 0  # counts erasures: what was read before one may be old
+        self._erasures = 0  # counts erasures: what was read before one may be old
         self._width = BATCH
 
     def find_number(self, round_id: str) -> int:
@@ -75,10 +75,10 @@ class StoredRounds(ClosedRounds):
             if cached is not None:
                 with suppress(KeyError):  # dropped by a signal's handler that came between, and read others
                     self._cache.move_to_end(number)
-            changes, width = self._changes, self._width
+            changes, width = self._erasures, self._width
         return cached[0] if cached is not None else self._read(number, closed_prefix, width, changes)
 
-    def before(self, number: int, entry: int) -> Round:
+    def read_before(self, number: int, entry: int) -> Round:
         entries = self.store.read_rounds(self.session, number, number)
         return _require(rebuild(one for one in entries if one.number < entry), number)
 
@@ -90,13 +90,13 @@ class StoredRounds(ClosedRounds):
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
         with self._lock:
-            self._changes += 1
+            self._erasures += 1
             cached = self._cache.get(number)
             if cached is not None:
                 self._put(change(cached[0]), cached[1])
         return self
 
-    def _read(self, number: int, closed_prefix: int, width: int, changes: int) -> Round:
+    def _read(self, number: int, closed_prefix: int, width: int, version: int) -> Round:
         """Return a round, read together with its neighbours: most readers ask for them next."""
         first = number - (number - 1) % width
         last = min(first + width - 1, closed_prefix)
@@ -112,12 +112,12 @@ class StoredRounds(ClosedRounds):
         except (StoreDamaged, NewerVersion):
             if width == 1:
                 raise
-            return self._read(number, closed_prefix, 1, changes)  # it may be a neighbour that cannot be read
+            return self._read(number, closed_prefix, 1, version)  # it may be a neighbour that cannot be read
         found = _require(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:
             self._width = min(BATCH, max(1, MAX_CHARACTERS // (8 * mean)))
-            if self._changes == changes:
+            if self._erasures == version:
                 for place, item in rounds.items():
                     if item.state != "created" and place not in self._cache:
                         self._put(item.round, lengths[place])

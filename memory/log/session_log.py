@@ -99,7 +99,7 @@ class Log(ABC):
         self._told = self.snapshot.total  # number of the last announced round
         self._heard, self._news = False, _NO_NEWS
         if take_over:
-            live = self.snapshot.live.values()
+            live = self.snapshot.open_rounds.values()
             self._own_rounds = tuple(item.opened.round_id for item in live if item.state == "created")
         self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
         if self._is_indexed:
@@ -113,7 +113,10 @@ class Log(ABC):
         self._writing = False
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
         self._own_rounds, self._own_entries, self._appending = (), _NO_ENTRIES, ()
-        self._writer, self._made = new_id()[:24], itertools.count()  # ids of entries: random, then a running number
+        self._writer, self._entry_numbers = (
+            new_id()[:24],
+            itertools.count(),
+        )  # ids of entries: random, then a running number
 
     @abstractmethod
     def _announce(self, rounds: Iterable[int] = (), news: Iterable[News] = ()) -> None:
@@ -196,7 +199,7 @@ class Log(ABC):
                 round_ = 0
             if type(record) is PostRedacted:
                 erasing[number] = round_
-            made_id, kind = f"{self._writer}{next(self._made):08x}", NAMES[type(record)]
+            made_id, kind = f"{self._writer}{next(self._entry_numbers):08x}", NAMES[type(record)]
             made = Entry(
                 kind, record=record, id=made_id, created_at=made_at, number=number, round=round_, follows=follows
             )
@@ -289,7 +292,7 @@ class Log(ABC):
                 redacted.add(number)
                 if number:
                     settled = number <= now.closed_prefix
-                    present = now.archive.before(number, entry.number) if settled else now.round_at(number)
+                    present = now.archive.read_before(number, entry.number) if settled else now.round_at(number)
                     if holds_erased_text(present, record):
                         self._to_erase[entry.number] = number
                 self._apply([entry], [record])

@@ -319,7 +319,7 @@ def test_arguments_in_the_first_person_are_not_the_offline_summarizer_s_voice() 
     answer = "What was done:\n- think(The cabin is economy. I need to look for HAT101 next.) → (empty)"
     with pytest.raises(SummaryRejected) as rejected:
         accepted(answer, BOOKED + SOURCE, kind="tool_run")
-    assert rejected.value.check == "voice"
+    assert rejected.value.check == "first_person"
     assert accepted(Summary(answer, extracted=True), BOOKED + SOURCE, kind="tool_run")[0].text == answer
 
 
@@ -382,7 +382,7 @@ def test_tool_calls_told_in_the_assistants_voice_are_refused(answer: str) -> Non
     """Agents repeat "I called ..." to their users."""
     with pytest.raises(SummaryRejected) as rejected:
         accepted(answer, kind="tool_run")
-    assert rejected.value.check == "voice"
+    assert rejected.value.check == "first_person"
     assert accepted(answer), "a summary of rounds may be told as its prompt wants it"
 
 

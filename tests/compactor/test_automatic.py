@@ -308,7 +308,7 @@ def test_models_that_nobody_knows_work_at_usual_prices(model: str, agent: str) -
     assert_sound(session)
     assert "defaults; those" in session.compactor.describe()
     looks = of_kind(session.events, CostEvaluated)
-    assert {look.cached for look in looks} == {Prices().cached_input}
+    assert {look.cached_price for look in looks} == {Prices().cached_input}
 
 
 # Attacks

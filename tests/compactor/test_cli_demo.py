@@ -280,13 +280,13 @@ def test_the_summary_is_shown_as_it_grows(shown: Demo) -> None:
     """New sentences have a sign, those that stayed have none; together they are what the prompt holds."""
     agent = shown.agents[PLANNER]
     assert agent.compaction is not None
-    fates = {fate for fate, _ in agent.changes}
+    fates = {fate for fate, _ in agent.sentences}
     assert {"came in", "stayed"} <= fates
-    kept = [text for fate, text in agent.changes if fate != "dropped"]
+    kept = [text for fate, text in agent.sentences if fate != "dropped"]
     letters = "".join(filter(str.isalnum, agent.compaction.summary))
     assert all("".join(filter(str.isalnum, text)) in letters for text in kept)
     wide = picture(shown, 200, 60)
-    new = next(text for fate, text in agent.changes if fate == "came in")
+    new = next(text for fate, text in agent.sentences if fate == "came in")
     assert f"+ {new[:40]}" in wide
 
 

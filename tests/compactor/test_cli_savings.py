@@ -39,7 +39,7 @@ from compactor.events import (
     Stopped,
     StrategyFailed,
 )
-from compactor.prompt.shorten import Reduced as Shortened
+from compactor.prompt.shorten import ShortenedPart as Shortened
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import Memory
@@ -298,7 +298,7 @@ def reduced(strategy: str, kind: str, posts: int) -> Reduced:
         (Reverted(end=4), "reverted: the summary covers rounds 1-4 again"),
         (Discarded(reason="late"), "a summary came too late and was discarded (late)"),
         (Stopped(reason="executor_shut_down"), "stopped (executor_shut_down)"),
-        (Discarded(reason="overlaid"), ""),
+        (Discarded(reason="already_covered"), ""),
         (reduced("offload_large", "offloaded", 1), "offload_large: a post reads shorter, 4,000 -> 80 tokens"),
         (reduced("drop(status)", "dropped", 7), "drop(status): 7 posts dropped, 4,000 -> 80 tokens"),
         (

@@ -29,7 +29,7 @@ from compactor import (
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.tokens import count_prompt
-from compactor.transcript import Room, StepsTooSmall, quote, steps
+from compactor.transcript import StepLimit, StepsTooSmall, quote, steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)
@@ -375,7 +375,7 @@ def test_every_text_reaches_exactly_one_step_whatever_it_is(texts: list[str], ro
         )
         for place in range(1, 4)
     ]
-    made = list(steps(rounds, Room(room), count_tokens))
+    made = list(steps(rounds, StepLimit(room), count_tokens))
     for number, round_ in enumerate(rounds, 1):
         parts = [part for step in made for part in step.rounds if part.number == number]
         assert "".join(part.user_query for part in parts) == round_.user_query
@@ -386,15 +386,15 @@ def test_every_text_reaches_exactly_one_step_whatever_it_is(texts: list[str], ro
             c.arguments for post in round_.post_list for c in post.tool_calls
         )
     assert max(step.tokens for step in made) <= room
-    assert made[-1].whole == 3
+    assert made[-1].whole_rounds == 3
     assert made[-1].at_boundary
-    whole = [step.whole for step in made]
+    whole = [step.whole_rounds for step in made]
     assert whole == sorted(whole)
 
 
 def test_the_room_may_shrink_between_two_steps() -> None:
     """What was cut for a larger room is cut again."""
-    room = Room(400)
+    room = StepLimit(400)
     rounds = [Round(user_query="word " * 1_500, number=1)]
     sizes = []
     for step in steps(rounds, room, count_tokens):
@@ -407,7 +407,7 @@ def test_the_room_may_shrink_between_two_steps() -> None:
 def test_a_name_that_is_longer_than_any_room_does_not_go_on_for_ever() -> None:
     """It is sent over the budget rather than never."""
     post = Post(send_from="A" * 3_000, send_to="B", message="the message " * 100)
-    made = list(steps([Round(user_query="q", post_list=(post,))], Room(64), count_tokens))
+    made = list(steps([Round(user_query="q", post_list=(post,))], StepLimit(64), count_tokens))
     assert "".join(p.message for step in made for part in step.rounds for p in part.post_list) == post.message
 
 
@@ -432,7 +432,7 @@ def test_a_giant_round_of_many_posts_is_split_in_linear_time() -> None:
         return len(text)
 
     rounds = [Round(user_query="q", number=1, post_list=posts)]
-    made = list(steps(rounds, Room(100_000), count))
+    made = list(steps(rounds, StepLimit(100_000), count))
     assert len(made) > 1
     assert counted < 10 * len(quote(rounds[0]))
 

@@ -331,7 +331,7 @@ class Compaction(RuleBasedStateMachine):
         if status.state in (State.LOOKING, State.COMPACTING):
             assert self.executor.jobs
         elif status.state is State.BACKING_OFF:
-            assert self.clock.waiting
+            assert self.clock.pending
         elif status.state is State.IDLE:
             assert self.compactor.wait_idle(0)
             assert not self._due()
@@ -345,7 +345,7 @@ class Compaction(RuleBasedStateMachine):
         if compaction is not None and compaction.is_offline:  # until a good answer replaces it
             return True
         end = compaction.end_index if compaction else 0
-        planned = min(rounds.settled, len(rounds) - self.config.retain_recent)
+        planned = min(rounds.closed, len(rounds) - self.config.retain_recent)
         return len(rounds) - end > CONFIG.threshold and planned > end
 
     def _waits_after_revert(self) -> bool:

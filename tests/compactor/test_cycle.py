@@ -542,7 +542,7 @@ def test_a_journal_that_keeps_no_reductions_is_given_none() -> None:
 
     table = Table(memory, journal=Plain(), strategies=(dropping(0), compact_rounds))
     assert table.run() is not None
-    assert [event.reason for event in of_kind(table.events, Discarded)] == ["overlaid"]
+    assert [event.reason for event in of_kind(table.events, Discarded)] == ["already_covered"]
     assert not of_kind(table.events, Reduced)
 
 

@@ -211,7 +211,7 @@ def test_who_resumes_goes_on_holding() -> None:
     assert (after.end, after.summarizer.requests) == (0, [])
     numbers = {"calls", "missed_saving", "price", "end", "tokens_before", "tokens_after", "retained"}
     assert after.deferred.model_dump(include=numbers) == scene.deferred.model_dump(include=numbers)
-    assert (after.deferred.calls, after.deferred.idle, after.clock.waiting) == (4, 100.0, [200.0])
+    assert (after.deferred.calls, after.deferred.idle, after.clock.pending) == (4, 100.0, [200.0])
     after.clock.advance(200)
     after.executor.run_all()
     assert after.end == 7
@@ -254,7 +254,7 @@ def test_a_compactor_that_is_stopped_shows_nothing() -> None:
     """Its timer is gone; when it is started again, it goes on."""
     scene = Scene()
     assert scene.compactor.stop(0)
-    assert scene.clock.waiting == []
+    assert scene.clock.pending == []
     scene.clock.advance(1_000)
     assert scene.executor.run_all() == 0
     assert scene.end == 0

@@ -41,10 +41,10 @@ from memory.events import ProviderFailed
 def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
     """A timer looks, once: a provider's cache forgets a prompt five minutes after it was sent last."""
     scene = Scene()
-    assert scene.clock.waiting == [300.0]
+    assert scene.clock.pending == [300.0]
     scene.clock.advance(200)
     scene.add()
-    assert scene.clock.waiting == [300.0], "the newest post counts"
+    assert scene.clock.pending == [300.0], "the newest post counts"
     scene.clock.advance(299)
     scene.executor.run_all()
     assert scene.end == 0
@@ -53,7 +53,7 @@ def test_it_is_shown_when_the_cache_is_cold_though_nothing_happens() -> None:
     assert (scene.end, scene.deferred.reason, scene.deferred.idle) == (7, "cold", 300.0)
     (published,) = scene.events(Published)
     assert (published.reused, published.requests, published.strategy) == (True, 0, "compact_rounds")
-    assert scene.clock.waiting == []
+    assert scene.clock.pending == []
 
 
 def test_it_is_shown_when_longer_prompts_have_cost_what_a_new_beginning_costs() -> None:
@@ -289,7 +289,7 @@ def test_who_waits_for_a_turn_to_ask_shows_what_is_deferred_all_the_same() -> No
     other.hold(SummaryRequest(), len)
     scene.add(5)
     assert scene.compactor.status().skip_reason is Skip.LIMITED
-    assert (scene.deferred.end, scene.deferred.shows, scene.clock.waiting) == (7, False, [300.0])
+    assert (scene.deferred.end, scene.deferred.shows, scene.clock.pending) == (7, False, [300.0])
     scene.clock.advance(300)
     scene.executor.run_all()
     assert (scene.end, scene.deferred.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
@@ -308,7 +308,7 @@ def test_a_policy_of_ones_own_decides() -> None:
         return Decision(show=moment.calls >= 2, reason="monday", recheck_in=60.0)
 
     scene = Scene(publish=on_monday)
-    assert scene.clock.waiting == [60.0]
+    assert scene.clock.pending == [60.0]
     scene.add(2)
     assert [one.calls for one in moments] == [0, 1, 2]
     assert (scene.deferred.reason, scene.deferred.shows, scene.end) == ("monday", True, 7)
@@ -327,7 +327,7 @@ def test_a_policy_that_fails_holds_nothing_up(policy: Any, error: str) -> None:
     """It is told, and what was prepared is shown: prompts do not grow, and nothing is looked at without end."""
     scene = Scene(publish=policy)
     assert [event.error for event in scene.events(PublicationFailed)] == [error]
-    assert (scene.deferred.reason, scene.end, scene.clock.waiting) == ("failed", 7, [])
+    assert (scene.deferred.reason, scene.end, scene.clock.pending) == ("failed", 7, [])
     assert (scene.events(Failed), scene.compactor.status().failures) == ([], 0)
     scene.add(5)
     assert scene.end == 12

@@ -83,5 +83,5 @@ def test_nothing_is_missing_and_nothing_is_told_twice(old: list[str], new: list[
     plain = {text: text.removeprefix("- ") for text in (*old, *new)}
     assert Counter([*difference.stayed, *difference.dropped]) == Counter(plain[text] for text in old)
     assert Counter([*difference.stayed, *difference.came_in]) == Counter(plain[text] for text in new)
-    assert [text for fate, text in difference.changes if fate != "dropped"] == [plain[text] for text in new]
+    assert [text for fate, text in difference.sentences if fate != "dropped"] == [plain[text] for text in new]
     assert not {*difference.dropped} & {*difference.came_in}

@@ -39,8 +39,8 @@ def noted(*answers: tuple[Any, Any, int, bool, bool]) -> Experience:
 def test_any_usage_in_any_order_gives_a_sound_estimate(answers: list[Any]) -> None:
     """Nothing raises; shares are shares, and lengths such as a model can write."""
     experience = noted(*answers)
-    assert experience.cached is None or 0 <= experience.cached <= 1
-    for length in (experience.full, experience.changes):
+    assert experience.cached_share is None or 0 <= experience.cached_share <= 1
+    for length in (experience.full, experience.edits):
         assert length is None or (math.isfinite(length) and 0 <= length <= max(MAX_ANSWER, 10**6))
     assert (
         0 <= experience.refused_changes <= experience.asked_for_changes == sum(one[0] == "changes" for one in answers)
@@ -60,17 +60,17 @@ def test_hits_make_up_for_a_miss_and_misses_for_hits(prompts: list[tuple[int, fl
     hit, miss = {"input_tokens": 100, "cached_tokens": 100}, {"input_tokens": 100, "cached_tokens": 0}
     for last, is_shared in (([], None), ([hit, miss], True), ([miss, miss, miss], False)):
         experience = noted(*[("rounds", usage, 10, True, False) for usage in (*usages, *last)])
-        assert experience.cached is not None
+        assert experience.cached_share is not None
         assert is_shared in (None, experience.shares_cache)
         if not last:
-            assert min(shares) <= experience.cached <= max(shares)
+            assert min(shares) <= experience.cached_share <= max(shares)
 
 
 @given(ANSWERS)
 def test_only_requests_behind_the_agents_prompt_tell_of_its_cache(answers: list[Any]) -> None:
     """A transcript is in nobody's cache, and says nothing."""
     separate = [(kind, usage, tokens, False, refused) for kind, usage, tokens, _, refused in answers]
-    assert noted(*separate).cached is None
+    assert noted(*separate).cached_share is None
     assert noted(*separate).shares_cache
 
 
@@ -79,7 +79,7 @@ def test_an_answer_without_usage_shows_no_hit() -> None:
     assert not noted(("rounds", None, 10, True, False)).shares_cache
     assert not noted(("rounds", {"input_tokens": 900}, 10, True, False)).shares_cache
     assert noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False)).shares_cache
-    assert noted(("rounds", None, 10, True, True)).cached is None, "an answer that was none proves nothing"
+    assert noted(("rounds", None, 10, True, True)).cached_share is None, "an answer that was none proves nothing"
 
 
 @given(st.lists(st.booleans(), max_size=20))
@@ -99,7 +99,7 @@ def test_mean_lengths_lie_between_the_shortest_and_the_longest(lengths: list[int
         ("changes", {"output_tokens": 10**5}, 7, False, True),
         ("rounds", {"output_tokens": 10**5}, 7, False, True),
     )
-    for mean in (experience.changes, experience.full):
+    for mean in (experience.edits, experience.full):
         assert mean is not None
         assert min(lengths) <= mean <= max(lengths)
     alone = noted(*[("changes", {"output_tokens": length + 1_200}, length, False, False) for length in lengths])
@@ -131,8 +131,8 @@ def test_a_model_that_has_written_changes_may_say_that_nothing_changes(times: in
 def test_a_transcript_that_was_sent_instead_says_nothing_of_the_cache() -> None:
     """The summarizer tells that it did not ask behind the agent's prompt, though the request proposed it."""
     experience = noted(("rounds", {"input_tokens": 900, "cached_tokens": 800}, 10, True, False))
-    before = experience.cached
+    before = experience.cached_share
     sent = Summary("Noted.", {"input_tokens": 900, "cached_tokens": 0}, continued=False)
     experience.note_answer("rounds", sent, 10, continued=True)
-    assert experience.cached == before
+    assert experience.cached_share == before
     assert not experience.continued

@@ -39,7 +39,7 @@ TRIGGERS: tuple[Callable[[], Trigger], ...] = (
     lambda: over_usage(250, until=100),
     lambda: after_rounds(1) & over_tokens(200),
     lambda: after_rounds(5) | over_messages(9),
-    lambda: cost_optimal(least=120, budget=2_000),
+    lambda: cost_optimal(min_new_tokens=120, budget=2_000),
 )
 CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 17}'}}
 MESSAGES = st.one_of(

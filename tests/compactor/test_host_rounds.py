@@ -132,7 +132,7 @@ def test_a_memorys_rounds_are_taken_as_they_are() -> None:
     assert isinstance(rounds, Rounds)
     assert [round_.id for round_ in rounds[:3]] == ["r1", "r3", "r4"]
     assert rounds[3].post_list == ()
-    assert rounds.settled == 3
+    assert rounds.closed == 3
 
 
 def test_a_compactor_without_a_memory_serves_one_by_being_registered() -> None:
@@ -354,7 +354,7 @@ def test_it_is_as_the_host_had_it_when_it_was_made() -> None:
     items = [HostRound(str(number)) for number in range(3)]
     rounds = HostRounds(items, "")
     items.clear()
-    assert (len(rounds), rounds.settled, rounds[2].user_query) == (3, 3, "2")
+    assert (len(rounds), rounds.closed, rounds[2].user_query) == (3, 3, "2")
 
 
 def test_any_iterable_will_do() -> None:

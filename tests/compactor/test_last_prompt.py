@@ -471,7 +471,7 @@ def happen(memory: Memory, data: st.DataObject) -> bool:
         memory.redact(rounds[place].post_list[0])
     elif what == "reduced":
         shorten(memory, place)
-    elif what == "published" and seen(memory).end <= place < rounds.settled:
+    elif what == "published" and seen(memory).end <= place < rounds.closed:
         publish(memory, place + 1, "Newer.")
     return what in ("nothing", "goes on")
 
@@ -490,7 +490,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
     memory = Memory("s")
     for message in history:
         memory.append(message)
-    settled = memory.get_role_rounds(ASSISTANT)[0].settled
+    settled = memory.get_role_rounds(ASSISTANT)[0].closed
     if settled and data.draw(st.booleans()):
         publish(memory, data.draw(st.integers(1, settled)))
     reduced = data.draw(st.booleans())

@@ -31,7 +31,7 @@ LAYERS = """
     compactor.acceptance
     compactor.summarizers compactor.transcript
     compactor.formats compactor.prompt compactor.host_rounds compactor.tokens compactor.media compactor.models compactor.plan
-    compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor._later compactor._interrupt
+    compactor.events compactor.timers compactor.coroutines compactor.errors compactor.config compactor._siblings compactor.lazy_imports compactor._interrupt
 
     prompts
 

@@ -244,7 +244,7 @@ def test_a_message_is_one_item_of_which_each_clause_is_known_again(section: Sect
     """Which was its opening, which follow each other, and what was code."""
     item = "Please set up the project for me with a login, and with a form for the expenses of each day. It runs. … `x = f(1)` … Use port 5000."
     found = list(from_summary(f"{section}\n- {item}\n- … and the deadline is in May."))
-    assert [(one.text, one.place, one.code) for one in found] == [
+    assert [(one.text, one.index, one.code) for one in found] == [
         ("Please set up the project for me with a login,", 0, False),
         ("and with a form for the expenses of each day.", 1, False),
         ("It runs.", 2, False),

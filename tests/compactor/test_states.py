@@ -324,7 +324,7 @@ def test_a_compactor_whose_session_was_purged_stops_and_says_so(own: bool) -> No
     assert "go on with a new Memory" in str(compactor.status().last_error)
     assert [event.reason for event in of_kind(compactor.events, Stopped)] == ["session_purged"]
     assert of_kind(compactor.events, Failed) == []
-    assert clock.waiting == []
+    assert clock.pending == []
     assert not executor.jobs
     assert summarizer.requests == []
     asked = in_thread(lambda: compactor.compact_now(SOON))

@@ -93,11 +93,11 @@ def test_calls_that_come_due_are_made_in_order_in_the_callers_thread() -> None:
     clock.call_later(2, lambda: note("first"))
     clock.call_later(2, lambda: note("second"))
     clock.call_later(5.1, lambda: note("later"))
-    assert clock.waiting == [2, 2, 5, 5.1]
+    assert clock.pending == [2, 2, 5, 5.1]
     clock.advance(5)
     here = threading.current_thread()
     assert calls == [("first", 2, here), ("second", 2, here), ("third", 5, here)]
-    assert clock.waiting == [pytest.approx(0.1)]
+    assert clock.pending == [pytest.approx(0.1)]
     assert clock.monotonic() == 5
 
 
@@ -123,4 +123,4 @@ def test_a_cancelled_call_is_not_made() -> None:
     clock.advance(1)
     made()
     assert calls == [2]
-    assert clock.waiting == []
+    assert clock.pending == []

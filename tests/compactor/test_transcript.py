@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.transcript import MIN_ROOM, Room, Step, StepsTooSmall, answered_calls, quote, steps
+from compactor.transcript import MIN_ROOM, Step, StepLimit, StepsTooSmall, answered_calls, quote, steps
 from memory import Attachment, ContextError, Memory, Post, Round, ToolCall
 from prompts import TAGS
 
@@ -26,7 +26,7 @@ def rounds(*queries: str) -> list[Round]:
 
 
 def made(items: Sequence[Round], room: int, count: TokenCounter = count_tokens) -> list[Step]:
-    return list(steps(items, Room(room), count))
+    return list(steps(items, StepLimit(room), count))
 
 
 def numbers(found: list[Step]) -> list[list[int]]:
@@ -164,7 +164,7 @@ def test_rounds_that_fit_together_are_one_step() -> None:
     (step,) = made(rounds("one", "two", "three"), 1_000)
 
     assert step.text == "<conversation>\n" + "\n".join(map(quote, rounds("one", "two", "three"))) + "\n</conversation>"
-    assert (step.whole, step.at_boundary) == (3, True)
+    assert (step.whole_rounds, step.at_boundary) == (3, True)
     assert made([], 1_000) == []
 
 
@@ -173,7 +173,7 @@ def test_a_step_is_full_before_the_next_begins() -> None:
     found = made(rounds(*(words(30) for _ in range(10))), 150)
 
     assert numbers(found) == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
-    assert [step.whole for step in found] == [3, 6, 9, 10]
+    assert [step.whole_rounds for step in found] == [3, 6, 9, 10]
     assert all(step.at_boundary for step in found)
 
 
@@ -185,7 +185,7 @@ def test_a_long_round_is_split_between_its_posts() -> None:
     assert numbers(found)[0] == [1]
     assert numbers(found)[-1] == [2, 3]
     assert [step.at_boundary for step in found] == [True, *[False] * (len(found) - 2), True]
-    assert [step.whole for step in found] == [1] * (len(found) - 1) + [3]
+    assert [step.whole_rounds for step in found] == [1] * (len(found) - 1) + [3]
     messages = [post.message for step in found for part in step.rounds for post in part.post_list]
     assert messages == [post.message for post in long.post_list]
     assert all('part="yes"' in step.text for step in found[1:])
@@ -249,7 +249,7 @@ def test_too_little_room_is_an_error_with_the_remedy() -> None:
 
 def test_the_room_is_asked_for_each_step() -> None:
     """A summary that grew leaves less for the next request; one that shrank leaves more."""
-    room, sizes = Room(400), []
+    room, sizes = StepLimit(400), []
     for step in steps(rounds(*(words(90) for _ in range(12)), words(900)), room, count_tokens):
         assert count_tokens(step.text) <= room.tokens + count_tokens(Step().text)
         sizes.append(step.tokens)
@@ -311,7 +311,7 @@ def test_every_character_reaches_exactly_one_step_and_every_step_fits(
     order = [part.number for step in found for part in step.rounds]
     assert order == sorted(order)
     if items:
-        assert (found[-1].whole, found[-1].at_boundary) == (len(items), True)
+        assert (found[-1].whole_rounds, found[-1].at_boundary) == (len(items), True)
 
 
 def _without_repetition(round_: Round) -> Round:
@@ -330,7 +330,7 @@ def test_the_real_dialogues_go_in_steps_that_fit(data: list[dict[str, Any]]) -> 
 
     assert max(count_tokens(step.text) for step in found) <= 600 + count_tokens(Step().text)
     assert spoken([part for step in found for part in step.rounds]) == spoken(items)
-    assert found[-1].whole == len(items)
+    assert found[-1].whole_rounds == len(items)
 
 
 # -- results and their calls ------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def test_each_result_of_a_long_round_carries_its_tool_arguments_and_place() -> N
         posts.append(Post(send_from="A", send_to="tool", tool_calls=(call,), number=2 * number - 1))
         posts.append(Post(send_from="tool", send_to="A", message="row " * 400, tool_call_id=call.id, number=2 * number))
     round_ = Round(number=3, user_query="Search all.", post_list=tuple(posts))
-    texts = [step.text for step in steps([round_], Room(600), count_tokens)]
+    texts = [step.text for step in steps([round_], StepLimit(600), count_tokens)]
     assert len(texts) > 3
     for text in texts:
         for line in text.splitlines():

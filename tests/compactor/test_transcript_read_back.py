@@ -17,7 +17,7 @@ from compactor.transcript import (
     MIN_ATTRIBUTE,
     MIN_ROOM,
     Calls,
-    Room,
+    StepLimit,
     answered_calls,
     quote,
     shorten_name,
@@ -180,7 +180,7 @@ def test_a_reader_gets_back_exactly_the_parts_of_a_round(round_: Round) -> None:
 @given(st.lists(rounds_of_all_hosts(), min_size=1, max_size=4))
 def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) -> None:
     """Between the tags of the conversation, which nothing in it closes."""
-    (step,) = steps(items, Room(100_000), len)
+    (step,) = steps(items, StepLimit(100_000), len)
     opening, *found, closing = step.text.split("\n")
     assert (opening, closing) == ("<conversation>", "</conversation>")
     whole = [one for round_ in items for one in written(round_)]
@@ -193,7 +193,7 @@ def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) ->
     """Also where a text is cut within what looks like a tag: its halves make none."""
     long = round_.model_copy(update={"user_query": round_.user_query + "\n<message>" * 40})
     calls = {where: call.model_copy(update={"arguments": ""}) for where, call in answered_calls(long).items()}
-    for step in steps([long], Room(MIN_ROOM), count_tokens):
+    for step in steps([long], StepLimit(MIN_ROOM), count_tokens):
         _, *found, _ = step.text.split("\n")
         partial = step.rounds[0] is not long
         whole = [

@@ -40,7 +40,7 @@ def pause(session: Session, seconds: float) -> None:
     """Let nobody say anything for *seconds* in all; the compactor works whenever its timer wakes it."""
     passed = 60.0  # by the turn itself
     while passed < seconds:
-        step = min([*session.clock.waiting, seconds - passed])
+        step = min([*session.clock.pending, seconds - passed])
         session.clock.advance(max(step, 0.001))
         session.executor.run_all()
         passed += max(step, 0.001)
@@ -82,7 +82,7 @@ def test_a_model_that_may_share_the_cache_is_asked_while_it_lasts() -> None:
 def test_nothing_waits_for_a_pause_where_there_was_none() -> None:
     """Without a long pause, no timer runs and nobody is asked early, however long the newest pause is."""
     session = chat().turns(30)
-    assert session.clock.waiting == []
+    assert session.clock.pending == []
     pause(session, LONG)
     assert "pause" not in reasons(session)
 
@@ -92,7 +92,7 @@ def test_a_pause_costs_one_compaction_however_long_it_is() -> None:
     session = sittings(chat(), 3, 9)
     before = len(session.published)
     pause(session, 100 * LONG)
-    assert (len(session.published), session.clock.waiting) == (before, [])
+    assert (len(session.published), session.clock.pending) == (before, [])
 
 
 def test_short_pauses_make_nothing_due() -> None:
@@ -123,12 +123,12 @@ def test_stamps_that_tell_no_pause_are_none(stamps: list[datetime]) -> None:
 
 def test_a_compactor_that_is_stopped_while_it_looks_leaves_no_timer() -> None:
     session = sittings(chat(), 3, 9)
-    while not session.clock.waiting:
+    while not session.clock.pending:
         session.turn()
     session.compactor.on_event(lambda event: session.compactor.stop(0) if isinstance(event, CostEvaluated) else None)
     session.turn()
     assert session.compactor.status().state == "stopped"
-    assert session.clock.waiting == []
+    assert session.clock.pending == []
 
 
 @settings(max_examples=12, deadline=None)
@@ -148,7 +148,7 @@ def test_how_likely_the_cache_expires_is_what_the_pauses_were(pauses: list[float
         if look.reason == "pause":
             assert look.floor <= look.grown < (look.best or 0)
             early = (1 - look.grown / (look.best or 1)) ** 2 * look.price
-            saved = (1 - look.cached) * (look.summary + look.retained + look.grown)
+            saved = (1 - look.cached_price) * (look.summary + look.retained + look.grown)
             assert early <= look.likely_cold * saved * (1 + 1e-6)
 
 

@@ -205,7 +205,7 @@ def test_whoever_has_no_cycle_asks_the_same_way() -> None:
     """Tells of nothing unless he is asked to; what all attempts took is in the answer, and so is what was lost."""
     summarizer = ScriptedSummarizer(["", Summary(FLIES, USAGE)])
     work = Work(summarizer=summarizer, count=count_tokens)
-    made = work.summarize(request_of(), Source(TEXT, 300), prohibitions=("Never pay.",), room=50)
+    made = work.summarize(request_of(), Source(TEXT, 300), prohibitions=("Never pay.",), reserve=50)
     assert made == Summary(f"{FLIES}\n\n{HEADING}\n- Never pay.", USAGE)
     assert "it held no text" in said_last(summarizer.requests[1])
 

@@ -125,7 +125,7 @@ def shown(memory: Memory, *roles: str) -> object:
         seen.append(
             (
                 list(rounds),
-                rounds.settled,
+                rounds.closed,
                 [rounds.number_at(place) for place in range(len(rounds))],
                 compaction,
                 journal.read(),

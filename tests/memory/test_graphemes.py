@@ -15,7 +15,7 @@ from compactor.plan import plan_text
 from compactor.prompt.shorten import clip_text
 from compactor.prompt.shorten import cut_text as preview
 from compactor.tokens import clip_to_tokens, count_tokens
-from compactor.transcript import Room, steps
+from compactor.transcript import StepLimit, steps
 from memory import Memory, Recall
 from memory.references import MAX_GRAPHEME, beginning, ceil_boundary, floor_boundary
 
@@ -148,7 +148,7 @@ def test_what_a_summarizer_reads_in_parts_is_whole() -> None:
     memory = memory_of(user("q"), result("a", FAMILIES), answer())
     read = [
         post.message
-        for step in steps(memory.conversation.rounds[:], Room(300), count_tokens)
+        for step in steps(memory.conversation.rounds[:], StepLimit(300), count_tokens)
         for round_ in step.rounds
         for post in round_.post_list
         if FAMILY in post.message

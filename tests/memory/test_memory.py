@@ -464,9 +464,9 @@ def test_a_round_that_another_memory_opened_is_not_closed() -> None:
         memory.create_round("mine")
     rounds = memory.conversation.rounds
     assert [round_.state for round_ in rounds] == ["created", "finished", "finished", "created"]
-    assert rounds.settled == 0
+    assert rounds.closed == 0
     memory.finish_round(theirs)
-    assert memory.conversation.rounds.settled == 3
+    assert memory.conversation.rounds.closed == 3
 
 
 # -- several writers ---------------------------------------------------------------------------------------------------
@@ -586,7 +586,7 @@ def test_a_writer_that_was_interrupted_leaves_nothing_behind() -> None:
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
     half_done = Post(send_from="a", send_to="b", message="half done")
-    memory.snapshot.live[1].after(PostAdded(round_id=round_.id, post=half_done))
+    memory.snapshot.open_rounds[1].after(PostAdded(round_id=round_.id, post=half_done))
     say(memory, round_, "one")
     say(memory, round_, "two")
     assert said(memory) == [["one", "two"]]

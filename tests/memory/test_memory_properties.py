@@ -183,7 +183,7 @@ class Log(RuleBasedStateMachine):
     def agrees(self, memory: Memory) -> None:
         assert plain(memory.conversation.rounds) == [round_.as_role("") for round_ in self.rounds]
         first_open = next((place for place, one in enumerate(self.rounds) if one.state == "created"), len(self.rounds))
-        assert memory.conversation.rounds.settled == first_open
+        assert memory.conversation.rounds.closed == first_open
         for role, known in self.published.items():
             visible = [round_.as_role(role) for round_ in self.rounds if round_.state != "failed"]
             rounds, compaction = memory.get_role_rounds(role)

@@ -91,7 +91,7 @@ def test_memories_that_share_a_session_lose_nothing() -> None:
     at_once(*(lambda memory=memory, name=f"m{place}": write(memory, name) for place, memory in enumerate(memories)))
     resumed = Memory("s", store=store)
     rounds = resumed.conversation.rounds
-    assert len(rounds) == rounds.settled == THREADS * (TURNS // 2)
+    assert len(rounds) == rounds.closed == THREADS * (TURNS // 2)
     assert all(
         round_.user_query == f"{post.send_from} {post.message}" for round_ in rounds for post in round_.post_list
     )
@@ -141,9 +141,9 @@ def test_readers_see_one_moment_while_others_write_fail_and_publish() -> None:
             failed_before = failed()
             state, rounds = journal.read(), memory.rounds_getter("Planner")()
             start = rounds.anchor(state.current).end_index if state.current else 0
-            if rounds.settled - start < 3:
+            if rounds.closed - start < 3:
                 continue
-            covered = rounds[start : rounds.settled - 1]
+            covered = rounds[start : rounds.closed - 1]
             end = covered[-1]
             compaction = CompactedMessage(
                 start_index=1, end_index=start + len(covered), end_round_id=end.id, summary=end.user_query

@@ -85,7 +85,7 @@ class Teller:
     def publish(self) -> None:
         rounds, compaction = self.memory.get_role_rounds(self.role)
         start = compaction.end_index if compaction is not None else 0
-        covered = rounds[start : min(rounds.settled, start + self.chance.randint(1, 3))]
+        covered = rounds[start : min(rounds.closed, start + self.chance.randint(1, 3))]
         if covered:
             made = CompactedMessage(
                 start_index=1, end_index=start + len(covered), end_round_id=covered[-1].id, summary=self.text()

@@ -169,15 +169,15 @@ def test_settled_counts_the_closed_rounds_before_the_first_open_one() -> None:
     """A compaction goes up to there; an equal epoch says that those rounds are still what they were."""
     memory = memory_of(3)
     rounds = memory.rounds_getter("Planner")()
-    assert (rounds.settled, len(rounds)) == (3, 3)
+    assert (rounds.closed, len(rounds)) == (3, 3)
     memory.create_round("open")
     later = memory.rounds_getter("Planner")()
-    assert (later.settled, len(later), later.epoch) == (3, 4, rounds.epoch)
+    assert (later.closed, len(later), later.epoch) == (3, 4, rounds.epoch)
     memory.finish_round(memory.create_round("fails while open"), state="failed")
     assert memory.rounds_getter("Planner")().epoch == rounds.epoch
     memory.finish_round(rounds[0], state="failed")
     after = memory.rounds_getter("Planner")()
-    assert (after.settled, len(after)) == (3, 3)
+    assert (after.closed, len(after)) == (3, 3)
     assert after.epoch != rounds.epoch
 
 

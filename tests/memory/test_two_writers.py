@@ -172,7 +172,7 @@ def test_a_round_that_another_memory_has_open_is_not_closed_here() -> None:
         ("c", "created"),
     ]
     assert [one.user_query for one in first.open_rounds] == ["a", "c"]
-    assert first.conversation.rounds.settled == 0
+    assert first.conversation.rounds.closed == 0
 
 
 def test_a_post_to_a_round_that_was_closed_elsewhere_is_refused() -> None:
@@ -201,7 +201,7 @@ def test_the_rounds_of_a_dead_process_are_finished_by_the_next_round_where_the_h
     say(resumed, "a", "goes on")
     resumed.create_round("c")
     assert [one.state for one in resumed.conversation.rounds] == ["finished", "finished", "created"]
-    assert resumed.conversation.rounds.settled == 2
+    assert resumed.conversation.rounds.closed == 2
     other.create_round("d")
     resumed.create_round("e")
     assert [one.user_query for one in resumed.open_rounds] == ["d", "e"], "only what was open at opening"

@@ -224,7 +224,7 @@ class AutoContextMemory:
             raise NotDeleted(f"message {index} waits for a result or an approval; delete it when that has come")
         if tail.view.is_pinned(target.round_, target.group):
             raise NotDeleted(f"message {index} is pinned; unpin it first")
-        if target.group.from_user and target.place == tail.view.asked:
+        if target.group.from_user and target.round_index == tail.view.asked:
             raise NotDeleted(f"message {index} is the newest question, which each prompt asks; add a newer one first")
         self._hide(target, tail, index)
         self._shown = [other for other in self._shown or () if other[1] is None or other[1].group is not group.group]
@@ -239,7 +239,7 @@ class AutoContextMemory:
         others = (other for other in tail.groups if other.round_.id == target.round_.id and other is not target)
         if any(first <= number <= last for other in others for _, number in other.locations):
             raise NotDeleted(f"message {index} and its results have other messages among them, which would go as well")
-        journal, raw = self.memory.journal(self.role), view.rounds[target.place]
+        journal, raw = self.memory.journal(self.role), view.rounds[target.round_index]
         posts = [post for post in raw.post_list if first <= post.number <= last]
         reduction = Reduction.over(raw, [None, *posts] if first == 0 else posts, "dropped", extra={TELLS_DROP: False})
         for one in covers:

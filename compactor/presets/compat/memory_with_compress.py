@@ -460,7 +460,7 @@ class MemoryWithCompress:
             prohibitions=find_prohibitions(Memory.from_messages(filter(None, originals)).conversation.rounds),
             tokens=before - frame - count_tokens(previous),
             target=target if is_told_target else self.max_token,
-            room=max(target // 2, _MIN_ROOM),
+            reserve=max(target // 2, _MIN_ROOM),
             kind="rounds" if part == "past" else "tool_run",
             length_setting="max_token",
         )

@@ -20,7 +20,7 @@ from ...prompt.groups import Message
 from ...summarize import Work
 from ...summarizers import SummaryRequest
 from ...summarizers.base import RequestKind
-from ...transcript import Room, steps
+from ...transcript import StepLimit, steps
 
 #: The keys of texts that are never written as JSON in an archive: that would escape them.
 _TEXT_KEYS = frozenset({"arguments", "content", "text"})
@@ -138,7 +138,7 @@ def summarize_messages(
     prohibitions: Sequence[str],
     tokens: int,
     target: int,
-    room: int,
+    reserve: int,
     request_tokens: int = sys.maxsize,
     kind: RequestKind = "rounds",
     length_setting: str = "target_tokens",
@@ -146,17 +146,18 @@ def summarize_messages(
     """Return one accepted summary of the *earlier* one and *messages*, at most *tokens* longer than that.
 
     Each request has at most *request_tokens* of conversation, and continues the summary before. Lost *prohibitions*,
-    and those in *messages*, are put back within *room* tokens. Raises the summarizer's errors, and ``SummaryRejected``.
+    and those in *messages*, are put back within *reserve* tokens. Raises the summarizer's errors, and
+    ``SummaryRejected``.
     """
     rounds = Memory.from_messages(messages).conversation.rounds
     if not rounds:
         raise SummaryRejected("empty", "system messages alone cannot be summarised")
     summary, sent = earlier, 0
-    for step in steps(rounds, Room(request_tokens), work.count):
+    for step in steps(rounds, StepLimit(request_tokens), work.count):
         sent += step.tokens
-        is_last = step.whole == len(rounds)
+        is_last = step.whole_rounds == len(rounds)
         previous = CompactedMessage(
-            start_index=1, end_index=max(step.whole, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
+            start_index=1, end_index=max(step.whole_rounds, 1), summary=summary, extra={PROHIBITIONS: prohibitions}
         )
         prohibitions = collect_prohibitions(previous, step.rounds)
         request = SummaryRequest(
@@ -174,7 +175,7 @@ def summarize_messages(
         # Only the last summary is shown, and has to be shorter than all messages.
         source = Source(step.text, tokens if is_last else sent, work.count(earlier), previous=summary)
         lost = prohibitions if is_last else ()
-        answer = work.summarize(request, source, prohibitions=lost, room=room, length_setting=length_setting)
+        answer = work.summarize(request, source, prohibitions=lost, reserve=reserve, length_setting=length_setting)
         summary, prohibitions = answer.text, add_quoted_instructions(prohibitions, answer)
     return summary
 

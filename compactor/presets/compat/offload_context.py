@@ -248,8 +248,8 @@ class _Chat:
     def tokens(self) -> int:
         return PROMPT_TOKENS + sum(self.costs)
 
-    def is_system(self, place: int) -> bool:
-        return self.posts[place].send_from in SYSTEM  # by author: a host may pass on a tool's result
+    def is_system(self, index: int) -> bool:
+        return self.posts[index].send_from in SYSTEM  # by author: a host may pass on a tool's result
 
     @cached_property
     def spoken(self) -> list[int]:
@@ -355,7 +355,7 @@ def _is_compacted(text: str, preview: int) -> bool:
 
 
 def _compress(
-    chat: _Chat, summarizer: Summarizer, config: CompactorConfig, most: int, keep: int, group_tokens: int
+    chat: _Chat, summarizer: Summarizer, config: CompactorConfig, max_tokens: int, keep: int, group_tokens: int
 ) -> tuple[_Chat, Exception | None]:
     """Return *chat* with one snapshot instead of its older messages; or unchanged, with the error if one occurred."""
     kept = chat.find_kept(keep)
@@ -374,8 +374,8 @@ def _compress(
     system = sum(cost for place, cost in enumerate(chat.costs) if chat.is_system(place))
     target, room = _choose_target(
         config.target_tokens or MIN_TARGET,
-        now=most - chat.tokens + before - frame,
-        ever=most - PROMPT_TOKENS - system - frame,
+        now=max_tokens - chat.tokens + before - frame,
+        ever=max_tokens - PROMPT_TOKENS - system - frame,
         older=before,
         new=sum(chat.costs[place] for place in new),
         earlier=previous,
@@ -394,7 +394,7 @@ def _compress(
             prohibitions=tuple(filter(is_prohibition, quoted)) if work.deterministic else quoted,
             tokens=saving[0],
             target=target,
-            room=max(min(target, room - target), MIN_TARGET),
+            reserve=max(min(target, room - target), MIN_TARGET),
             request_tokens=group_tokens,
         )
     except SummaryRejected as rejected:

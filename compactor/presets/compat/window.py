@@ -17,7 +17,16 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from memory import ContextError, Event, Memory
-from memory.entries import EventRecorded, Place, PostRedacted, ShownRecorded, StandIn, covers, items_in, runs_of
+from memory.entries import (
+    EventRecorded,
+    Location,
+    PostRedacted,
+    ShownRecorded,
+    StandIn,
+    covers,
+    pack_spans,
+    unpack_spans,
+)
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
 from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, query_message
@@ -29,7 +38,7 @@ from ...prompt.groups import Message
 from .messages import awaits_result, check_list, count_calls, format_msgs, group_messages, label_orphan
 
 #: Where a message stands in the log, or the id of a message that is not in it: a ``StandIn``.
-Item = Place | str
+Item = Location | str
 
 #: The posts of a failed round.
 _ALL_POSTS = range(1 << 31)
@@ -156,14 +165,14 @@ class Window:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._journal = memory.journal(ASSISTANT)
-        self._changes = 0  # all but the adding of new messages
+        self._version = 0  # all but the adding of new messages
         self._look(memory.snapshot)
         #: What is shown, as the log keeps it; ``direct`` has all ids.
         self._state = ShownRecorded(role=ASSISTANT)
         #: All messages that are not in the log, by id, each behind those that it replaces.
         self._stand_ins: dict[Item, StandIn] = {}
         self._resume()
-        self._written = set(self._stand_ins)
+        self._recorded = set(self._stand_ins)
         self._direct_written = self._state.direct
         self._after_fork()
         renew_after_fork(self)
@@ -180,12 +189,12 @@ class Window:
         #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
         self._read_round = cache(partial(_read_round, now, self._rounds))
 
-    def _list_places(self, first: int = 0) -> list[Place]:
+    def _list_places(self, first: int = 0) -> list[Location]:
         """Return all places, in order: of the header, and of the rounds from *first* on."""
         numbers = (0, *range(max(first, 1), len(self._rounds) + 1))
         return [(number, post) for number in numbers for post in self._read_round(number)]
 
-    def _list_history(self) -> list[Place]:
+    def _list_history(self) -> list[Location]:
         return [place for place in self._list_places() if place > self._state.cleared]
 
     @property
@@ -201,7 +210,7 @@ class Window:
             self._apply_erasures(self._memory.snapshot)
             taken = dict(self._state.taken)
             new = [place for place in self._list_places(self._state.settled + 1) if place[1] > taken.get(place[0], -1)]
-            items = (*items_in(self._state.shown), *new)
+            items = (*unpack_spans(self._state.shown), *new)
             found = [(item, message) for item in items if (message := self.read_item(item)) is not None]
             self.show(item for item, _ in found)
             groups = group_messages(message for _, message in found)
@@ -263,15 +272,15 @@ class Window:
 
     def is_in_vain(self, items: Iterable[Item]) -> bool:
         """Return whether *items* are those of the last compression that saved nothing."""
-        return runs_of(items) == self._state.in_vain
+        return pack_spans(items) == self._state.in_vain
 
     def _list_sources(self, item: Item) -> list[Item]:
         """Return what *item* replaces; a message of the log or of the host replaces nothing."""
-        return list(items_in(self._stand_ins[item].sources)) if item in self._stand_ins else []
+        return list(unpack_spans(self._stand_ins[item].sources)) if item in self._stand_ins else []
 
     def _list_beside(self, item: Item) -> list[Item]:
         """Return what the author of *item* read and did not replace."""
-        return list(items_in(self._stand_ins[item].beside)) if item in self._stand_ins else []
+        return list(unpack_spans(self._stand_ins[item].beside)) if item in self._stand_ins else []
 
     # -- changing what is shown ----------------------------------------------------------------------------------------
 
@@ -281,15 +290,15 @@ class Window:
         *direct* is the new list of the host's messages; None: it stays.
         """
         with self.lock:
-            settled = self._rounds.settled
+            settled = self._rounds.closed
             taken = tuple(dict(self._list_places(settled + 1)).items())
             direct = self._state.direct if direct is None else tuple(direct)
-            self._state = copy_with(self._state, shown=runs_of(items), settled=settled, taken=taken, direct=direct)
+            self._state = copy_with(self._state, shown=pack_spans(items), settled=settled, taken=taken, direct=direct)
 
     def add(self, message: Message, sources: Iterable[Item] = (), beside: Iterable[Item] = ()) -> str:
         """Make a message that is not in the log and replaces *sources*; return its id. Its author read *beside* as
         well."""
-        one = StandIn(id=new_id(), message=message, sources=runs_of(sources), beside=runs_of(beside))
+        one = StandIn(id=new_id(), message=message, sources=pack_spans(sources), beside=pack_spans(beside))
         self._stand_ins[one.id] = one
         return one.id
 
@@ -325,34 +334,34 @@ class Window:
         sources, beside = replaced[: len(old) - same], replaced[len(old) - same :]
         with self.lock:
             self.read()
-            items: list[Item] = list(items_in(self._state.shown))
+            items: list[Item] = list(unpack_spans(self._state.shown))
             start = items.index(replaced[0]) if replaced[0] in items else len(items)
             if items[start : start + len(old)] != replaced or self.redactions != redactions:
                 return False
             items[start : start + len(sources)] = [
                 self.add(message, sources, beside) for message in messages[: len(messages) - same]
             ]
-            self._state = copy_with(self._state, shown=runs_of(items))
-            self._changes += 1
+            self._state = copy_with(self._state, shown=pack_spans(items))
+            self._version += 1
             return True
 
     def note_in_vain(self, items: Iterable[Item]) -> None:
         """Remember that a compression of *items* saved nothing."""
         with self.lock:
-            self._state = copy_with(self._state, in_vain=runs_of(items))
+            self._state = copy_with(self._state, in_vain=pack_spans(items))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Write the block's changes to the log; if the block or the store fails, take them back."""
         with self.lock:
             before = self._state, self._snapshot, dict(self._stand_ins)
-            self._changes = mark = self._changes + 1
+            self._version = mark = self._version + 1
         try:
             yield
             self.write()
         except BaseException:
             with self.lock:
-                if self._changes == mark:  # else another change builds on this one
+                if self._version == mark:  # else another change builds on this one
                     self._state, self._snapshot, self._stand_ins = before
             raise
 
@@ -378,14 +387,14 @@ class Window:
     def _drop(self, stale: set[str]) -> None:
         """Show the originals of *stale* texts, and forget those texts. They may still have to be written to the log."""
 
-        def replace(runs: Iterable[str]) -> tuple[str, ...]:
+        def replace(spans: Iterable[str]) -> tuple[str, ...]:
             kept: list[Item] = []
-            for item in items_in(runs):
+            for item in unpack_spans(spans):
                 if item in stale:
                     kept += (one for one in self.find_originals(self._list_sources(item)) if one not in stale)
                 else:
                     kept.append(item)
-            return runs_of(kept)
+            return pack_spans(kept)
 
         state = self._state
         self._state = copy_with(state, shown=replace(state.shown), in_vain=replace(state.in_vain))
@@ -405,7 +414,7 @@ class Window:
                 if now.redactions != self.redactions:  # else an erased text would be written anew
                     self.read()
                 state = self._state
-                new[:] = [one for id_, one in self._stand_ins.items() if id_ not in self._written]
+                new[:] = [one for id_, one in self._stand_ins.items() if id_ not in self._recorded]
                 same = _count_equal(self._direct_written, state.direct)
                 yield copy_with(state, made=tuple(new), direct=state.direct[same:], direct_before=same)
             if event is not None:
@@ -414,7 +423,7 @@ class Window:
 
         self._journal.keep(make_records)
         with self.lock:
-            self._written.update(one.id for one in new)
+            self._recorded.update(one.id for one in new)
             self._direct_written = state.direct
 
     def _resume(self) -> None:
@@ -481,7 +490,7 @@ class Window:
             direct = saved.direct_updates
             self.show(items, None if direct is None else [self.add(message) for message in direct])
 
-    def _find_saved(self, saved: SavedWindow, messages: list[Message], history: list[Place]) -> Iterator[Item]:
+    def _find_saved(self, saved: SavedWindow, messages: list[Message], history: list[Location]) -> Iterator[Item]:
         """Yield the items of the saved *messages*."""
         if saved.sources is None:
             left = [*history]

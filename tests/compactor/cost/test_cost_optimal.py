@@ -67,7 +67,7 @@ def growth_of(view: View, end: int) -> Sizes:
 
 
 def trigger(config: CompactorConfig = CONFIG, **terms: Any) -> CostOptimal:
-    return cost_optimal(**({"least": 0, "latency_calls": 0} | terms)).within(config)
+    return cost_optimal(**({"min_new_tokens": 0, "latency_calls": 0} | terms)).within(config)
 
 
 def cost_evaluation(trigger: Trigger, view: View) -> CostEvaluated:
@@ -150,8 +150,8 @@ def test_cold_caches_make_it_due_earlier() -> None:
         memory.record_usage("assistant", 6_000, counted=6_000, cached_tokens=0)
     cold = cost_evaluation(trigger(), view_of(memory, 4))
 
-    assert warm.cached == 0.1
-    assert cold.cached > 0.5
+    assert warm.cached_price == 0.1
+    assert cold.cached_price > 0.5
     assert cold.best is not None
     assert warm.best is not None
     assert cold.best < warm.best / 2
@@ -171,16 +171,16 @@ def test_it_never_holds_for_fewer_tokens_than_the_least() -> None:
     """However cheap a compaction would be: each one more is one more that facts pass through."""
     cheap = Prices(summarizer_input=0, summarizer_output=0.01)
     early = next(n for n in range(3, 40) if trigger(prices=cheap)(view_of(chat(n))))
-    late = next(n for n in range(3, 40) if trigger(prices=cheap, least=6_000)(view_of(chat(n))))
+    late = next(n for n in range(3, 40) if trigger(prices=cheap, min_new_tokens=6_000)(view_of(chat(n))))
 
     assert early < late
-    assert cost_evaluation(trigger(prices=cheap, least=6_000), view_of(chat(late))).grown == 6_000
+    assert cost_evaluation(trigger(prices=cheap, min_new_tokens=6_000), view_of(chat(late))).grown == 6_000
 
 
 def test_the_budget_is_kept_whatever_is_cheapest() -> None:
     """It is due while there is room for what comes until the compaction is ready; and of the newest rounds as few are
     kept as it takes."""
-    due = trigger(CompactorConfig(retain_recent=6), least=100_000, budget=5_000, latency_calls=2)
+    due = trigger(CompactorConfig(retain_recent=6), min_new_tokens=100_000, budget=5_000, latency_calls=2)
     first = next(n for n in range(1, 20) if due(view_of(chat(n))))
     verdict = due.verdict(view_of(chat(first)))
 
@@ -207,7 +207,7 @@ def test_without_a_budget_it_is_that_of_the_configuration_or_of_the_model(
 
 def test_the_providers_own_count_is_what_the_budget_limits() -> None:
     """Where it counts more than we do, by as much earlier."""
-    memory, due = chat(7), trigger(budget=5_000, least=100_000)
+    memory, due = chat(7), trigger(budget=5_000, min_new_tokens=100_000)
     assert not due(view_of(memory))
     memory.record_usage("assistant", 4_500, counted=3_000)
     one = cost_evaluation(due, view_of(memory))
@@ -235,7 +235,7 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
     memory = Memory("s")
     for number in tokens:
         chat(1, number, memory=memory)
-    due = trigger(least=least, budget=budget, latency_calls=latency)
+    due = trigger(min_new_tokens=least, budget=budget, latency_calls=latency)
     view = view_of(memory, min(covered, len(tokens) - 1))
     one = cost_evaluation(due, view)
 
@@ -255,7 +255,7 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
 def test_a_conversation_that_ends_soon_is_not_compacted() -> None:
     """What the calls that are left would save does not repay it; the budget is kept all the same."""
     view, due = view_of(chat(40), 4), cost_evaluation(trigger(), view_of(chat(40), 4))
-    enough = due.price / (due.cached * due.grown)
+    enough = due.price / (due.cached_price * due.grown)
 
     assert cost_evaluation(trigger(calls_left=enough - 0.01), view).reason == "ends_soon"
     assert cost_evaluation(trigger(calls_left=enough + 0.01), view).reason == "grown"
@@ -266,7 +266,7 @@ def test_what_is_saved_begins_when_the_compaction_is_there() -> None:
     """After the calls that go by meanwhile; and the first summary adds itself to what it saves."""
     first = view_of(chat(40))
     due = cost_evaluation(trigger(latency_calls=5), first)
-    enough = 5 + due.price / (due.cached * (due.grown - due.summary))
+    enough = 5 + due.price / (due.cached_price * (due.grown - due.summary))
 
     assert cost_evaluation(trigger(latency_calls=5, calls_left=enough - 0.01), first).reason == "ends_soon"
     assert cost_evaluation(trigger(latency_calls=5, calls_left=enough + 0.01), first).reason == "grown"
@@ -293,7 +293,7 @@ def test_whoever_knows_how_many_calls_are_left_is_asked_each_time() -> None:
 @pytest.mark.parametrize(("chosen", "is_due"), [({"threshold": 7}, True), ({"threshold": 8}, False), ({}, False)])
 def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_due: bool) -> None:
     """The default is nobody's choice: with that alone, only what is cheapest counts."""
-    due = trigger(CompactorConfig(retain_recent=2, **chosen), least=100_000)
+    due = trigger(CompactorConfig(retain_recent=2, **chosen), min_new_tokens=100_000)
     for rounds in (8, 40):
         one = cost_evaluation(due, view_of(chat(rounds, 50)))
         assert one.is_due is (is_due or (rounds == 40 and bool(chosen)))
@@ -303,13 +303,13 @@ def test_a_threshold_that_somebody_chose_still_holds(chosen: dict[str, int], is_
 def test_a_number_of_tokens_that_somebody_chose_still_holds() -> None:
     """At its share, with the mark, beside a threshold."""
     config = CompactorConfig(max_tokens=4_000, token_ratio=0.5, threshold=50)
-    verdict = trigger(config, least=100_000).verdict(view_of(chat(5)))
+    verdict = trigger(config, min_new_tokens=100_000).verdict(view_of(chat(5)))
 
     assert verdict.mark == 2_000
     assert verdict.cost_evaluation is not None
     assert verdict.cost_evaluation.reason == "chosen"
-    assert not trigger(config, least=100_000)(view_of(chat(3)))
-    assert trigger(config, least=100_000)(view_of(chat(51, 20)))
+    assert not trigger(config, min_new_tokens=100_000)(view_of(chat(3)))
+    assert trigger(config, min_new_tokens=100_000)(view_of(chat(51, 20)))
 
 
 def test_it_combines_with_others() -> None:
@@ -330,7 +330,7 @@ def test_it_combines_with_others() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"least": -1}, "least"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
         ({"budget": 0}, "budget"),
         ({"delta_tokens": 0}, "delta_tokens"),
         ({"style": "both"}, "style"),
@@ -352,7 +352,7 @@ def test_prices_may_be_named_by_the_model() -> None:
 
 def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
     """From when a compaction was due until it is there; earlier ones count for half. What comes meanwhile is retained."""
-    due, memory, covered, measured = cost_optimal(least=0).within(CONFIG), Memory("s"), 0, []
+    due, memory, covered, measured = cost_optimal(min_new_tokens=0).within(CONFIG), Memory("s"), 0, []
     for went_by in (3, 5, 5):
         while not due(view := view_of(memory, covered)):
             chat(1, memory=memory)
@@ -467,7 +467,7 @@ def test_a_long_tail_is_not_read_through_each_time(memory: Memory, most: int) ->
 
 
 def compactor_of(memory: Memory, summarizer: object, **more: Any) -> ContextCompactor:
-    more = {"trigger": cost_optimal(least=0), "counter": count, "config": CONFIG} | more
+    more = {"trigger": cost_optimal(min_new_tokens=0), "counter": count, "config": CONFIG} | more
     return ContextCompactor.for_role(memory, "assistant", summarizer=summarizer, history=100_000, **more)
 
 
@@ -503,7 +503,7 @@ def test_tools_count_once_a_prompt_was_composed_with_them() -> None:
 
 def test_a_compactor_tells_the_trigger_what_was_chosen() -> None:
     """Its own configuration, whichever way the trigger was combined."""
-    for one in (cost_optimal(least=100_000), cost_optimal(least=100_000) | over_messages(10_000)):
+    for one in (cost_optimal(min_new_tokens=100_000), cost_optimal(min_new_tokens=100_000) | over_messages(10_000)):
         memory = chat(9, 50)
         config, summarizer = (
             CONFIG.copy_with(threshold=7),

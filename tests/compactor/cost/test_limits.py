@@ -211,7 +211,7 @@ class AnyOrder(RuleBasedStateMachine):
         if self.line and status.in_use != self.limits.max_concurrency:
             assert self.limits.max_spend_per_hour is not None
             assert status.spent + status.reserved + self.line[0].estimate > self.limits.max_spend_per_hour
-            assert status.in_use or self.clock.waiting
+            assert status.in_use or self.clock.pending
 
     def teardown(self) -> None:
         """Once all calls have ended and time has passed, everybody who waited was called."""
@@ -623,7 +623,7 @@ def test_when_the_hour_is_used_up_the_rest_waits_for_the_next() -> None:
     (skipped,) = of_kind(scene.compactors[2].events, Skipped)
     assert skipped.reason is Skip.LIMITED
     assert skipped.retry_in == HOUR + 60
-    assert scene.clock.waiting == [HOUR + 60]
+    assert scene.clock.pending == [HOUR + 60]
     scene.clock.advance(HOUR + 60)
     assert [executor.run_next() for executor in scene.executors] == [False, False, True, True]
     assert [end_of(compactor) for compactor in scene.compactors] == [7, 7, 7, 7]

@@ -82,7 +82,7 @@ def test_while_one_process_asks_the_other_waits_for_its_lease() -> None:
     assert not of_kind(pair.two.events, Started)
     assert pair.two.wait_idle(0)
     assert end_of(pair.one) == 7
-    assert pair.clock.waiting == [LASTS]
+    assert pair.clock.pending == [LASTS]
     pair.clock.advance(LASTS)
     pair.run_two.run_all()
     assert pair.asked.requests == []
@@ -99,7 +99,7 @@ def test_it_looks_at_the_next_event_too_and_one_timer_is_enough() -> None:
         pair.clock.advance(1)
         pair.two.notify_rounds_changed()
         pair.run_two.run_all()
-        assert pair.clock.waiting == [RENEWED - 1, LASTS - 1, CONFIG.call_timeout - 1]  # the first two are leases
+        assert pair.clock.pending == [RENEWED - 1, LASTS - 1, CONFIG.call_timeout - 1]  # the first two are leases
 
     pair.during = twice
     pair.run_one.run_all()
@@ -382,9 +382,9 @@ def test_a_stopped_compactor_does_not_look_again_when_the_lease_expires() -> Non
     pair.memories[0].journal(ROLE).lease(LASTS)
     pair.two.start()
     pair.run_two.run_all()
-    assert pair.clock.waiting == [LASTS]
+    assert pair.clock.pending == [LASTS]
     assert pair.two.stop()
-    assert pair.clock.waiting == []
+    assert pair.clock.pending == []
 
 
 def test_a_call_that_was_given_up_does_not_give_the_next_ones_lease_back() -> None:

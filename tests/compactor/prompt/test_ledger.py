@@ -57,7 +57,7 @@ def chat(rounds: int) -> Memory:
 
 
 def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
-    return ledger.prefix_sums(rounds, rounds.settled, rounds.reductions, origin)
+    return ledger.prefix_sums(rounds, rounds.closed, rounds.reductions, origin)
 
 
 def fresh(
@@ -174,7 +174,7 @@ def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int], ran
         elif step == 1:
             older = memory.get_role_rounds("assistant")[0]
         elif step == 2:
-            assert_right(ledger, older, random.randint(0, older.settled))
+            assert_right(ledger, older, random.randint(0, older.closed))
         elif step == 3 and len(rounds) > 1 and rounds[number % (len(rounds) - 1)].state == "finished":
             round_ = rounds[number % (len(rounds) - 1)]
             made = Reduction.over(round_, round_.post_list, "offloaded", "short")
@@ -184,7 +184,7 @@ def test_the_sums_are_always_those_of_the_rounds_there_are(steps: list[int], ran
             memory.append(user(f"q{number}"))
             memory.append(answer(words(number)))
         now = memory.get_role_rounds("assistant")[0]
-        assert_right(ledger, now, random.randint(0, now.settled))
+        assert_right(ledger, now, random.randint(0, now.closed))
 
 
 def assert_right(ledger: Ledger, rounds: Rounds, origin: int) -> None:
@@ -192,7 +192,7 @@ def assert_right(ledger: Ledger, rounds: Rounds, origin: int) -> None:
     sums = sums_of(ledger, rounds, origin)
     assert sums.start <= origin
     totals, accounts = told(sums, origin)
-    settled = rounds.settled - origin
+    settled = rounds.closed - origin
     assert (totals[: settled + 1], accounts[:settled]) == told(fresh(rounds, origin=origin))
 
 
@@ -442,7 +442,7 @@ def test_what_is_remembered_of_closed_rounds_is_bounded(monkeypatch: pytest.Monk
         memory.append(user(f"q{number}"))
         memory.append(answer("a"))
         rounds, _ = memory.get_role_rounds("assistant")
-        sums = sums_of(ledger, rounds, max(0, rounds.settled - 5))
+        sums = sums_of(ledger, rounds, max(0, rounds.closed - 5))
         assert len(ledger._accounts) <= 2 * len(sums.accounts) + 10
 
 

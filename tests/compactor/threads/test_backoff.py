@@ -109,7 +109,7 @@ def test_a_failure_is_retried_also_when_no_new_round_arrives() -> None:
     executor.run_all()
     for wait, tried in ((1, 1), (2, 2), (4, 3)):
         assert compactor.status().state is State.BACKING_OFF
-        assert clock.waiting[0] == wait
+        assert clock.pending[0] == wait
         clock.advance(wait - 0.001)
         assert (executor.run_all(), len(summarizer.requests)) == (0, tried)
         clock.advance(0.001)
@@ -189,9 +189,9 @@ def test_each_publication_of_a_backlog_is_a_success() -> None:
     compactor, executor, clock = on_command(memory_of(70), ScriptedSummarizer(answers()), config)
     compactor.start()
     executor.run_all()
-    while clock.waiting:
+    while clock.pending:
         assert compactor.status().failures == 1
-        clock.advance(clock.waiting[0])
+        clock.advance(clock.pending[0])
         executor.run_all()
     assert len(of_kind(compactor.events, Failed)) == 5
     assert len(of_kind(compactor.events, Published)) > 5
@@ -222,7 +222,7 @@ def test_a_back_off_keeps_no_dropped_compactor_alive() -> None:
     compactor, executor, clock = on_command(memory_of(10), ScriptedSummarizer([OSError()]))
     compactor.start()
     executor.run_all()
-    assert clock.waiting == [1]
+    assert clock.pending == [1]
     dropped = weakref.ref(compactor)
     del compactor
     gc.collect()
@@ -236,10 +236,10 @@ def test_a_back_off_that_stop_cut_short_does_not_end_the_next_one() -> None:
     compactor.start()
     executor.run_all()
     assert compactor.stop(0)
-    assert clock.waiting == []
+    assert clock.pending == []
     compactor.start()
     executor.run_all()
-    assert clock.waiting == [2]
+    assert clock.pending == [2]
     clock.advance(1)
     assert compactor.status().state is State.BACKING_OFF
     clock.advance(1)

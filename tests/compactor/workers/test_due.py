@@ -237,7 +237,7 @@ def test_after_a_minute_without_a_result_it_asks_again() -> None:
     assert run_due(store, "s", ROLE, settings=RULE, summarizer=ScriptedSummarizer()).published
     clock.advance(60)
     executor.run_all()
-    assert (len(jobs.asked), end_of(compactor), clock.waiting) == (2, 7, [])
+    assert (len(jobs.asked), end_of(compactor), clock.pending) == (2, 7, [])
 
 
 def test_an_engine_that_is_down_is_asked_again_later() -> None:
