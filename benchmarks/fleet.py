@@ -29,7 +29,7 @@ from benchmarks.sessions import PaidSummarizer, calls_in, text_of
 from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Settings
 from compactor.workers import Dispatcher, Worker
 from memory import Memory, Store, StoreError, open_store
-from memory.entries import CompactionPublished, kinds_of
+from memory.entries import CompactionPublished, list_kinds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import brokers
@@ -115,7 +115,7 @@ def work(engine: str, url: str, broker: str, calls: str, name: str, latency: flo
 
 def covered_by(store: Store, name: str) -> tuple[int, int]:
     """Return the last round that a session's newest compaction covers, and the number of its publications."""
-    published = [entry.record for entry in store.read_kinds(name, kinds_of(CompactionPublished))]
+    published = [entry.record for entry in store.read_kinds(name, list_kinds(CompactionPublished))]
     made = [one.compaction for one in published if isinstance(one, CompactionPublished)]
     if len({one.generation for one in made}) != len(made):
         raise SystemExit(f"{name} has a generation twice")

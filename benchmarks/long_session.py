@@ -10,7 +10,7 @@ from itertools import islice
 from memory import Post, Store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry, PostAdded, RoundFinished, RoundOpened
 from memory.overlays import CompactedMessage
-from memory.rounds import Record, ToolCall, new_id
+from memory.rounds import Record, ToolCall, make_id
 
 ROLE = "assistant"
 #: What the default trigger leaves: a compaction every eight rounds, and three rounds behind it.
@@ -49,7 +49,7 @@ def entries_of(rounds: int) -> Iterator[Entry]:
     covered = generation = 0
     for number in range(1, rounds + 1):
         at = BEGAN + timedelta(minutes=number)
-        ids.append(new_id())
+        ids.append(make_id())
         for record in _round(rng, ids[-1], number, at):
             yield Entry.of(record, created_at=at, round=number)
         if number - covered >= EVERY + RETAINED:
@@ -59,7 +59,7 @@ def entries_of(rounds: int) -> Iterator[Entry]:
 
 
 def _round(rng: random.Random, round_id: str, number: int, at: datetime) -> Iterator[Record]:
-    query, call = f"Case {number}: {text(rng, 15)}?", new_id()
+    query, call = f"Case {number}: {text(rng, 15)}?", make_id()
     yield RoundOpened(round_id=round_id, user_query=query, created_at=at)
     look_up = ToolCall(id=call, name="look_up", arguments=f'{{"case": {number}}}')
     for place, post in enumerate(

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from compactor import CompactorConfig, SummaryRequest
-from compactor.summarize import digest_of
+from compactor.summarize import compute_digest
 from compactor.tokens import count_tokens
 from memory import Memory, Post, Round, Store, ToolCall, open_store
 from memory.entries import CompactionPrepared, CompactionPublished, Entry, PostAdded, RoundOpened
@@ -101,7 +101,7 @@ class PaidSummarizer:
 
     def __call__(self, request: SummaryRequest) -> str:
         word = str(uuid4().int)  # without letters: those of a hash read like words that the conversation lacks
-        os.write(self._file, f"{self._writer} {digest_of(request)} {word} {time.monotonic()}\n".encode())
+        os.write(self._file, f"{self._writer} {compute_digest(request)} {word} {time.monotonic()}\n".encode())
         time.sleep(self._seconds)
         return f"They spoke of parcels and tariffs, at length; this was noted down under {word}."
 

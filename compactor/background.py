@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from memory import Memory
-from memory.arguments import WrongType, kind_of, require, require_role, takes, whole_number
+from memory.arguments import WrongType, check_whole_number, name_kind, require, require_role, takes
 from memory.events import Event, EventHook
 from memory.journal import CompactionRecord, Journal, RoleJournal
 from memory.memory import RoundsGetter
@@ -27,17 +27,17 @@ from .coroutines import Coroutines, HostLoop
 from .cost.automatic import RULE, Automatic
 from .cost.limits import Limits
 from .cost.prices import Prices
-from .cost.publication import Deferral, DeferredPublication, Publication, publication_of
+from .cost.publication import Deferral, DeferredPublication, Publication, resolve_publication
 from .cycle import Cycle, Strategy
 from .events import EventHooks, EventLog, Hook, Reverted, Skip
-from .host_rounds import rounds_for
+from .host_rounds import adapt_rounds
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
-from .prompt.accounting import Ledger, ledger_of
+from .prompt.accounting import Ledger, get_ledger
 from .runner import Dispatcher, Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
 from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, bound_wait, call_weakly
-from .tokens import TokenCounter, count_message, counter_for
+from .tokens import TokenCounter, count_message, get_counter
 from .triggers import Condition, default_trigger, when
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ class ContextCompactor:
             raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
         require_role(role)
         if isinstance(rounds_getter, RoundsGetter) and role and rounds_getter.role not in ("", role):
-            raise _wrong_role(role, rounds_getter)
-        whole_number("history", history)
+            raise _make_role_error(role, rounds_getter)
+        check_whole_number("history", history)
         clock = clock if clock is not None else SYSTEM_CLOCK
         # A Memory returns rounds at once; another host's getter may block.
         rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
@@ -157,14 +157,14 @@ class ContextCompactor:
         self.summarizer: object = chosen if chosen is not None else find_summarizer(config)
         #: The session that it reads, once it is known.
         self._session = rounds_now.memory.session_id if rounds_now is not None else None
-        self._count = counter if counter is not None else counter_for(config.model)
+        self._count = counter if counter is not None else get_counter(config.model)
         self._events = EventLog(clock, history, self._session or "")
         if on_event is not None:
             self.on_event(on_event)
         emit = self._events.emit
         self._has_own_journal = journal is None
         if journal is None:
-            journal = LocalJournal(lambda: rounds_for(rounds_getter(), role), clock.now)
+            journal = LocalJournal(lambda: adapt_rounds(rounds_getter(), role), clock.now)
         self._journal = JournalWriter(journal, role, emit, clock.call_later)
         #: Returns the rounds without blocking; None: nothing does, or what the journal returns is up to date already.
         self._rounds_now = rounds_now if not isinstance(journal, RoleJournal) else None
@@ -173,7 +173,7 @@ class ContextCompactor:
         if trigger is None and isinstance(model, str) and model and not config.model_fields_set & RULE:
             trigger = Automatic(model)
         condition = when(trigger).within(config) if trigger else default_trigger(config)
-        publication = partial(publication_of, publish, prices, condition, config.max_tokens)
+        publication = partial(resolve_publication, publish, prices, condition, config.max_tokens)
         deferral = Deferral(publication, clock.now, emit) if publish != "immediately" else None
         is_ours = rounds_now is not None and counter is None and header_tokens is None
         is_ours &= isinstance(journal, (LocalJournal, RoleJournal)) and isinstance(publish, (str, DeferredPublication))
@@ -220,7 +220,7 @@ class ContextCompactor:
             remedy = f"make another one for {memory.session_id!r}"
             raise ValueError(f"this compactor is of the session {self._session!r}; {remedy}")
         if isinstance(self.rounds_getter, RoundsGetter) and role and self.rounds_getter.role not in ("", role):
-            raise _wrong_role(role, self.rounds_getter)
+            raise _make_role_error(role, self.rounds_getter)
         if self.role == role and not self._has_own_journal:
             return
         if self._runner.state is not State.NEW or self.get_compaction() is not None:
@@ -235,7 +235,7 @@ class ContextCompactor:
 
     def _count_with(self, memory: Memory) -> None:
         """Count each round once with all that read *memory*, and its system messages too."""
-        cycle, ledger = self._cycle, ledger_of(memory, self.role, self._count)
+        cycle, ledger = self._cycle, get_ledger(memory, self.role, self._count)
         cycle.ledger, ledger.asked.is_watched = ledger, cycle.deferral is not None or cycle.trigger.goes_by_prompts
         if self._cycle.header_tokens is None:
             self._cycle.header_tokens = partial(_count_header, memory, self.role, self._count)
@@ -273,7 +273,7 @@ class ContextCompactor:
 
     def remember_failures(self, number: int) -> None:
         """Count *number* failures in a row, of a process before this one: the next one waits for longer."""
-        self._runner.failures = whole_number("number", number)
+        self._runner.failures = check_whole_number("number", number)
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
@@ -475,7 +475,7 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
 _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "plan": (Callable, "a function that returns the plan as it stands (lambda: plan)"),
     "rng": (Callable, "a function that gives a number from 0 to 1"),
-    "counter": (Callable, "a function that counts the tokens of a text, such as compactor.tokens.counter_for(model)"),
+    "counter": (Callable, "a function that counts the tokens of a text, such as compactor.tokens.get_counter(model)"),
     "header_tokens": (Callable, "a function that gives a number of tokens"),
     "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),
@@ -516,13 +516,13 @@ def _check_getter(rounds_getter: object, summarizer: object) -> Callable[[], Seq
         own = "; give memory.rounds_getter(role)" if isinstance(rounds_getter, Memory) else ""
         wanted = "must be a callable that returns the rounds, and"
         order = f"the order is config, summarizer, rounds_getter{own}"
-        raise WrongType(("rounds_getter", f"{wanted} {kind_of(rounds_getter)} is none; {order}"))
+        raise WrongType(("rounds_getter", f"{wanted} {name_kind(rounds_getter)} is none; {order}"))
     if not takes(rounds_getter):
         raise WrongType(("rounds_getter", "is called without arguments; give a function that takes none"))
     return rounds_getter
 
 
-def _wrong_role(role: str, getter: RoundsGetter) -> ValueError:
+def _make_role_error(role: str, getter: RoundsGetter) -> ValueError:
     """Return the error for a Memory's *getter* of another role than *role*."""
     remedy = f"give memory.rounds_getter({role!r})"
     return ValueError(f"rounds_getter gives {getter.role!r}'s rounds, and the compactor is {role!r}'s; {remedy}")

@@ -12,7 +12,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, cast
 
 from memory import Memory
-from memory.arguments import require, require_role, whole_number
+from memory.arguments import check_whole_number, require, require_role
 from memory.events import ProviderFailed
 from memory.hooks import describe
 from memory.messages import ASSISTANT, SYSTEM, from_post, keep_known
@@ -21,12 +21,12 @@ from memory.values import ValueObject
 from memory.visibility import sees
 
 from .errors import BudgetExceeded
-from .prompt.accounting import TIMED_ROUNDS, Ledger, ledger_of
+from .prompt.accounting import TIMED_ROUNDS, Ledger, get_ledger
 from .prompt.fit import Report, fit, list_published
 from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
 from .prompt.shorten import PromptPart, is_result
-from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, counter_for
+from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, get_counter
 from .view import LastPrompt, View, last_prompts
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def compose(
     began = time.perf_counter()
     ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if type(budget) is not int or type(reserve) is not int or budget < 1 or reserve < 0:
-        whole_number("budget", budget, 1)
-        whole_number("reserve", reserve)
+        check_whole_number("budget", budget, 1)
+        check_whole_number("reserve", reserve)
     if on_overflow not in ("raise", "warn"):
         raise ValueError(f"on_overflow is 'raise' or 'warn', not {on_overflow!r}")
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
@@ -298,7 +298,7 @@ def _read_arguments(
     front = [keep_known(message) for message in system] if system else []
     if memory.snapshot.header:
         front += [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
-    return ledger_of(memory, role, counter if counter is not None else counter_for(model)), tuple(front)
+    return get_ledger(memory, role, counter if counter is not None else get_counter(model)), tuple(front)
 
 
 def _call_provider(memory: Memory, role: str, name: str, *args: object) -> object:
@@ -313,14 +313,14 @@ def _call_provider(memory: Memory, role: str, name: str, *args: object) -> objec
 
 def _make_plan_message(memory: Memory, role: str, plan: object) -> Message | None:
     """Return the message that reminds of a plan; None if nothing in it is pending, or if it cannot be read."""
-    from .plan import is_pending, plan_text
+    from .plan import is_pending, render_plan
 
     if plan is True:
         plan = getattr(memory.provider(role), "current_plan", None)
     try:
         if callable(plan):
             plan = plan()
-        text = plan_text(plan) if plan is not False and is_pending(plan) else None
+        text = render_plan(plan) if plan is not False and is_pending(plan) else None
     except Exception as error:  # noqa: BLE001  (the host's; a plan that is missing must not stop the chat)
         from .events import PlanFailed
 
@@ -370,14 +370,14 @@ def budget_status(
     """
     ledger, front = _read_arguments(memory, role, system, tools, model, counter, summary_as)
     if budget is not None:
-        whole_number("budget", budget, 1)
+        check_whole_number("budget", budget, 1)
     rounds, compaction = memory.get_role_rounds(role)
     header = count_prompt(front, ledger.count, tools) - PROMPT_TOKENS
     view = View(rounds, compaction, ledger, header, model)
     by_kind: Counter[str] = Counter()
     for place in view.places:
-        for round_, group in view.groups(place):
-            for post, tokens in zip(group.posts, view.costs(round_, group), strict=True):
+        for round_, group in view.list_groups(place):
+            for post, tokens in zip(group.posts, view.count_costs(round_, group), strict=True):
                 by_kind[_name_kind(post, group, role)] += tokens
     conversation = by_kind.total()
     summary = count_added(front, [view.summary], summary_as, ledger.count) if view.summary is not None else 0

@@ -21,12 +21,21 @@ from pydantic import (
     ValidationError,
 )
 
-from memory.arguments import ConfigError, WrongType, find_near, kind_of, number, require, require_role, whole_number
-from memory.rounds import FrozenModel, by_name, run_dump
+from memory.arguments import (
+    ConfigError,
+    WrongType,
+    check_number,
+    check_whole_number,
+    find_near,
+    name_kind,
+    require,
+    require_role,
+)
+from memory.rounds import FrozenModel, name_arguments, run_dump
 from memory.values import ValueObject
 from prompts import PromptError, PromptTemplate, is_path, load, shipped
 
-__all__ = ["CompactorConfig", "ConfigError", "Settings", "number", "whole_number"]
+__all__ = ["CompactorConfig", "ConfigError", "Settings", "check_number", "check_whole_number"]
 
 
 # The longest wait that every platform's locks accept is 49 days.
@@ -138,7 +147,7 @@ class CompactorConfig(FrozenModel):
         def __init__(self, *leading: Any, **values: Any) -> None:
             """Accept the first three settings by position, too, as TaskWeaver's dataclass does."""
             if leading:
-                values = by_name(("threshold", "retain_recent", "prompt_template_path"), leading, values)
+                values = name_arguments(("threshold", "retain_recent", "prompt_template_path"), leading, values)
             try:
                 super().__init__(**values)
                 super().__setattr__("_prompt", load(self.prompt_template_path))
@@ -303,7 +312,7 @@ def check_config(config: object) -> CompactorConfig:
         remedy = "make one of its settings: CompactorConfig(**settings), or Settings.from_dict(settings).for_role(role)"
     else:
         remedy = "give the others by name: summarizer=, rounds_getter="
-    raise WrongType(("config", f"must be a CompactorConfig, not {kind_of(config)}; {remedy}"))
+    raise WrongType(("config", f"must be a CompactorConfig, not {name_kind(config)}; {remedy}"))
 
 
 #: The user's name of a setting, and its value; by role ("" for all roles) and field.

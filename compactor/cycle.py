@@ -23,7 +23,7 @@ from memory.visibility import Rounds
 
 from .config import CompactorConfig
 from .coroutines import Coroutines, LoopPaused, coroutines_used
-from .cost.publication import Decision, Deferral, ahead_of, find_ahead, is_same
+from .cost.publication import Decision, Deferral, find_ahead, is_same, make_view_ahead
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected, classify_failure
 from .events import (
     Discarded,
@@ -38,19 +38,19 @@ from .events import (
     StrategyFailed,
 )
 from .experience import Experience
-from .host_rounds import HostRounds, rounds_for
+from .host_rounds import HostRounds, adapt_rounds
 from .journal import JournalWriter
 from .lazy_imports import importing
-from .plan import plan_text
+from .plan import render_plan
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
 from .summarize import Run, Work
 from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
-from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, encoding_for, window_of
+from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, find_window
 from .triggers import Bounds, Trigger, Verdict
-from .view import View, last_prompt_of
+from .view import View, find_last_prompt
 
 #: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
@@ -205,7 +205,7 @@ class Cycle:
             return False
         now, bounds = getter.memory.snapshot, glance.bounds
         said = now.said - glance.said
-        if said > MAX_UNCOUNTED or self._what_holds(now, self.list_composed()) != glance.same:
+        if said > MAX_UNCOUNTED or self._list_token_inputs(now, self.list_composed()) != glance.same:
             return False
         new = now.total - glance.total
         more = Bounds(
@@ -224,7 +224,7 @@ class Cycle:
 
     def _emit_undue(self, now: Snapshot, tail: int) -> None:
         rounds, closed = now.total - len(now.hidden), now.closed_prefix - bisect_right(now.hidden, now.closed_prefix)
-        role, generation = self.ledger.role, now.journal(self.ledger.role).generation
+        role, generation = self.ledger.role, now.get_journal(self.ledger.role).generation
         self.emit_later(*_EVALUATED, (role, generation, rounds, tail, False, False), repeats=True)
         skipped = role, generation, rounds, tail, closed, Skip.BELOW_TRIGGER, None
         self.emit_later(*_SKIPPED, skipped, repeats=True)
@@ -238,14 +238,14 @@ class Cycle:
             return
         now, correction = rounds._snapshot, view.usage.correction
         tokens = view.tokens if self.counts_bytes else math.inf
-        tail = view.tokens_behind(view.end) if self.counts_bytes else math.inf
+        tail = view.count_tokens_after(view.end) if self.counts_bytes else math.inf
         # A call that waits gets a note for each result that it lacks, as soon as something else is said.
         newest = [part.group for account in view.growing[-1:] for part in account.parts[-1:] if part.group.pending]
         notes = sum([max(len(group.calls) + 1 - len(group.posts), 0) for group in newest])
         tokens, tail = tokens + notes * MESSAGE_BOUND, tail + notes * MESSAGE_BOUND
         bounds = Bounds(view.tail_length, view.messages + notes, tail, tokens * correction, self.config.model)
         self._told_rounds = now.total
-        self._glance = Glance(self._what_holds(now, composed), bounds, now.said, now.total, correction)
+        self._glance = Glance(self._list_token_inputs(now, composed), bounds, now.said, now.total, correction)
 
     def list_composed(self) -> tuple[object, ...]:
         """Return what the newest prompts told that is not in the log, and that a look goes by."""
@@ -254,7 +254,7 @@ class Cycle:
             return ()
         return ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
 
-    def _what_holds(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
+    def _list_token_inputs(self, now: Snapshot, composed: tuple[object, ...]) -> tuple[object, ...]:
         """Return what the tokens of a prompt depend on beside what is said."""
         role = self.ledger.role
         return (
@@ -273,7 +273,7 @@ class Cycle:
     def _check_model(self, model: str) -> None:
         """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""
         self._is_checked = True
-        encoding, window = encoding_for(model), window_of(model)
+        encoding, window = find_encoding(model), find_window(model)
         if encoding is None or window is None:
             told = encoding or DEFAULT_ENCODING
             self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=told, window=window))
@@ -284,7 +284,7 @@ class Cycle:
         if isinstance(getter, RoundsGetter):
             return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
         rounds = getter()
-        return rounds.for_role(role) if isinstance(rounds, Rounds) else rounds_for(rounds, role)
+        return rounds.for_role(role) if isinstance(rounds, Rounds) else adapt_rounds(rounds, role)
 
     def publish_if_shorter(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
@@ -316,11 +316,11 @@ class Cycle:
         verdict = self.trigger.verdict(current.ahead)
         if not verdict.is_due:
             return False
-        end = current.ahead.due_end(self.trigger.config or self.config, verdict.mark)
+        end = current.ahead.find_due_end(self.trigger.config or self.config, verdict.mark)
         current.show_deferred()
         view = current.view
         overlay = fold_in(view, end, self.config.target_tokens, current.work.summarizer)
-        if overlay is None or view.tokens_in_front(overlay) >= view.compaction_tokens + view.closed_tokens(
+        if overlay is None or view.count_tokens_before(overlay) >= view.compaction_tokens + view.count_closed_tokens(
             view.end, end
         ):
             return False
@@ -398,12 +398,12 @@ class StrategyPass:
 
     def _see(self, view: View, deferred: CompactedMessage | None) -> None:
         self.view, self.deferred = view, deferred
-        self.ahead = view if deferred is None else ahead_of(view, deferred)
+        self.ahead = view if deferred is None else make_view_ahead(view, deferred)
 
     def is_reverted(self) -> bool:
         """Return whether no round is newer than the newest one at a revert, which may have failed since."""
         newest_id = self._state.revert_round_id
-        end = self.view.rounds.end_of(newest_id) if newest_id is not None else None
+        end = self.view.rounds.find_end(newest_id) if newest_id is not None else None
         return end is not None and end >= self.view.total
 
     def weigh(self, *, needed: bool = False) -> Decision | None:
@@ -467,7 +467,7 @@ class StrategyPass:
         work.plan = self._read_plan() if cycle.plan is not None else None
         getter, last = cycle.rounds_getter, None
         if work.takes_continued and isinstance(getter, RoundsGetter):
-            last = last_prompt_of(getter.memory, self.view.role)
+            last = find_last_prompt(getter.memory, self.view.role)
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
             work.continued = partial(
@@ -542,7 +542,7 @@ class StrategyPass:
     def _read_plan(self) -> str | None:
         try:
             given = self._cycle.plan() if self._cycle.plan is not None else None
-            return plan_text(given) if given is not None else None
+            return render_plan(given) if given is not None else None
         except Exception as error:  # noqa: BLE001  (the host's; a summary without the plan is better than none)
             self._cycle.emit(PlanFailed(role=self.view.role, error=type(error).__name__))
             return None
@@ -617,7 +617,7 @@ class StrategyPass:
         if reductions is None:  # an overlay covers these posts already, or they are not what they were
             cycle.emit(Discarded(role=view.role, generation=self.work.base, reason=discarded))
             return
-        place = (view.rounds.end_of(overlay.round_id) or 1) - 1
+        place = (view.rounds.find_end(overlay.round_id) or 1) - 1
         if place not in self._rounds_read:
             self._rounds_read[place] = _read_round(view, place)
         numbers, ids, messages = self._rounds_read[place]
@@ -641,10 +641,10 @@ class StrategyPass:
                 next_post_id=ids[last] if last < len(ids) else "",
                 posts=last - first,
                 tokens_before=sum(tokens for _, tokens in before),
-                tokens_after=_tokens_after(overlay, before, view.ledger.count),
+                tokens_after=_count_tokens_after(overlay, before, view.ledger.count),
                 seconds=work.monotonic() - work.began,
                 usage=overlay.usage,
-                price=work.price(overlay.usage, overlay.model),
+                price=work.compute_price(overlay.usage, overlay.model),
                 model=overlay.model,
             )
         )
@@ -692,8 +692,8 @@ class StrategyPass:
         if reason := self._forbidden():
             raise StaleCompaction(reason)
         view, cycle, work = self.view, self._cycle, self.work
-        before = view.compaction_tokens + view.closed_tokens(view.end, overlay.end_index)
-        after = view.tokens_in_front(overlay)
+        before = view.compaction_tokens + view.count_closed_tokens(view.end, overlay.end_index)
+        after = view.count_tokens_before(overlay)
         # What it covers and what it replaces does not.
         since = unfold(view) if view.is_offline and not overlay.is_offline else view
         ids = tuple([round_.id for round_ in view.rounds[since.end : overlay.end_index]])
@@ -719,7 +719,7 @@ class StrategyPass:
                 tokens_before=before,
                 tokens_after=after,
                 usage=published.usage,
-                price=work.price(published.usage, published.model),
+                price=work.compute_price(published.usage, published.model),
                 model=published.model,
                 offline=overlay.is_offline,
                 seconds=work.monotonic() - work.began,
@@ -747,13 +747,13 @@ def _forbid_at_exit() -> StaleReason | None:
 def _read_round(view: View, index: int) -> RoundRead:
     posts = view.rounds[index].post_list
     messages: dict[int, list[tuple[Message, int]]] = {}
-    for round_, group in view.groups(index):
-        for post, message, tokens in zip(group.posts, group.messages, view.costs(round_, group), strict=True):
+    for round_, group in view.list_groups(index):
+        for post, message, tokens in zip(group.posts, group.messages, view.count_costs(round_, group), strict=True):
             messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
     return [post.number for post in posts], [post.id for post in posts], messages
 
 
-def _tokens_after(overlay: Reduction, replaced: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
+def _count_tokens_after(overlay: Reduction, replaced: Sequence[tuple[Message, int]], count: TokenCounter) -> int:
     """Return the tokens of the text that replaces the messages *replaced*."""
     if overlay.kind == "dropped":
         return 0

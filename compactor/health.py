@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from memory import Store
-from memory.entries import CompactionPrepared, CompactionPublished, Entry, EventRecorded, ReductionPublished, kinds_of
+from memory.entries import CompactionPrepared, CompactionPublished, Entry, EventRecorded, ReductionPublished, list_kinds
 from memory.errors import NewerVersion, StoreDamaged
 from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
 from memory.stores import SessionRow
@@ -20,7 +20,7 @@ from .events import Failed, StrategyFailed
 
 #: Failures outside the model: a reduction without a model ends a streak of these.
 _OTHERS = frozenset({FailureKind.STORE, FailureKind.CHANGED, FailureKind.OTHER})
-_KINDS = HISTORY_KINDS | kinds_of(EventRecorded, ReductionPublished)
+_KINDS = HISTORY_KINDS | list_kinds(EventRecorded, ReductionPublished)
 #: Number of newest publications whose longest step defines being behind, and the minimum rounds behind.
 _STEPS, _MIN_BEHIND = 8, 10
 
@@ -106,7 +106,7 @@ class Failures(NamedTuple):
 
 def find_failures(store: Store, session: str, role: str) -> Failures:
     """Return the failures of *role* since its last success, from the log."""
-    events = (entry.record for entry in store.read_kinds(session, kinds_of(EventRecorded)))
+    events = (entry.record for entry in store.read_kinds(session, list_kinds(EventRecorded)))
     if not any(isinstance(one, EventRecorded) and one.role == role and one.name == Failed.name for one in events):
         return Failures(0, None)
     streak, failures = _find_streak([*store.read_kinds(session, _KINDS)], role)

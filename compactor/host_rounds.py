@@ -12,7 +12,7 @@ from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, To
 from memory.usage import Usage
 from memory.visibility import Rounds, filter_posts
 
-__all__ = ["COVERED", "HostRounds", "NotARound", "rounds_for"]
+__all__ = ["COVERED", "HostRounds", "NotARound", "adapt_rounds"]
 
 #: Key in a compaction's ``extra`` for the ids of the last rounds that it covers, the newest first.
 COVERED = "covered"
@@ -22,7 +22,7 @@ class NotARound(ContextError, TypeError):
     """A host's round cannot be read; the message names the field, and quotes no conversation."""
 
 
-def rounds_for(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
+def adapt_rounds(rounds: Sequence[Any], role: str) -> Rounds | HostRounds:
     """Return the rounds of a ``rounds_getter`` as rounds of ours with only the posts that *role* sees."""
     if isinstance(rounds, Rounds):
         return rounds.for_role(role)
@@ -61,7 +61,7 @@ class HostRounds(Sequence[Round]):
         self.role = role
         #: Equal to nothing else: another host's rounds may change at any time.
         self.epoch = object()
-        states = map(_state, self._rounds, range(len(self._rounds)))
+        states = map(_read_state, self._rounds, range(len(self._rounds)))
         self.closed = next((place for place, state in enumerate(states) if state == "created"), len(self._rounds))
 
     def __len__(self) -> int:
@@ -77,13 +77,13 @@ class HostRounds(Sequence[Round]):
         place = range(len(self))[index]
         return filter_posts(self.role, _make_round(self._rounds[place], place))
 
-    def end_of(self, round_id: str) -> int | None:
+    def find_end(self, round_id: str) -> int | None:
         """Return the number of rounds up to and including *round_id*; None if it is not there."""
         return self._ends.get(round_id)
 
     @cached_property
     def _ends(self) -> dict[str, int]:
-        return {_round_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
+        return {_read_id(item, place): place + 1 for place, item in enumerate(self._rounds)}
 
     def anchor(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* with its end at the last covered round that is still there.
@@ -95,7 +95,7 @@ class HostRounds(Sequence[Round]):
         end = min(compaction.end_index, len(self))
         if compaction.end_round_id is not None:
             covered = (compaction.end_round_id, *compaction.extra.get(COVERED, ()))
-            end = next(filter(None, map(self.end_of, covered)), 0)
+            end = next(filter(None, map(self.find_end, covered)), 0)
         return copy_with(compaction, end_index=end)
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
@@ -104,10 +104,10 @@ class HostRounds(Sequence[Round]):
         Its state says so, or it is gone while an older one is still there. If the oldest are gone, the host may have
         dropped them.
         """
-        ends = [self.end_of(one) for one in compaction.extra.get(COVERED, ())]
+        ends = [self.find_end(one) for one in compaction.extra.get(COVERED, ())]
         while ends and ends[-1] is None:
             del ends[-1]
-        return any(end is None or _state(self._rounds[end - 1], end - 1) in ("failed", "undone") for end in ends)
+        return any(end is None or _read_state(self._rounds[end - 1], end - 1) in ("failed", "undone") for end in ends)
 
     def find_valid(self, compaction: CompactedMessage | None) -> CompactedMessage | None:
         """Return *compaction* as ``anchor`` does; None if it covers none of these rounds, or one that failed."""
@@ -125,18 +125,18 @@ _STATES: Mapping[str, RoundState] = {
 }
 
 
-def _state(item: Any, index: int) -> RoundState:
-    if _field(item, "state") is None:
+def _read_state(item: Any, index: int) -> RoundState:
+    if _read_field(item, "state") is None:
         return "finished"
-    word = _word(item, "state")
+    word = _read_word(item, "state")
     if word not in _STATES:  # an open round would be taken for a closed one
         remedy = "give created, finished, failed or undone, or leave it out where the round is closed"
         raise NotARound(f"state of round {index + 1} is {word!r:.40}; {remedy}")
     return _STATES[word]
 
 
-def _round_id(item: Any, index: int) -> str:
-    return str(_field(item, "id") or f"#{index + 1}")
+def _read_id(item: Any, index: int) -> str:
+    return str(_read_field(item, "id") or f"#{index + 1}")
 
 
 def _make_round(item: Any, index: int) -> Round:
@@ -148,9 +148,9 @@ def _make_round(item: Any, index: int) -> Round:
         _make_post(post, number, f"post {number} of {name}") for number, post in _enumerate(item, "post_list", name)
     )
     return Round(
-        id=_round_id(item, index),
-        user_query=_text(item, "user_query"),
-        state=_state(item, index),
+        id=_read_id(item, index),
+        user_query=_read_text(item, "user_query"),
+        state=_read_state(item, index),
         post_list=tuple(posts),
         number=index + 1,
     )
@@ -163,21 +163,21 @@ def _make_post(item: Any, number: int, name: str) -> Post:
     attachments, calls = [], []
     for at, one in _enumerate(item, "attachment_list", name):
         _require(one, f"attachment {at} of {name}", "content")
-        attachments.append(Attachment(id=f"a{at}", type=_word(one, "type"), content=_text(one, "content")))
+        attachments.append(Attachment(id=f"a{at}", type=_read_word(one, "type"), content=_read_text(one, "content")))
     for at, one in _enumerate(item, "tool_calls", name):
         # OpenAI's calls have name and arguments in a function; the arguments of AgentScope and Anthropic are an input.
-        asked = _field(one, "function") or one
+        asked = _read_field(one, "function") or one
         _require(asked, f"tool call {at} of {name}", "name")
-        arguments = _text(asked, "arguments") or _text(asked, "input")
-        calls.append(ToolCall(id=_text(one, "id"), name=_text(asked, "name"), arguments=arguments))
+        arguments = _read_text(asked, "arguments") or _read_text(asked, "input")
+        calls.append(ToolCall(id=_read_text(one, "id"), name=_read_text(asked, "name"), arguments=arguments))
     return Post(
-        id=str(_field(item, "id") or f"p{number}"),
-        send_from=_word(item, "send_from"),
-        send_to=_word(item, "send_to"),
-        message=_text(item, "message"),
+        id=str(_read_field(item, "id") or f"p{number}"),
+        send_from=_read_word(item, "send_from"),
+        send_to=_read_word(item, "send_to"),
+        message=_read_text(item, "message"),
         attachment_list=tuple(attachments),
         tool_calls=tuple(calls),
-        tool_call_id=_word(item, "tool_call_id") or None,
+        tool_call_id=_read_word(item, "tool_call_id") or None,
         number=number,
         extra=FrozenMapping(),
     )
@@ -195,25 +195,25 @@ def _require(item: Any, name: str, *fields: str) -> None:
 
 def _enumerate(item: Any, field: str, name: str) -> Iterable[tuple[int, Any]]:
     """Return the items in a list in *field*, counted from 1. Raises ``NotARound`` if it is no list."""
-    items = _field(item, field) or ()
+    items = _read_field(item, field) or ()
     if isinstance(items, (Iterator, str, bytes, Mapping)) or not isinstance(items, Iterable):
         why = ", which is empty when it is read again" if isinstance(items, Iterator) else ""
         raise NotARound(f"{field} of {name} is no list but a {type(items).__name__}{why}; give a list or a tuple")
     return enumerate(items, 1)
 
 
-def _field(item: Any, name: str) -> Any:
+def _read_field(item: Any, name: str) -> Any:
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _text(item: Any, name: str) -> str:
+def _read_text(item: Any, name: str) -> str:
     """Return a field as text; mappings and lists as JSON."""
-    value = _field(item, name)
+    value = _read_field(item, name)
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (Mapping, list)) else str(value)
 
 
-def _word(item: Any, name: str) -> str:
-    word = _field(item, name)
+def _read_word(item: Any, name: str) -> str:
+    word = _read_field(item, name)
     return str(getattr(word, "value", word) or "")  # an enum's value

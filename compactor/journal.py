@@ -90,7 +90,7 @@ class LocalJournal(Journal):
         self.withdraw_lost(rounds)
         covered: list[str] = []
         for round_id in round_ids:
-            end = rounds.end_of(round_id) or 0
+            end = rounds.find_end(round_id) or 0
             round_ = rounds[end - 1] if end else None
             if round_ is None or round_.id != round_id or not round_.closed:
                 raise StaleCompaction("rounds_changed")

@@ -17,7 +17,7 @@ import structlog
 
 from memory import Recall, Store, StoreError, UnknownReference
 from memory.messages import ASSISTANT
-from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, text_in
+from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, read_text
 from memory.stores.tenants import name_in, split_name
 
 from .errors import CompactionFailed, CompactionTimeout
@@ -135,7 +135,7 @@ def make_server(
         given = dict(read_arguments(arguments, schemas[name]))
         if name == _LIST:
             return _list_sessions(get_sessions().store, tenant, given.get("limit", _DEFAULT_LISTED))
-        own = text_in(given, "session") if session is None else session
+        own = read_text(given, "session") if session is None else session
         given.pop("session", None)
         sessions = get_sessions()
         with sessions.open(_find_session(sessions.store, tenant, own)) as opened:
@@ -227,7 +227,7 @@ def _call(opened: Session, name: str, given: dict[str, Any], role: str) -> str:
             answer = recall.call(recalled, given)
         return answer
     if name == "pin":
-        ref = text_in(given, "ref")
+        ref = read_text(given, "ref")
         opened.memory.pin(ref)
         return f"{json.dumps(ref)} is pinned."
     if (compactor := opened.compactors.get(role)) is None:

@@ -20,7 +20,7 @@ from genai_prices.types import ModelInfo, TieredPrices
 
 from memory.values import ValueObject
 
-__all__ = ["Dollars", "ModelFacts", "find_model", "price_of"]
+__all__ = ["Dollars", "ModelFacts", "compute_price", "find_model"]
 
 
 class Dollars(NamedTuple):
@@ -76,25 +76,25 @@ def find_model(name: str) -> ModelFacts:
     preferred = dict.fromkeys(_find_providers(name))
     if name.startswith("ft:"):
         name = ":".join(name.split(":")[:2])  # drops organisation and id
-    spellings = list(_spellings(name))
+    spellings = list(_list_spellings(name))
     groups: list[Sequence[_Offer]] = [
         [offer for offer in _OFFERS.get(key, ()) if offer[0] == provider]
         for provider in preferred
-        for key in (*spellings, *map(_words, spellings))
+        for key in (*spellings, *map(_split_words, spellings))
     ]
     model = name.rpartition("/")[2]
-    groups.extend([_OFFERS.get(_words(spelling), ()) for spelling in _spellings(model)])
+    groups.extend([_OFFERS.get(_split_words(spelling), ()) for spelling in _list_spellings(model)])
     windows = next(filter(None, [[window for _, window, _ in group if window] for group in groups]), [])
     dollars = next(filter(None, [[price for _, _, price in group if price] for group in groups]), [])
     if name.endswith(":free") and any(groups):
         dollars = [(0.0, 0.0, 0.0, 0.0)]
     return ModelFacts(
-        window=_middle(windows) if windows else _window_of_family(model),
-        dollars=Dollars(*_middle(dollars)) if dollars else None,
+        window=_pick_middle(windows) if windows else _find_family_window(model),
+        dollars=Dollars(*_pick_middle(dollars)) if dollars else None,
     )
 
 
-def price_of(name: str, usage: Mapping[str, int]) -> float | None:
+def compute_price(name: str, usage: Mapping[str, int]) -> float | None:
     """Return the dollars for *usage* of the model called *name*; None if the price or the usage is unknown.
 
     Tokens that were written to the provider's cache count as plain input.
@@ -107,12 +107,12 @@ def price_of(name: str, usage: Mapping[str, int]) -> float | None:
     return plain + usage.get("output_tokens", 0) * dollars.output
 
 
-def _window_of_family(name: str) -> int | None:
+def _find_family_window(name: str) -> int | None:
     """Return the lower quartile of the windows of models with names that begin with *name*; None if there are none."""
-    for beginning in (*_without_qualifiers(name), name.partition(":")[0]):
-        words = _words(beginning)
+    for beginning in (*_strip_qualifiers(name), name.partition(":")[0]):
+        words = _split_words(beginning)
         family = [
-            _middle(windows)
+            _pick_middle(windows)
             for key in _NAMES[bisect_left(_NAMES, f"{words} ") : bisect_left(_NAMES, f"{words}!") if words else 0]
             if _NO_CHAT.isdisjoint(key.split())
             if (windows := [window for _, window, _ in _OFFERS[key] if window])
@@ -122,24 +122,24 @@ def _window_of_family(name: str) -> int | None:
     return None
 
 
-def _middle(values: list[_T]) -> _T:
+def _pick_middle(values: list[_T]) -> _T:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def _words(name: str) -> str:
+def _split_words(name: str) -> str:
     """Return the words and numbers of *name*, the same for ``llama3.1:8b`` and ``Llama-3.1-8B-Instruct``."""
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # Fireworks writes v3p1
     return " ".join([word for word in _WORD.findall(name) if word not in ("instruct", "it")])
 
 
-def _spellings(name: str) -> Iterator[str]:
+def _list_spellings(name: str) -> Iterator[str]:
     """Yield *name* and shorter spellings of it: providers are removed from the front, qualifiers from the end of
     each."""
-    for part in _parts(name):
-        yield from _without_qualifiers(part)
+    for part in _list_parts(name):
+        yield from _strip_qualifiers(part)
 
 
-def _parts(name: str) -> Iterator[str]:
+def _list_parts(name: str) -> Iterator[str]:
     """Yield *name*, then *name* without its first part, without its first two, and so on."""
     yield name
     if provider := _BEFORE_COLON.match(name):
@@ -148,7 +148,7 @@ def _parts(name: str) -> Iterator[str]:
         yield name[part.end() :]
 
 
-def _without_qualifiers(name: str) -> Iterator[str]:
+def _strip_qualifiers(name: str) -> Iterator[str]:
     """Yield *name*, then *name* without its last qualifier, without its last two, and so on."""
     yield name
     for _ in range(MAX_QUALIFIERS):
@@ -169,11 +169,11 @@ def _find_providers(name: str) -> Iterator[str]:
         ids = {head, head.removesuffix("_ai"), head.replace("-", "")}
         named = [known for known, _, _ in _PROVIDERS if known in ids]
         yield from named or [known for known, match, _ in _PROVIDERS if match is not None and match.is_match(head)]
-    for part in _parts(name):
+    for part in _list_parts(name):
         yield from [known for known, _, match in _PROVIDERS if match is not None and match.is_match(part)]
 
 
-def _dollars_of(model: ModelInfo) -> _Prices | None:
+def _find_prices(model: ModelInfo) -> _Prices | None:
     price = model.get_prices(datetime.now(UTC))
     if price.input_mtok is None or price.output_mtok is None:
         return None
@@ -186,7 +186,7 @@ def _dollars_of(model: ModelInfo) -> _Prices | None:
     return read, kept, wrote, output
 
 
-def _names_of(model: ModelInfo) -> Iterator[str]:
+def _list_names(model: ModelInfo) -> Iterator[str]:
     """Yield the names of *model* in genai-prices."""
     yield model.id.lower()
     for rule in getattr(model.match, "or_", [model.match]):
@@ -203,11 +203,11 @@ def _load() -> tuple[dict[str, tuple[_Offer, ...]], tuple[tuple[str, Any, Any], 
     offers: dict[str, dict[_Offer, None]] = defaultdict(dict)
     for provider in providers:
         for model in provider.models:
-            offer = (provider.id, model.context_window, _dollars_of(model))
-            for name in _names_of(model):
+            offer = (provider.id, model.context_window, _find_prices(model))
+            for name in _list_names(model):
                 offers[name][offer] = None
-                for part in _parts(name):
-                    offers[_words(part)][offer] = None
+                for part in _list_parts(name):
+                    offers[_split_words(part)][offer] = None
     offers.pop("", None)
     if not is_loaded:  # frees 16,000 objects that each full garbage collection would walk; a new import reloads them
         del sys.modules["genai_prices.data"], genai_prices.data

@@ -49,7 +49,7 @@ def find_headings(prompt: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(normalize_heading, _HEADINGS_IN_PROMPT.findall(prompt)))))
 
 
-def span_of(rounds: Sequence[Round], first: int, last: int) -> Span:
+def find_span(rounds: Sequence[Round], first: int, last: int) -> Span:
     """Return the first and last log number of *rounds*; *first* and *last* replace missing numbers."""
     return (rounds[0].number or first, rounds[-1].number or last) if rounds else (first, last)
 
@@ -157,7 +157,7 @@ def _read_items(text: str) -> Iterator[tuple[str, str]]:
             continue
         elif lines and line[0].isspace():
             continues, said = True, _INDENTED.sub("", line, count=1)
-        elif item := _item_in(line.lstrip(), len(notes) + 1):
+        elif item := _read_item(line.lstrip(), len(notes) + 1):
             said = item
         elif is_heading(line) and (heading := normalize_heading(line)):
             section, lines, blanks = heading, [], 0
@@ -178,7 +178,7 @@ def _read_items(text: str) -> Iterator[tuple[str, str]]:
     yield from ((section, text) for section, text in texts if text)
 
 
-def _item_in(line: str, number: int) -> str:
+def _read_item(line: str, number: int) -> str:
     """Return the text of *line* after a list mark; empty if it has none.
 
     A number of three or more digits is a mark only if it is *number*, the next in the count, so a year is none.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from memory.arguments import require
-from memory.references import beginning
+from memory.references import take_beginning
 from memory.values import ValueObject
 
-__all__ = ["MAX_CHARACTERS", "Plan", "SubtaskState", "is_pending", "plan_text"]
+__all__ = ["MAX_CHARACTERS", "Plan", "SubtaskState", "is_pending", "render_plan"]
 
 SubtaskState = Literal["pending", "in_progress", "done", "abandoned"]
 
@@ -45,7 +45,7 @@ class Plan(ValueObject):
         require("name", self.name, str, "a text")
         require("description", self.description, str, "a text")
         require("subtasks", self.subtasks, Iterable, "a list of pairs of a name and a state")
-        object.__setattr__(self, "subtasks", tuple(map(_subtask, self.subtasks)))
+        object.__setattr__(self, "subtasks", tuple(map(_read_subtask, self.subtasks)))
 
     @property
     def pending(self) -> bool:
@@ -59,13 +59,13 @@ class Plan(ValueObject):
         names: dict[str, list[str]] = {state: [] for state in get_args(SubtaskState)}
         for name, state in self.subtasks:
             names[state].append(name)
-        head = [f"Plan: {_line(self.name, _MAX_NAME)}"] if self.name.strip() else []
+        head = [f"Plan: {_render_line(self.name, _MAX_NAME)}"] if self.name.strip() else []
         if self.description.strip():
             head.append(_clip(self.description.strip(), _MAX_DESCRIPTION))
-        doing = [f"- [in progress] {_line(name, _MAX_SUBTASK)}" for name in names["in_progress"]]
-        pending = [f"- [pending] {_line(name, _MAX_SUBTASK)}" for name in names["pending"]]
+        doing = [f"- [in progress] {_render_line(name, _MAX_SUBTASK)}" for name in names["in_progress"]]
+        pending = [f"- [pending] {_render_line(name, _MAX_SUBTASK)}" for name in names["pending"]]
         finished = [
-            _line(f"{state.capitalize()} ({len(names[state])}): {'; '.join(names[state])}", _MAX_FINISHED)
+            _render_line(f"{state.capitalize()} ({len(names[state])}): {'; '.join(names[state])}", _MAX_FINISHED)
             for state in ("done", "abandoned")
             if names[state]
         ]
@@ -73,7 +73,7 @@ class Plan(ValueObject):
         return "\n".join([*head, *_fit([*doing, *pending], room), *finished])
 
 
-def plan_text(value: object) -> str | None:
+def render_plan(value: object) -> str | None:
     """Return the host's plan (a text, a ``Plan`` or any object with a ``str()``) as text; None if it is empty.
 
     The text has at most ``MAX_CHARACTERS``.
@@ -84,10 +84,10 @@ def plan_text(value: object) -> str | None:
 
 def is_pending(value: object) -> bool:
     """Return whether the host's plan has anything left to do. A text always counts as pending: it has no states."""
-    return value.pending if isinstance(value, Plan) else plan_text(value) is not None
+    return value.pending if isinstance(value, Plan) else render_plan(value) is not None
 
 
-def _subtask(item: Any) -> tuple[str, SubtaskState]:
+def _read_subtask(item: Any) -> tuple[str, SubtaskState]:
     if isinstance(item, str):
         return item, "pending"
     try:
@@ -110,9 +110,9 @@ def _fit(lines: list[str], characters: int) -> list[str]:
     return lines
 
 
-def _line(text: str, limit: int) -> str:
+def _render_line(text: str, limit: int) -> str:
     return _clip(" ".join(text.split()), limit)
 
 
 def _clip(text: str, limit: int) -> str:
-    return text if len(text) <= limit else beginning(text, limit - len(_CUT)) + _CUT
+    return text if len(text) <= limit else take_beginning(text, limit - len(_CUT)) + _CUT

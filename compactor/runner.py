@@ -86,7 +86,7 @@ class Consequences(ValueObject):
     stops: bool = False
 
 
-def consequences_of(error: BaseException | None, discards: int, *, forced: bool) -> Consequences:
+def decide_consequences(error: BaseException | None, discards: int, *, forced: bool) -> Consequences:
     """Return the consequences of *error* (None: the run succeeded) after so many *discards* in a row."""
     match error:
         case None:
@@ -232,13 +232,13 @@ class Runner:
             if self._run is None:
                 self._come_to_rest()
             if self._waiters:
-                self._answer(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
+                self._resolve_waiters(error=CompactionFailed("the compactor was stopped; start() it and ask again"))
             self._notify()
             latest = math.inf if timeout is None else max(self._calls.values(), default=math.inf) + timeout
         waits = threading.get_ident() not in self._events.threads_inside  # else for a hook to return that waits itself
-        return partial(self._end_stop, thread, cancel, latest if waits else -math.inf)
+        return partial(self._finish_stop, thread, cancel, latest if waits else -math.inf)
 
-    def _end_stop(
+    def _finish_stop(
         self, thread: DaemonExecutor | None, cancel: Callable[[], object] | None, latest: float, until: float
     ) -> bool:
         until = min(until, latest)
@@ -273,7 +273,7 @@ class Runner:
 
     def compact_now(self, timeout: float | None) -> CompactedMessage | None:
         if threading.get_ident() in self._events.threads_inside:
-            raise _waits_for_itself("compact_now")
+            raise _make_deadlock_error("compact_now")
         waiter: Future[CompactedMessage | None] = Future()
         with self._lock:
             self._waiters.append(waiter)
@@ -300,7 +300,7 @@ class Runner:
 
     def wait_idle(self, timeout: float | None) -> bool:
         if threading.get_ident() in self._events.threads_inside:
-            raise _waits_for_itself("wait_idle")
+            raise _make_deadlock_error("wait_idle")
         timeout = bound_wait(timeout)  # refused even if there is nothing to wait for
         ticket = self._ticket
         with self._lock:
@@ -342,7 +342,7 @@ class Runner:
             only_looks, shares = not (run.forced or run.look), self._executor is None and not self._cycle.calls_host
             shares &= only_looks and not self._index_due
             run.only_looks = shares or (only_looks and self._dispatcher is not None)
-            thread = LOOKS if shares else self._own_thread()
+            thread = LOOKS if shares else self._get_own_thread()
         try:
             if thread is not None:
                 thread.run(job)
@@ -358,7 +358,7 @@ class Runner:
             submitted.add_done_callback(partial(self._look_for_cancelled, run))
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _track_own_thread(self) -> Iterator[None]:
         """Count this thread as one that runs the compactor's own code: to wait for the compactor in there would never
         end. Report an error that nobody has caught."""
         # A child that is forked in there has another list: its thread is not inside.
@@ -372,11 +372,11 @@ class Runner:
             inside.remove(thread)
 
     def _work(self, job: Job) -> None:
-        with self._inside():
+        with self._track_own_thread():
             job()
 
     def _run_cycle(self, run: Run) -> None:
-        with self._inside():
+        with self._track_own_thread():
             with self._lock:
                 if self._run is not run:
                     return
@@ -390,7 +390,7 @@ class Runner:
             try:
                 if self._cycle.calls_host:
                     if len(self._calls) >= MAX_ABANDONED:
-                        raise _too_many_hang(len(self._calls))
+                        raise _make_hang_error(len(self._calls))
                     cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
                 takes = self._ticket is not None and not run.only_looks
                 names = self._events.session, self.role
@@ -402,7 +402,7 @@ class Runner:
                         cancel()
                     if permit is not None:
                         permit.release()
-                if run.look is not None and self._goes_on(run):
+                if run.look is not None and self._continue_or_dispatch(run):
                     return
             except BaseException as raised:  # noqa: BLE001  (a panic of a native extension is no Exception)
                 error = raised
@@ -418,7 +418,7 @@ class Runner:
             if self._index_due:
                 self._index_texts()
 
-    def _goes_on(self, run: Run) -> bool:
+    def _continue_or_dispatch(self, run: Run) -> bool:
         """Do what *run* has found due on a thread of its own, and return True. With a dispatcher, have a worker do it,
         again if nothing came of that within a minute, and return False."""
         if reason := self._forbid(run):
@@ -455,7 +455,7 @@ class Runner:
         run.asked = request.kind
         with self._lock:
             if len(self._calls) >= MAX_ABANDONED:
-                raise _too_many_hang(len(self._calls))
+                raise _make_hang_error(len(self._calls))
             self._calls[call] = time.monotonic()
         try:
             cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, call))
@@ -488,14 +488,14 @@ class Runner:
             answered = run.asked or not self._model_failed
             if run.published or (run.reduced and error is None and answered):
                 self._discards, self.failures, self.last_error = 0, 0, None
-            outcome = consequences_of(error, self._discards, forced=run.forced)
+            outcome = decide_consequences(error, self._discards, forced=run.forced)
             self._discards = outcome.discards
         may_go_on = True
         try:
             if error is not None or run.recheck_in is not None or self._cancel is not None:  # seldom
                 self._follow_up(run, error, outcome)
         except BaseException as raised:  # noqa: BLE001  (a journal that cannot be read, a timer that cannot be started)
-            error, outcome = raised, consequences_of(raised, 0, forced=run.forced)
+            error, outcome = raised, decide_consequences(raised, 0, forced=run.forced)
             may_go_on, self._backoff = False, None
         with self._lock:
             if self._run is not run:  # a forked child has begun anew
@@ -509,7 +509,7 @@ class Runner:
             if outcome.looks_again or result is not None or rested:
                 self._pending = True
             if self._waiters and (outcome.answers or result is not None):
-                self._answer(result, error)
+                self._resolve_waiters(result, error)
             if self._state is State.STOPPING or stops:
                 self._come_to_rest()
             elif running:
@@ -628,13 +628,13 @@ class Runner:
         if self._wake is not None:
             self._wake.notify_all()
 
-    def _own_thread(self) -> DaemonExecutor | None:
+    def _get_own_thread(self) -> DaemonExecutor | None:
         """Return the compactor's thread; None if it has an executor."""
         if self._thread is None and self._executor is None:
             self._thread = DaemonExecutor(1, f"compactor-{self.role or 'role'}")
         return self._thread
 
-    def _answer(self, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
+    def _resolve_waiters(self, result: CompactedMessage | None = None, error: BaseException | None = None) -> None:
         """Tell everybody in ``compact_now`` how it ended."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -691,7 +691,7 @@ class Runner:
             if call is run:
                 self._calls[run], name = time.monotonic() - seconds, "host's trigger, getter or other callable"
             outlived, self._thread = self._thread, None
-            thread = self._own_thread() if outlived is not None else None
+            thread = self._get_own_thread() if outlived is not None else None
         self._cycle.journal.release(expires=True)
         timeout = CompactionTimeout(f"the {name} did not answer within call_timeout={seconds:g} seconds")
         end = partial(self._work, partial(self._end, run, None, timeout))
@@ -725,7 +725,7 @@ class Runner:
                 return
             self._run, self._restart = None, False
             self._come_to_rest()
-            self._answer(error=CompactionFailed("the compactor's executor is shut down; give it another"))
+            self._resolve_waiters(error=CompactionFailed("the compactor's executor is shut down; give it another"))
             self._notify()
         self._emit_stopped("executor_shut_down")
 
@@ -741,9 +741,9 @@ def _notify_permit(runner: weakref.ref[Runner]) -> bool:
     return found is not None and found._on_permit()
 
 
-def _too_many_hang(abandoned: int) -> CompactionTimeout:
+def _make_hang_error(abandoned: int) -> CompactionTimeout:
     return CompactionTimeout(f"{abandoned} calls that were given up have not ended; none is made now")
 
 
-def _waits_for_itself(name: str) -> RuntimeError:
+def _make_deadlock_error(name: str) -> RuntimeError:
     return RuntimeError(f"{name}() within a hook of the same compactor would wait for itself; call it elsewhere")

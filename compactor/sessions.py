@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack, cast
 
 from memory import Appended, Memory, SessionPurged, Store, StoreError, open_store
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 from memory.events import Event, EventHook
 from memory.hooks import renew_after_fork
 from memory.io_threads import to_thread
@@ -215,11 +215,11 @@ class Sessions:
         **options: Unpack[Options],
     ) -> None:
         if budget is not None:
-            whole_number("budget", budget, 1)
+            check_whole_number("budget", budget, 1)
         if max_open is not None:
-            whole_number("max_open", max_open, 1)
+            check_whole_number("max_open", max_open, 1)
         if idle_seconds is not None:
-            number("idle_seconds", idle_seconds)
+            check_number("idle_seconds", idle_seconds)
         self._roles = (roles,) if isinstance(roles, str) else tuple(roles)
         if not self._roles:
             raise ValueError("roles: give the name of one agent at least")

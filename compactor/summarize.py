@@ -184,15 +184,15 @@ class Work:
         """Return whether the summarizer's model made *payload*, or one of its provider's that it may read."""
         return payload["provider"] == self.provider and payload.get("model", "") in ("", self.model)
 
-    def price(self, usage: Mapping[str, int] | None, model: str | None) -> float | None:
+    def compute_price(self, usage: Mapping[str, int] | None, model: str | None) -> float | None:
         """Return the dollars that *usage* of *model*, by default the summarizer's, costs; None: unknown."""
         if self.deterministic:
             return 0.0
         if usage is None or not (named := model or self.model):
             return None
-        from .models import price_of
+        from .models import compute_price
 
-        return price_of(named, usage)
+        return compute_price(named, usage)
 
     def begin(self, strategy: str) -> None:
         """Count requests and time from now on, for *strategy*."""
@@ -240,7 +240,7 @@ class Work:
         }
         pinned = previous.pinned if previous is not None else ()
         if self.rounds is not None and self.rounds.pins:
-            pinned += _pinned_texts(request.rounds, self.rounds.pins)
+            pinned += _list_pinned_texts(request.rounds, self.rounds.pins)
         if prohibitions is None:
             covers = request.kind in ("rounds", "changes")
             prohibitions = collect_prohibitions(previous, request.rounds) if covers else ()
@@ -268,7 +268,7 @@ class Work:
         accepted: CheckedSummary | None = None
         digest = ""
         if self.journal is not None:  # perhaps it was paid for before
-            digest, state = digest_of(request), self.journal.read()
+            digest, state = compute_digest(request), self.journal.read()
             answers = state.prepared if state.generation == self.base else ()
             same = [one for one in answers if (one.digest, one.kind) == (digest, request.kind)]
             if same:
@@ -296,7 +296,7 @@ class Work:
                 tokens_after=accepted.tokens + source.frame,
                 seconds=self.monotonic() - began,
                 usage=summary.usage,
-                price=self.price(summary.usage, summary.model),
+                price=self.compute_price(summary.usage, summary.model),
                 model=summary.model,
                 restored=accepted.restored,
                 unknown_identifiers=accepted.unknown,
@@ -350,7 +350,7 @@ class Work:
                         unknown_identifiers=rejected.identifiers if rejected.check == "invented" else (),
                         seconds=self.monotonic() - began,
                         usage=told.usage,
-                        price=self.price(told.usage, told.model),
+                        price=self.compute_price(told.usage, told.model),
                         model=told.model,
                     )
                 )
@@ -401,7 +401,7 @@ class Work:
         """
         from .acceptance.checks import MIN_SAVING, check_summary
         from .acceptance.prohibitions import UserWords, find_dropped, find_lost, read_prohibitions, restore_sentences
-        from .notes import INSTRUCTIONS, add_instructions, carry_over, render_notes, span_of
+        from .notes import INSTRUCTIONS, add_instructions, carry_over, find_span, render_notes
         from .summarizers.content import Terms
 
         checked = check_summary(
@@ -436,7 +436,7 @@ class Work:
         missing = find_lost(prohibitions, (text,)) if prohibitions else ()
         text, back = restore_sentences(text, missing, reserve, self.count) if missing else (text, 0)
         if back and notes:
-            span = span_of(request.rounds, request.start_index, request.end_index)
+            span = find_span(request.rounds, request.start_index, request.end_index)
             notes = add_instructions(notes, missing[-back:], span)
             text = render_notes(notes)
         elif back and extracted:
@@ -500,7 +500,7 @@ class Work:
         )
 
 
-def _pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> tuple[str, ...]:
+def _list_pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> tuple[str, ...]:
     """Return the texts of *rounds* that are shown word for word beside the summary."""
     texts = [
         (round_.id, number, text)
@@ -510,7 +510,7 @@ def _pinned_texts(rounds: Sequence[Round], pins: frozenset[tuple[str, int]]) -> 
     return tuple(text for round_id, number, text in texts if (round_id, number) in pins)
 
 
-def digest_of(request: SummaryRequest) -> str:
+def compute_digest(request: SummaryRequest) -> str:
     """Return the SHA-256 of the request's messages in hexadecimal digits: equal for equal requests."""
     import hashlib
 
@@ -548,7 +548,7 @@ def _with_note(messages: Sequence[dict[str, Any]], note: str) -> list[dict[str, 
     return result
 
 
-def refusal_in(request: SummaryRequest) -> str:
+def find_refusal(request: SummaryRequest) -> str:
     """Return the note that ``with_feedback`` put at the end of *request*, or an empty text."""
     said = str(request.messages[-1].get("content")) if request.messages else ""
     return said[said.rfind(_REFUSED) :] if said.endswith(_ANEW) and _REFUSED in said else ""

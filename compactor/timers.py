@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 from memory.hooks import renew_after_fork
 from memory.rounds import utc_now
 
@@ -173,9 +173,9 @@ class DaemonExecutor(Executor):
     """
 
     def __init__(self, max_workers: int, thread_name: str = "", idle_seconds: float = IDLE_SECONDS) -> None:
-        self._max_workers = whole_number("max_workers", max_workers, 1)
+        self._max_workers = check_whole_number("max_workers", max_workers, 1)
         self._thread_name = thread_name
-        self._idle_seconds = number("idle_seconds", idle_seconds)
+        self._idle_seconds = check_number("idle_seconds", idle_seconds)
         self._after_fork()
         renew_after_fork(self)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from memory.hooks import renew_after_fork
 from memory.messages import NATIVE
 from memory.patterns import compile_later
-from memory.references import floor_boundary
+from memory.references import find_floor_boundary
 
 from .media import DEFAULT_RULE, MediaRule, count_file, count_media, find_rule, split_data_url
 
@@ -34,9 +34,9 @@ __all__ = [
     "count_prompt",
     "count_tokens",
     "count_tools",
-    "counter_for",
-    "encoding_for",
-    "window_of",
+    "find_encoding",
+    "find_window",
+    "get_counter",
 ]
 
 DEFAULT_ENCODING = "o200k_base"
@@ -93,7 +93,7 @@ def count_message(message: Mapping[str, Any], count: TokenCounter) -> int:
     """Return the tokens of one chat message: its texts, its calls and the format's overhead.
 
     An upper estimate: providers do not say how they count ids and names. Pictures, audio and documents count by the
-    rule of the model that ``counter_for`` was given.
+    rule of the model that ``get_counter`` was given.
     """
     content = message.get("content")
     if isinstance(content, str) and len(message) == 2 and "role" in message:  # the usual case
@@ -212,9 +212,9 @@ def clip_to_tokens(text: str, limit: int, encoding: str = DEFAULT_ENCODING) -> s
             low = middle
         else:
             high = middle - 1
-    kept = text[: floor_boundary(text, low)]
+    kept = text[: find_floor_boundary(text, low)]
     while kept and count_tokens(kept, encoding) > limit:  # rare: a cut word may take more tokens
-        kept = text[: floor_boundary(text, len(kept) - 1)]
+        kept = text[: find_floor_boundary(text, len(kept) - 1)]
     return kept
 
 
@@ -246,7 +246,7 @@ class _Encodings:
 _encodings = _Encodings()
 
 
-def encoding_for(model: str) -> str | None:
+def find_encoding(model: str) -> str | None:
     """Return the encoding that *model* uses; None for an unknown model.
 
     The part before the last slash is the provider's, as in ``openai/gpt-4o``, or before the first colon, as in
@@ -269,12 +269,12 @@ _COUNTERS: dict[str, TokenCounter] = {
 
 
 @lru_cache(maxsize=64)
-def counter_for(model: str = "") -> TokenCounter:
+def get_counter(model: str = "") -> TokenCounter:
     """Return the counter for *model*; models with the same encoding, and the same rule for pictures, share one object.
 
     The empty name and unknown models get ``o200k_base``.
     """
-    return _make_counter((encoding_for(model) if model else None) or DEFAULT_ENCODING, find_rule(model))
+    return _make_counter((find_encoding(model) if model else None) or DEFAULT_ENCODING, find_rule(model))
 
 
 @lru_cache(maxsize=64)
@@ -290,7 +290,7 @@ def _make_counter(encoding: str, rule: MediaRule) -> TokenCounter:
 DEFAULT_WINDOW = 128_000
 
 
-def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
+def find_window(model: str, windows: Mapping[str, int] | None = None) -> int | None:
     """Return the context window of *model* in tokens; None if unknown.
 
     *windows* maps prefixes of names to tokens and takes precedence over the windows known to this library; the longest

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from memory.errors import ContextError
 from memory.messages import repeats_query, split_results
-from memory.references import beginning, ceil_boundary, floor_boundary
+from memory.references import find_ceil_boundary, find_floor_boundary, take_beginning
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 from prompts import escape_tags
 
@@ -21,7 +21,7 @@ from .prompt.groups import is_summary
 from .prompt.shorten import strip_marks
 from .tokens import TokenCounter
 
-__all__ = ["Calls", "Step", "StepLimit", "StepsTooSmall", "answered_calls", "quote", "steps"]
+__all__ = ["Calls", "Step", "StepLimit", "StepsTooSmall", "find_answered_calls", "quote", "split_into_steps"]
 
 #: Minimum room for conversation in one request; below it a summarizer would see little but its instructions.
 MIN_ROOM = 64
@@ -64,7 +64,7 @@ class StepLimit:
     tokens: int
 
 
-def answered_calls(round_: Round) -> Calls:
+def find_answered_calls(round_: Round) -> Calls:
     """Return the call that each result in *round_* answers: the newest before it of that id."""
     calls: dict[str, ToolCall] = {}
     answered: dict[str, ToolCall] = {}
@@ -76,7 +76,7 @@ def answered_calls(round_: Round) -> Calls:
     return answered
 
 
-def steps(
+def split_into_steps(
     rounds: Sequence[Round], limit: StepLimit, count: TokenCounter, *, calls: Calls | None = None
 ) -> Iterator[Step]:
     """Yield *rounds* in steps of at most ``limit.tokens``, which the caller may change after each.
@@ -87,7 +87,7 @@ def steps(
     step = Step()
     for done, round_ in enumerate(rounds):
         waiting = deque([round_])  # the round, or the pieces of it that no step has taken yet
-        answered = answered_calls(round_) if calls is None else calls
+        answered = find_answered_calls(round_) if calls is None else calls
         if limit.tokens < ROOM_FOR_ARGUMENTS:
             answered = {post_id: copy_with(call, arguments="") for post_id, call in answered.items()}
         begun = False
@@ -133,14 +133,14 @@ def _split_round(
     for query in _slice_text(round_.user_query, max_tokens - frame - query_frame, count):
         yield copy_with(empty, user_query=query)
 
-    def cost(post: Post) -> int:
+    def count_post(post: Post) -> int:
         return count("\n".join(_quote_post(post, round_.number, calls.get(post.id), max_attribute))) + 1
 
     pending: list[Post] = []
     tokens = frame
     for post in _list_posts(round_):
-        for piece in _split_post(post, max_tokens - frame, count, cost):
-            piece_tokens = cost(piece)
+        for piece in _split_post(post, max_tokens - frame, count, count_post):
+            piece_tokens = count_post(piece)
             if pending and tokens + piece_tokens > max_tokens:
                 yield copy_with(empty, post_list=tuple(pending))
                 pending, tokens = [], frame
@@ -194,7 +194,7 @@ def _slice_text(text: str, tokens: int, count: TokenCounter) -> Iterator[str]:
 
 def _find_end(text: str, start: int, length: int) -> int:
     """Return the end of at most *length* code points from *start*, not within a character if that is possible."""
-    stop = floor_boundary(text, start + length)
+    stop = find_floor_boundary(text, start + length)
     return stop if stop > start else start + length
 
 
@@ -211,7 +211,7 @@ def quote(
     if round_.user_query:
         lines += _quote_element("message", round_.user_query, {"from": USER})
     posts, answers = _list_posts(round_), False
-    known = answered_calls(round_) if calls is None else calls
+    known = find_answered_calls(round_) if calls is None else calls
     for post, following in zip_longest(posts, posts[1:]):
         # A call and its result, the next post, are as clear without the id. Another part may hold the rest of a part;
         # and several calls need their ids, because some hosts begin them anew with each message.
@@ -279,7 +279,7 @@ def _quote_post(
 def begin_line(text: str) -> str:
     """Return *text* on one line, if it is longer only its beginning."""
     line = " ".join(text[: 4 * MAX_LINE].split())
-    return line if len(line) <= MAX_LINE and len(text) <= 4 * MAX_LINE else f"{beginning(line, MAX_LINE)} [...]"
+    return line if len(line) <= MAX_LINE and len(text) <= 4 * MAX_LINE else f"{take_beginning(line, MAX_LINE)} [...]"
 
 
 def _quote_element(tag: str, text: str, attributes: Mapping[str, str], max_attribute: int = MAX_ATTRIBUTE) -> list[str]:
@@ -301,8 +301,8 @@ def shorten_name(name: str, max_bytes: int) -> str:
         _count_fitting(name[:max_bytes], max_bytes // 2),
         _count_fitting(name[: -max_bytes - 1 : -1], max_bytes // 8),
     )
-    end = name[ceil_boundary(name, len(name) - ends) :]
-    return f"{beginning(name, begins)} [... {len(name):,} characters ...] {end}"
+    end = name[find_ceil_boundary(name, len(name) - ends) :]
+    return f"{take_beginning(name, begins)} [... {len(name):,} characters ...] {end}"
 
 
 def _count_fitting(text: str, size: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memory.arguments import require, whole_number
+from memory.arguments import check_whole_number, require
 from memory.values import ValueObject
 
 from .config import CompactorConfig
@@ -119,7 +119,7 @@ class Trigger:
 
 def after_rounds(n: int) -> Trigger:
     """Be due when more than *n* visible rounds follow the compaction's end."""
-    whole_number("rounds", n)
+    check_whole_number("rounds", n)
     return Trigger(
         lambda view: Verdict(view.tail_length > n),
         f"after_rounds({n})",
@@ -130,7 +130,7 @@ def after_rounds(n: int) -> Trigger:
 
 def over_messages(n: int) -> Trigger:
     """Be due when the tail has more than *n* chat messages."""
-    whole_number("messages", n)
+    check_whole_number("messages", n)
     return Trigger(
         lambda view: Verdict(view.messages > n, exceeds=_MESSAGES),
         f"over_messages({n})",
@@ -146,7 +146,7 @@ def over_tokens(n: float) -> Trigger:
     if share and not n > 0:
         raise ValueError(f"a share of the window lies between 0 and 1, not at {n}; for tokens give a whole number")
     if not share:
-        whole_number("tokens", n, 1)
+        check_whole_number("tokens", n, 1)
 
     marks: dict[str, int] = {}  # by model: to look up a window may take a moment
     unknown = 0 if share else int(n)
@@ -166,8 +166,8 @@ def over_usage(n: int, until: int | None = None) -> Trigger:
     Once a pass has published something, stay due until there are fewer than *until* tokens, if that is given. So the
     next pass, which changes the prompt again, comes later.
     """
-    whole_number("tokens", n, 1)
-    least = n if until is None else min(whole_number("until", until, 1), n)
+    check_whole_number("tokens", n, 1)
+    least = n if until is None else min(check_whole_number("until", until, 1), n)
 
     def judge(view: View) -> Verdict:
         counted = view.usage.input_tokens

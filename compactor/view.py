@@ -22,7 +22,7 @@ from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
 from .prompt.open_rounds import OpenAccount
 from .prompt.shorten import is_result
-from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
+from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, find_window
 
 if TYPE_CHECKING:
     from .config import CompactorConfig
@@ -120,7 +120,7 @@ class View(ValueObject):
     def compaction_tokens(self) -> int:
         return count_message(self.summary, self.ledger.count_again) if self.summary is not None else 0
 
-    def tokens_in_front(self, compaction: CompactedMessage | None) -> int:
+    def count_tokens_before(self, compaction: CompactedMessage | None) -> int:
         """Return the tokens that prompts would show before the tail with *compaction*: its message, the pinned posts of
         the rounds that it covers, and the user's newest query if it covers that."""
         if compaction is None:
@@ -128,13 +128,15 @@ class View(ValueObject):
         view = copy_with(self, compaction=self.rounds.anchor(compaction))
         if not self.end <= self.asked < view.end:
             return view.compaction_tokens
-        spoken = [sum(self.costs(round_, group)) for round_, group in self.groups(self.asked) if group.from_user]
+        spoken = [
+            sum(self.count_costs(round_, group)) for round_, group in self.list_groups(self.asked) if group.from_user
+        ]
         return view.compaction_tokens + sum(spoken[:1]) + sum(spoken[1:][-1:])
 
     @property
     def tokens(self) -> int:
         """Tokens of the whole prompt: header, compaction and tail."""
-        return PROMPT_TOKENS + self.header_tokens + self.compaction_tokens + self.tokens_behind(self.end)
+        return PROMPT_TOKENS + self.header_tokens + self.compaction_tokens + self.count_tokens_after(self.end)
 
     @property
     def usage(self) -> Usage:
@@ -158,13 +160,13 @@ class View(ValueObject):
     @property
     def window(self) -> int:
         """The model's context window in tokens."""
-        return window_of(self.model) or DEFAULT_WINDOW
+        return find_window(self.model) or DEFAULT_WINDOW
 
     @cached_property
     def prefix_sums(self) -> PrefixSums:
         """The costs of the tail's closed rounds. Counts those that are new."""
         start = self.end if self.counted_from is None else min(self.counted_from, self.end)
-        return self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
+        return self.ledger.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
 
     @cached_property
     def asked(self) -> int:
@@ -178,20 +180,20 @@ class View(ValueObject):
             return asked
         if sums.asked_before is None:  # seldom: he is silent in all of the tail, and no other covered round is read
             before = range(sums.start - 1, -1, -1)
-            spoken = (place for place in before if any(group.from_user for _, group in self.groups(place)))
+            spoken = (place for place in before if any(group.from_user for _, group in self.list_groups(place)))
             sums.asked_before = next(spoken, -1)
         return sums.asked_before
 
-    def tokens_behind(self, end: int) -> int:
+    def count_tokens_after(self, end: int) -> int:
         """Return the tokens of all rounds after the first *end*."""
-        return self.closed_tokens(end, self.closed) + sum([one.totals.tokens for one in self.growing])
+        return self.count_closed_tokens(end, self.closed) + sum([one.totals.tokens for one in self.growing])
 
-    def calls_behind(self, end: int) -> int:
+    def count_calls_after(self, end: int) -> int:
         """Return how often the role's model was called behind the first *end* rounds, none of them before the tail."""
         closed = self.prefix_sums[self.closed].calls - self.prefix_sums[min(end, self.closed)].calls
         return closed + sum([one.totals.calls for one in self.open_accounts[max(end - self.closed, 0) :]])
 
-    def due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
+    def find_due_end(self, config: CompactorConfig, mark: int | None = None) -> int:
         """Return how many visible rounds the next compaction should cover, as many as the present one at least.
 
         All closed ones but the newest ``retain_recent``, the open round counted among those retained. If the prompt has
@@ -201,36 +203,36 @@ class View(ValueObject):
         if mark is not None:
             ahead = self.header_tokens + (config.target_tokens or self.compaction_tokens)
             last = min(self.closed, self.total - config.retain_at_least)
-            while end < last and ahead + self.tokens_behind(end) > mark // 2:
+            while end < last and ahead + self.count_tokens_after(end) > mark // 2:
                 end += 1
         return end
 
-    def closed_tokens(self, start: int, stop: int) -> int:
+    def count_closed_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of the closed ones among rounds *start* to *stop*, as a slice counts them."""
         stop = min(stop, self.closed)
         if start >= stop:
             return 0
         sums = self.prefix_sums
         if start < sums.start:
-            sums = self.ledger.prefix_sums(self.rounds, self.closed, self.reductions, start)
+            sums = self.ledger.compute_prefix_sums(self.rounds, self.closed, self.reductions, start)
         return sums.totals[stop - sums.start].tokens - sums.totals[start - sums.start].tokens
 
-    def round(self, index: int) -> Round:
+    def get_round(self, index: int) -> Round:
         """Return a round as it reads now."""
         raw = self.rounds[index]
         return apply_overlays(raw, self.reductions.of(raw.id), self.role)
 
-    def groups(self, index: int) -> list[tuple[Round, MessageGroup]]:
+    def list_groups(self, index: int) -> list[tuple[Round, MessageGroup]]:
         """Return the message groups of one round as it reads now, each with the round."""
         if index >= self.closed:
-            round_ = self.round(index)
+            round_ = self.get_round(index)
             return [(round_, part.group) for part in self.open_accounts[index - self.closed].parts]
         sums: PrefixSums | None = self.__dict__.get("prefix_sums")  # nothing is counted for this
         if sums is not None and sums.start <= index:
             parts = sums.accounts[index - sums.start].parts
             if parts is not None:
                 return [(part.round_, part.group) for part in parts]
-        round_ = self.round(index)
+        round_ = self.get_round(index)
         return [(round_, group) for group in group_messages(round_, self.role, last=index == self.total - 1)]
 
     @cached_property
@@ -251,7 +253,7 @@ class View(ValueObject):
         """Those of ``open_accounts`` that the tail has."""
         return self.open_accounts[max(self.end - self.closed, 0) :]
 
-    def costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
+    def count_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
             return self.ledger.list_costs(round_, [group])[0]
@@ -262,7 +264,7 @@ class View(ValueObject):
         """Return whether one of a group's posts is pinned."""
         return is_pinned(group, self.pinned.get(round_.id, frozenset()))
 
-    def reducible(self, round_: Round, group: MessageGroup) -> bool:
+    def is_reducible(self, round_: Round, group: MessageGroup) -> bool:
         """Return whether a strategy may reduce a group: not one that waits for something or is pinned, nor what was
         reloaded in the newest round, nor results that the role has yet to read, nor the calls of exempt tools."""
         if group.pending or self.is_pinned(round_, group) or self.read_back(round_, group):
@@ -378,8 +380,8 @@ class LastPrompt(ValueObject):
         for place, round_ in enumerate(rounds, view.end):
             # As a round reads that is closed: every call has a result, or a line that says that there was none.
             closed = [message for group in group_messages(round_, view.role, last=False) for message in group.messages]
-            if place >= view.total - 1 or view.round(place) is not round_:  # else, as mostly, both read the same
-                shown = [message for _, group in view.groups(place) for message in group.messages]
+            if place >= view.total - 1 or view.get_round(place) is not round_:  # else, as mostly, both read the same
+                shown = [message for _, group in view.list_groups(place) for message in group.messages]
                 if shown != closed and (round_ is not rounds[-1] or shown[: len(closed)] != closed[: len(shown)]):
                     return None
             messages += closed
@@ -392,7 +394,7 @@ class LastPrompt(ValueObject):
 last_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
 
 
-def last_prompt_of(memory: Memory, role: str) -> LastPrompt | None:
+def find_last_prompt(memory: Memory, role: str) -> LastPrompt | None:
     """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
     prompt is forgotten."""
     prompts = last_prompts.get(memory, {})

@@ -29,7 +29,7 @@ class WrongType(ConfigError, TypeError):
     """An argument is of the wrong type."""
 
 
-def kind_of(value: object) -> str:
+def name_kind(value: object) -> str:
     """Return the class of *value* for an error message, or say that it is a class itself."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
@@ -45,12 +45,12 @@ def require(name: str, value: object, kind: Any, wanted: str) -> None:
     """Raise ``WrongType`` unless *value* is of *kind*: a type or a union, or a tuple of methods that an object, not a
     class, must have. *wanted* describes it in words."""
     if not isinstance(kind, tuple):
-        fault = "" if isinstance(value, kind) else f", not {kind_of(value)}"
+        fault = "" if isinstance(value, kind) else f", not {name_kind(value)}"
     elif isinstance(value, type):
-        fault = f", not {kind_of(value)}; make one of it: {value.__name__}(...)"
+        fault = f", not {name_kind(value)}; make one of it: {value.__name__}(...)"
     else:
         missing = [method for method in kind if not callable(getattr(value, method, None))]
-        fault = f"; a {kind_of(value)} has no {' and no '.join(missing)}" if missing else ""
+        fault = f"; a {name_kind(value)} has no {' and no '.join(missing)}" if missing else ""
     if fault:
         raise WrongType((name, f"must be {wanted}{fault}"))
 
@@ -61,14 +61,14 @@ def require_role(role: object) -> None:
         require("role", role, str, 'the name of an agent, or "" to let it read every post')
 
 
-def whole_number(name: str, value: object, minimum: int = 0) -> int:
+def check_whole_number(name: str, value: object, minimum: int = 0) -> int:
     """Return *value*. Raises ``ConfigError``, a ``ValueError``, unless it is a whole number of at least *minimum*."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise _wrong_number(name, value, f"a whole number from {minimum} on")
+        raise _make_number_error(name, value, f"a whole number from {minimum} on")
     return value
 
 
-def number(
+def check_number(
     name: str,
     value: object,
     minimum: float = 0.0,
@@ -88,14 +88,14 @@ def number(
     ):
         least_text = f"above {minimum:g}" if above else f"of at least {minimum:g}"
         most_text = f" and at most {maximum:g}" if maximum < math.inf else ""
-        raise _wrong_number(name, value, f"a {'finite ' if finite else ''}number {least_text}{most_text}")
+        raise _make_number_error(name, value, f"a {'finite ' if finite else ''}number {least_text}{most_text}")
     return value
 
 
-def _wrong_number(name: str, value: object, wanted: str) -> ConfigError:
+def _make_number_error(name: str, value: object, wanted: str) -> ConfigError:
     if isinstance(value, int | float):
         return ConfigError((name, f"must be {wanted}, not {value!r}"))
-    return WrongType((name, f"must be {wanted}, not {kind_of(value)}"))
+    return WrongType((name, f"must be {wanted}, not {name_kind(value)}"))
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:
@@ -111,9 +111,11 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def round_id_of(round_: Any) -> str:
+def read_round_id(round_: Any) -> str:
     """Return the id of a round, or the id that it is. Raises ``WrongType`` for anything else."""
     round_id = round_ if isinstance(round_, str) else getattr(round_, "id", None)
     if not isinstance(round_id, str):
-        raise WrongType(("round_", f"must be the round that create_round() returned, or its id, not {kind_of(round_)}"))
+        raise WrongType(
+            ("round_", f"must be the round that create_round() returned, or its id, not {name_kind(round_)}")
+        )
     return round_id

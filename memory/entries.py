@@ -13,7 +13,7 @@ from .errors import NewerVersion, StoreDamaged
 from .messages import NO_FIELDS
 from .overlays import CompactedMessage, Reduction, UsageCounts
 from .patterns import compile_later
-from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, new_id, run_dump, utc_now
+from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, make_id, run_dump, utc_now
 
 __all__ = [
     "BODY_VERSION",
@@ -37,7 +37,7 @@ __all__ = [
     "ShownRecorded",
     "StandIn",
     "UsageRecorded",
-    "kinds_of",
+    "list_kinds",
 ]
 
 #: Number of a round, 0 for the header; number of its post, 0 for the user's query.
@@ -328,7 +328,7 @@ NAMES: Mapping[type[Record], str] = MappingProxyType({record: kind for kind, rec
 _VERSIONS: Mapping[str, int] = {"round undone": 2}
 
 
-def kinds_of(*records: type[Record]) -> frozenset[str]:
+def list_kinds(*records: type[Record]) -> frozenset[str]:
     """Return the kinds of the entries that hold those *records*."""
     return frozenset(NAMES[record] for record in records)
 
@@ -355,7 +355,7 @@ class Entry:
         follows: str = "",
     ) -> None:
         #: Made by the writer, so that a commit whose reply was lost is recognised.
-        self.id = new_id() if id is None else id
+        self.id = make_id() if id is None else id
         #: One of ``KINDS``, or a kind that only a newer version knows.
         self.kind = kind
         #: Place in the session's log, from 1 without gaps; 0: not known yet.
@@ -380,7 +380,7 @@ class Entry:
         """The record as ASCII-escaped JSON, which holds lone surrogates and NUL where UTF-8 and SQL would not."""
         if self._body is None:
             assert self._record is not None  # noqa: S101  (one of the two is given)
-            self._body = _body_of(self._record)
+            self._body = _write_body(self._record)
         return self._body
 
     @property
@@ -419,7 +419,7 @@ _quote = json.encoder.encode_basestring_ascii
 _ENCODER = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":"))
 
 
-def _body_of(record: Record) -> str:
+def _write_body(record: Record) -> str:
     body = _write_usual(record)
     if body and "\\ud" not in body:  # two halves of a character may stand side by side, see to_ascii
         return body

@@ -198,7 +198,7 @@ def read_log(now: Snapshot, known: LogFingerprints) -> LogFingerprints:
         if number in hidden:
             continue
         fingerprint = Fingerprinter()
-        for place, kind, message in _list_messages(filter_posts(chat.ASSISTANT, now.round_at(number)), post):
+        for place, kind, message in _list_messages(filter_posts(chat.ASSISTANT, now.get_round_at(number)), post):
             found = (Fingerprinter() if kind == OPTIONAL else fingerprint)(message)
             if place >= post:
                 prints.append(found)
@@ -220,7 +220,7 @@ def _find_change(now: Snapshot, known: LogFingerprints) -> tuple[int, int]:
         changed += [(number, 0) for number in set(now.hidden).symmetric_difference(known.hidden)]
     for number, count in known.growing:
         live = now.open_rounds.get(number)
-        if (live.count if live is not None else len(now.round_at(number).post_list)) != count:
+        if (live.count if live is not None else len(now.get_round_at(number).post_list)) != count:
             changed.append((number, count + 1))
     return min(changed)
 
@@ -230,7 +230,7 @@ def _list_messages(round_: Round, first: int) -> Iterator[tuple[int, int, Messag
 
     Begins earlier, at the calls, if that post may answer one.
     """
-    asked = chat.query_message(round_)
+    asked = chat.make_query_message(round_)
     if asked is not None and first == 0:
         yield 0, find_kind(chat.parse(asked)) if round_.user_query == REDACTED else USUAL, asked
     posts = round_.post_list

@@ -23,7 +23,7 @@ from .entries import (
     RoundFailed,
     RoundUndone,
     ShownRecorded,
-    kinds_of,
+    list_kinds,
 )
 from .errors import StaleCompaction
 from .hooks import renew_after_fork
@@ -41,7 +41,7 @@ from .overlays import (
     merge_reductions,
     tie_calls,
 )
-from .rounds import Record, Round, copy_with, new_id
+from .rounds import Record, Round, copy_with, make_id
 from .values import ValueObject
 from .visibility import Rounds, filter_posts, sees
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .memory import Memory
 
 #: The kinds of entries that make up a role's history.
-HISTORY_KINDS = kinds_of(
+HISTORY_KINDS = list_kinds(
     CompactionPrepared, CompactionPublished, CompactionReverted, PostRedacted, RoundFailed, RoundUndone
 )
 
@@ -278,7 +278,7 @@ class RoleJournal(Journal):
         self.has_leases = "leasing" in self._store.capabilities
         self._is_notified = "notifying" in self._store.capabilities
         #: Its lease: session, name, holder.
-        self._lease = (memory.session_id, f"compact:{role}", holder or new_id())
+        self._lease = (memory.session_id, f"compact:{role}", holder or make_id())
         #: Whether a lease that exists before its first one belongs to a dead process.
         self._takes_over = holder == SOLE
         #: The round that was reduced last, and its ``tie_calls``. Written while the Memory is locked.
@@ -305,12 +305,12 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal published
-            state, rounds = now.journal(self._role), Rounds(now, self._role, include_failed=False)
+            state, rounds = now.get_journal(self._role), Rounds(now, self._role, include_failed=False)
             if state.generation != base:
                 raise StaleCompaction("generation")
-            last = now.number_of(compaction.end_round_id or "")
+            last = now.find_number(compaction.end_round_id or "")
             # Not past an open round, even one that another process opened: it will take more posts.
-            if not 1 <= last <= now.closed_prefix or set(map(now.state_of, round_ids)) - {"finished"}:
+            if not 1 <= last <= now.closed_prefix or set(map(now.find_state, round_ids)) - {"finished"}:
                 raise StaleCompaction("rounds_changed")
             published = copy_with(compaction, created_at=made_at, generation=base + 1, end_number=last)
             published = rounds.anchor(published)
@@ -329,7 +329,7 @@ class RoleJournal(Journal):
         revert(before, self._role, 0)  # reads what is shown instead, so that nothing is left to read under the lock
 
         def records(now: Snapshot) -> Iterable[Record]:
-            state = now.journal(self._role)
+            state = now.get_journal(self._role)
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
@@ -337,7 +337,7 @@ class RoleJournal(Journal):
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
         now, _ = self._memory._write(records)
-        return now.rounds(self._role).anchor(now.journal(self._role).current)
+        return now.get_rounds(self._role).anchor(now.get_journal(self._role).current)
 
     def reduce(self, reduction: Reduction, *, base: int) -> Reductions | None:
         if not self._role:
@@ -346,7 +346,7 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             new = copy_with(self._check_reduction(now, reduction, base), created_at=made_at)
-            if merge_reductions(now.reductions_on(self._role, new.round_id), new) is not None:
+            if merge_reductions(now.list_reductions(self._role, new.round_id), new) is not None:
                 yield ReductionPublished(role=self._role, reduction=new)
 
         return self._write_reductions(records)
@@ -355,7 +355,7 @@ class RoleJournal(Journal):
         ends = (reduction.first_post_id, reduction.last_post_id)
 
         def records(now: Snapshot) -> Iterable[Record]:
-            live = now.reductions_on(self._role, reduction.round_id)
+            live = now.list_reductions(self._role, reduction.round_id)
             return withdraw_reductions(
                 self._role, (one for one in live if (one.first_post_id, one.last_post_id) == ends)
             )
@@ -380,7 +380,7 @@ class RoleJournal(Journal):
 
         def records(now: Snapshot) -> Iterable[Record]:
             nonlocal written
-            written = now.journal(self._role).generation == answer.base
+            written = now.get_journal(self._role).generation == answer.base
             return [answer] if written else []
 
         self._memory._write(records)
@@ -413,7 +413,7 @@ class RoleJournal(Journal):
 
     def notes(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Yield the facts of the events of that *name* that were kept, oldest first. May raise ``StoreError``."""
-        for entry in self._store.read_kinds(self._memory.session_id, kinds_of(EventRecorded)):
+        for entry in self._store.read_kinds(self._memory.session_id, list_kinds(EventRecorded)):
             record = entry.record
             if isinstance(record, EventRecorded) and (record.role, record.name) == (self._role, name):
                 yield record.facts
@@ -425,7 +425,7 @@ class RoleJournal(Journal):
 
     def shown(self) -> Iterator[ShownRecorded | PostRedacted]:
         """Yield the records of shown messages and of redactions, in the order of the log."""
-        for entry in self._store.read_kinds(self._memory.session_id, kinds_of(ShownRecorded, PostRedacted)):
+        for entry in self._store.read_kinds(self._memory.session_id, list_kinds(ShownRecorded, PostRedacted)):
             record = entry.record
             if isinstance(record, PostRedacted) or (isinstance(record, ShownRecorded) and record.role == self._role):
                 yield record
@@ -433,14 +433,14 @@ class RoleJournal(Journal):
     def history(self) -> tuple[CompactionRecord, ...]:
         now = self._memory.snapshot
         log = self._store.read_kinds(self._memory.session_id, HISTORY_KINDS)
-        return history_of((entry for entry in log if entry.number <= now.number), self._role, now.number_of)
+        return history_of((entry for entry in log if entry.number <= now.number), self._role, now.find_number)
 
     def index_texts(self) -> bool:
         return not self._memory.index_texts(most_rounds=INDEXED_AT_ONCE)
 
     def _check_reduction(self, now: Snapshot, reduction: Reduction, base: int) -> Reduction:
         """Return *reduction* with its posts' numbers. Raises ``StaleCompaction`` if it may not be published."""
-        state, round_ = now.journal(self._role), now.round(reduction.round_id)
+        state, round_ = now.get_journal(self._role), now.find_round(reduction.round_id)
         if state.generation != base:
             raise StaleCompaction("generation")
         covered = (state.current.end_number or 0) if state.current is not None else 0
@@ -459,7 +459,7 @@ class RoleJournal(Journal):
             raise StaleCompaction("torn")
         if any(round_id == round_.id and is_over(reduction, number, round_) for round_id, number in now.pins):
             raise StaleCompaction("pinned")
-        newest = find_newest_query(reversed(now.rounds(self._role)))
+        newest = find_newest_query(reversed(now.get_rounds(self._role)))
         if newest is not None and newest.id == round_.id and hides_words(reduction, newest):
             raise StaleCompaction("newest_query")
         return reduction
@@ -479,11 +479,11 @@ def show_newest_query(now: Snapshot, last: int, *, but: str = "") -> Iterator[Re
     """Yield the records that withdraw reductions of the user's newest query in the first *last* rounds of the log
     without the round *but*: it is another one than before, and perhaps was reduced."""
     for role in now.reductions:
-        rounds = now.rounds(role)
+        rounds = now.get_rounds(role)
         places = range(last - bisect_right(now.hidden, last) - 1, -1, -1)
         asked = find_newest_query(one for one in map(rounds.__getitem__, places) if one.id != but)
         if asked is not None:
-            live = now.reductions_on(role, asked.id)
+            live = now.list_reductions(role, asked.id)
             yield from withdraw_reductions(role, (one for one in live if hides_words(one, asked)))
 
 

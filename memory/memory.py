@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from . import messages as chat
-from .arguments import kind_of, require, require_role, round_id_of, takes
+from .arguments import name_kind, read_round_id, require, require_role, takes
 from .entries import (
     HEADER_MESSAGE,
     HEADER_PART,
@@ -33,9 +33,9 @@ from .log import redaction, rewind
 from .log.session_log import Log, News
 from .log.state import OpenRound, Snapshot, preview, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, is_over
-from .references import place_reference, range_reference, text_behind
-from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, new_id, utc_now
-from .search import Hit, find_hits, sync_index, words_of
+from .references import make_range_reference, make_reference, reload_text
+from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, make_id, utc_now
+from .search import Hit, find_hits, split_words, sync_index
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
 from .sync import NEWEST, Synced, SyncState, list_messages, sync_messages
@@ -58,7 +58,7 @@ class Conversation:
     @property
     def rounds(self) -> Rounds:
         """Every round with every post, failed and undone rounds included. A snapshot, taken in O(1)."""
-        return self._memory.snapshot.rounds(include_failed=True)
+        return self._memory.snapshot.get_rounds(include_failed=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -84,12 +84,12 @@ class Appended(NamedTuple):
     @property
     def reference(self) -> str | None:
         """Its reference, such as ``r3.p2``, for ``pin``, ``reload`` and the like; None in the header."""
-        return place_reference(self.round_number, self.post_number) if self.round_number else None
+        return make_reference(self.round_number, self.post_number) if self.round_number else None
 
     @property
     def round(self) -> Round | None:
         """Its round as it is now; None in the header. May raise ``StoreError``."""
-        return self.memory.snapshot.round_at(self.round_number) if self.round_number else None
+        return self.memory.snapshot.get_round_at(self.round_number) if self.round_number else None
 
     @property
     def post(self) -> Post | None:
@@ -126,7 +126,7 @@ class Memory(Log):
         *,
         store: Store | None = None,
         clock: Clock = utc_now,
-        new_id: Callable[[], str] = new_id,
+        new_id: Callable[[], str] = make_id,
         take_over: bool = False,
     ) -> None:
         require("session_id", session_id, str | None, "the session's name, as a text; give a store as store=")
@@ -177,14 +177,14 @@ class Memory(Log):
         is_usual = is_usual and type(round_id) is type(user_query) is str
         opened = create_unchecked(RoundOpened, fields) if is_usual else RoundOpened(**fields)
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             same = now.open_round(round_id) if self._own_rounds[-1:] == (id,) else None
             # The same call again, because its reply was lost.
             if same is not None and not same.count and copy_with(same.opened, created_at=made_at) == opened:
                 return []
             return self._open(now, opened, given=id is not None)
 
-        return _round_of(self._write(records, made_at, emit=True)[0], round_id)
+        return _find_round(self._write(make_records, made_at, emit=True)[0], round_id)
 
     @overload
     def add_post(self, round_: Round | str, post: Post) -> Post: ...
@@ -207,18 +207,18 @@ class Memory(Log):
             else:
                 post = Post(**made | fields)
         elif fields or not isinstance(post, Post):
-            both = "both" if fields else kind_of(post)
+            both = "both" if fields else name_kind(post)
             raise TypeError(f"give add_post() a ready Post, or its fields by name: send_from=, message=; not {both}")
         if not post.id:
             raise MessageError("a post needs an id: give one that is not empty, or none, and one is made")
-        round_id = round_id_of(round_)
+        round_id = read_round_id(round_)
         ready, added = post, post
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             nonlocal added
             taking = now.open_round(round_id)
             if taking is None:
-                number = _round_of(now, round_id).number
+                number = _find_round(now, round_id).number
                 raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
             last = taking.posts[taking.count - 1] if taking.count else None
             # The same post again: the same call again, because its reply was lost.
@@ -228,7 +228,7 @@ class Memory(Log):
             added = copy_with(ready, number=taking.count + 1)
             return [create_unchecked(PostAdded, {"round_id": round_id, "post": added})]
 
-        self._write(records, made_at, emit=True)
+        self._write(make_records, made_at, emit=True)
         return added
 
     def finish_round(self, round_: Round | str, state: Literal["finished", "failed"] = "finished") -> Round:
@@ -240,15 +240,15 @@ class Memory(Log):
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
-        round_id = round_id_of(round_)
-        number = self.snapshot.number_of(round_id) if state == "failed" else 0
+        round_id = read_round_id(round_)
+        number = self.snapshot.find_number(round_id) if state == "failed" else 0
         if number:
             withdraw_covering(self.snapshot, number)  # reads what is shown instead, before the lock is taken
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             taking = now.open_round(round_id)
             if taking is None:
-                present = _round_of(now, round_id)
+                present = _find_round(now, round_id)
                 if present.state == state or (present.is_hidden and state == "failed"):
                     return
                 if present.is_hidden:
@@ -262,7 +262,7 @@ class Memory(Log):
             yield RoundFailed(round_id=round_id)
             yield from show_newest_query(now, now.total, but=round_id)
 
-        return _round_of(self._write(records, emit=True)[0], round_id)
+        return _find_round(self._write(make_records, emit=True)[0], round_id)
 
     def append(self, message: Mapping[str, Any], *, kind: str = chat.MESSAGE) -> Appended:
         """Add one message in OpenAI's chat format and return its place: a user message opens a round, others join the
@@ -278,8 +278,8 @@ class Memory(Log):
         """
         post = chat.parse(message)
         made_at = self._clock()
-        records, place = self._add_message(post if kind == chat.MESSAGE else copy_with(post, kind=kind), made_at)
-        self._write(records, made_at, emit=True)
+        make_records, place = self._add_message(post if kind == chat.MESSAGE else copy_with(post, kind=kind), made_at)
+        self._write(make_records, made_at, emit=True)
         return tuple.__new__(Appended, (self, *place))  # takes half as long as calling it
 
     def extend(self, messages: Iterable[Mapping[str, Any]], *, kind: str = chat.MESSAGE) -> list[Appended]:
@@ -344,7 +344,7 @@ class Memory(Log):
         ids: dict[int, str] = {}
         references: tuple[str, ...] = ()
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             nonlocal references
             if only_at not in (None, now.number):
                 return
@@ -352,12 +352,12 @@ class Memory(Log):
             part = rewind.find_part_to_copy(now, place)
             last = place.first if part is None else place.first - 1
             undone = rewind.undo_after(now, last, ids)
-            references = tuple(range_reference(number, number) for number in undone)
+            references = tuple(make_range_reference(number, number) for number in undone)
             if not undone:
                 return
             withdraw_covering(now, last + 1)  # raises if the compaction to be shown instead cannot be read
             if part is not None:
-                copied = rewind.last_number(part)
+                copied = rewind.find_last_number(part)
                 undone[part.number] = copy_with(undone[part.number], continued_in=round_id, copied=copied)
             yield from undone.values()
             if part is None or find_newest_query([part]) is None:
@@ -370,8 +370,8 @@ class Memory(Log):
                         yield one
                 yield from rewind.copy_part(now, part, round_id)
 
-        list(records(self.snapshot))  # reads what is needed before the lock is taken
-        self._write(records, made_at)
+        list(make_records(self.snapshot))  # reads what is needed before the lock is taken
+        self._write(make_records, made_at)
         if references:
             self._announce(news=[(Rewound, references)])
         return references
@@ -382,7 +382,7 @@ class Memory(Log):
         made_at = self._clock()
         added = [self._add_message(post, made_at) for post in posts]
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             if only_at not in (None, now.number):
                 added.clear()
             for add, _ in added:
@@ -390,7 +390,7 @@ class Memory(Log):
                 now = preview(now, said)
                 yield from said
 
-        self._write(records, made_at, emit=True)
+        self._write(make_records, made_at, emit=True)
         return [Appended(self, *place) for _, place in added]
 
     def _add_message(self, post: Post, made_at: datetime) -> tuple[Callable[[Snapshot], Sequence[Record]], list[int]]:
@@ -405,7 +405,7 @@ class Memory(Log):
         is_query = post.send_from == USER and post.kind == chat.MESSAGE
         place = [0, 0]
 
-        def records(now: Snapshot) -> Sequence[Record]:
+        def make_records(now: Snapshot) -> Sequence[Record]:
             fields = post.__dict__ | {"id": post_id, "created_at": made_at}
             if post.send_from in chat.SYSTEM and (now.total == 0 or post.kind.startswith(HEADER_PART)):
                 place[:] = 0, len(now.header) + 1
@@ -430,7 +430,7 @@ class Memory(Log):
             added = {"round_id": taking, "post": create_unchecked(Post, fields)}
             return [*opening, create_unchecked(PostAdded, added)]
 
-        return records, place
+        return make_records, place
 
     def _open(
         self, now: Snapshot, opened: RoundOpened, previous: OpenRound | None = None, *, given: bool = False
@@ -438,7 +438,7 @@ class Memory(Log):
         """Return the records that open a round, after those that finish *previous* and the rounds that this Memory has
         open. *given*: the host chose the round's id."""
         # Random ids are not looked up: a database would be asked before every round.
-        if (given or self._new_id is not new_id) and now.number_of(opened.round_id):
+        if (given or self._new_id is not make_id) and now.find_number(opened.round_id):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         ends = {} if previous is None else {previous.number: previous.opened.round_id}
         for round_id in set(self._own_rounds).difference(ends.values()) if now.open_rounds else ():
@@ -507,11 +507,11 @@ class Memory(Log):
         fields = {"id": self._new_id(), "created_at": made_at, "message": text, "kind": f"{HEADER_PART}{name}"}
         post = Post(send_from="system", send_to=role, **fields)
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             same = [one for one in now.header if (one.kind, one.send_to) == (post.kind, role)]
             return [] if same and same[-1].message == text else [HeaderAdded(post=post)]
 
-        self._write(records, made_at, emit=True)
+        self._write(make_records, made_at, emit=True)
 
     @classmethod
     def from_messages(
@@ -540,30 +540,30 @@ class Memory(Log):
 
     def pins(self) -> tuple[str, ...]:
         """Return the references of the pinned posts, in the order of the log."""
-        return tuple(place_reference(one.round, one.number) for one in self.snapshot.pinned)
+        return tuple(make_reference(one.round, one.number) for one in self.snapshot.pinned)
 
     def _pin(self, post: Post | str, *, pinned: bool) -> None:
         place, asked = self._find_post(post)
 
-        def records(now: Snapshot) -> Iterable[Record]:
-            round_, number = now.round_at(place), asked
+        def make_records(now: Snapshot) -> Iterable[Record]:
+            round_, number = now.get_round_at(place), asked
             first = round_.post_list[0] if number == 1 else None
             if first is not None and chat.repeats_query(first, round_) and not first.attachment_list:
                 number = 0  # prompts show the query in its place
             if ((round_.id, number) in now.pins) is not pinned:
                 yield PostPinned(round_id=round_.id, number=number, pinned=pinned)
                 for role in now.reductions if pinned else ():  # its words are shown again at once
-                    live = now.reductions_on(role, round_.id)
+                    live = now.list_reductions(role, round_.id)
                     yield from withdraw_reductions(role, (one for one in live if is_over(one, number, round_)))
 
-        self._write(records, emit=True)
+        self._write(make_records, emit=True)
 
     def _find_post(self, post: Post | str) -> tuple[int, int]:
         """Return the numbers of a post's round and of the post. Looked up before the lock is taken."""
         require("post", post, Post | str, "the post that add_post() returned, or its reference, such as r12.p3")
         if self._behind:  # it may have been stored without a reply
             self.refresh()
-        round_, number = redaction.find_post(self.snapshot.rounds(include_failed=True), post)
+        round_, number = redaction.find_post(self.snapshot.get_rounds(include_failed=True), post)
         return round_.number, number
 
     def redact(self, post: Post | str) -> None:
@@ -583,18 +583,18 @@ class Memory(Log):
             redaction.withdraw_redacted(before, record)
         references: tuple[str, ...] = ()
 
-        def records(now: Snapshot) -> Iterable[Record]:
+        def make_records(now: Snapshot) -> Iterable[Record]:
             nonlocal references, erased
             erased = redaction.create_redactions(now, place, asked)
             references = tuple(
                 ref for number, record in erased.items() for ref in redaction.list_references(record, number)
             )
             for number, record in erased.items():
-                if redaction.holds_erased_text(now.round_at(number), record):
+                if redaction.holds_erased_text(now.get_round_at(number), record):
                     redaction.withdraw_redacted(now, record)  # raises if the compaction shown instead is unreadable
                     yield record
 
-        self._write(records)
+        self._write(make_records)
         try:
             self._erase(*erased)
         finally:
@@ -605,11 +605,11 @@ class Memory(Log):
         missed the events. Asks the store only if posts were erased. May raise ``StoreError``.
         """
         now = self.snapshot
-        return redaction.read_erased_references(self._store, self.session_id, now.number_of) if now.redactions else ()
+        return redaction.read_erased_references(self._store, self.session_id, now.find_number) if now.redactions else ()
 
     def note_prompt(self, role: str, tokens: int) -> None:
         """Remember the length of *role*'s newest prompt by our own count. It is not logged. ``compose`` calls it."""
-        self._prompts[role] = (tokens, self.snapshot.overlays_of(role))
+        self._prompts[role] = (tokens, self.snapshot.get_overlay_version(role))
 
     def record_usage(
         self, role: str, input_tokens: int, *, counted: int | None = None, cached_tokens: int | None = None
@@ -628,10 +628,10 @@ class Memory(Log):
         counted = composed if counted is None else counted
         usage = UsageRecorded(role=role, input_tokens=input_tokens, counted=counted, cached_tokens=cached_tokens)
 
-        def records(now: Snapshot) -> Iterable[Record]:
-            yield copy_with(usage, current=shown in (None, now.overlays_of(role)))
+        def make_records(now: Snapshot) -> Iterable[Record]:
+            yield copy_with(usage, current=shown in (None, now.get_overlay_version(role)))
 
-        self._write(records, emit=True)
+        self._write(make_records, emit=True)
 
     def usage(self, role: str) -> Usage:
         """Return *role*'s usage by its provider's count. It survives a resume."""
@@ -672,7 +672,7 @@ class Memory(Log):
                 self._emit(ProviderFailed, role=role, error=describe_error(error))
                 provider = None
             if provider is None:
-                compaction = before.journal(role).current
+                compaction = before.get_journal(role).current
             now = self.snapshot
             # Else it may tell of a hidden round, or reductions of its tail may be covered, and so dropped, by now.
             if (
@@ -693,7 +693,7 @@ class Memory(Log):
         ones."""
         require_role(role)
         result = [chat.from_post(post, role) for post in self.header if sees(role, post)]
-        for round_ in self.snapshot.rounds(role):
+        for round_ in self.snapshot.get_rounds(role):
             result.extend(chat.from_round(round_, role))
         return result
 
@@ -705,7 +705,7 @@ class Memory(Log):
         """
         require("ref", ref, str, "a text such as r12.p3")
         require_role(role)
-        return text_behind(self.snapshot.rounds(role, include_failed=True), ref, hide_failed=bool(role))
+        return reload_text(self.snapshot.get_rounds(role, include_failed=True), ref, hide_failed=bool(role))
 
     @property
     def open_rounds(self) -> tuple[Round, ...]:
@@ -719,7 +719,7 @@ class Memory(Log):
         """
         require("query", query, str, "a text: the words to look for")
         require_role(role)
-        words = words_of(query)
+        words = split_words(query)
         return find_hits(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
 
     def index_texts(self, *, most_rounds: int | None = None) -> bool:
@@ -735,9 +735,9 @@ class Memory(Log):
 
         Reads the whole log. May raise ``StoreError``.
         """
-        from .transfer.state_dict import state_of
+        from .transfer.state_dict import dump_memory
 
-        return state_of(self)
+        return dump_memory(self)
 
     @classmethod
     def from_state_dict(
@@ -749,9 +749,9 @@ class Memory(Log):
         ``StoreError`` if the store has that session already, or the state cannot be read, and writes nothing.
         """
         store = None if store is None else adapt_store(store)
-        from .transfer.state_dict import memory_from
+        from .transfer.state_dict import load_memory
 
-        return memory_from(cls, state, session_id, store=store, **options)
+        return load_memory(cls, state, session_id, store=store, **options)
 
     def fork(self, at_round: int, session_id: str | None = None, *, store: Store | None = None) -> Self:
         """Return a Memory of a new session that holds this one up to round *at_round*, with the newest overlays that
@@ -852,8 +852,8 @@ class Memory(Log):
         self._event_hooks(kind(at=self._clock(), session=self.session_id, **facts))
 
 
-def _round_of(now: Snapshot, round_id: str) -> Round:
-    round_ = now.round(round_id)
+def _find_round(now: Snapshot, round_id: str) -> Round:
+    round_ = now.find_round(round_id)
     if round_ is None:
         raise UnknownRound(f"no round {round_id!r} in this session; use one that create_round() returned")
     return round_
@@ -865,6 +865,6 @@ def _read_compaction(given: object) -> CompactedMessage:
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(summary, str)):
         raise MessageError(
             "get_compaction() must return None or an object with start_index, end_index and summary: two whole numbers"
-            f" and a text; not {kind_of(given)}"
+            f" and a text; not {name_kind(given)}"
         )
     return CompactedMessage(start, end, summary)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from .arguments import kind_of
+from .arguments import name_kind
 from .errors import MessageError
 from .rounds import EMPTY, USER, Post, Round, ToolCall, copy_with, create_unchecked, freeze_mapping, thaw
 
@@ -100,14 +100,14 @@ def parse(message: Mapping[str, Any]) -> Post:
         return create_unchecked(Post, NO_POST | said)
     if content is None and isinstance(message.get("parts"), (list, tuple)):
         raise MessageError("the message has parts and no content: convert it to a chat message, see compactor.formats")
-    parts = () if isinstance(content, str) or content is None else _parts(content)
+    parts = () if isinstance(content, str) or content is None else _read_parts(content)
     if role != ASSISTANT and any(map(_is_result, parts)):
         role = TOOL  # also in a user message: a tool's result is neither the user's word nor the host's
-    text = _text_in(parts, role) if parts else content if isinstance(content, str) else ""
+    text = _read_text(parts, role) if parts else content if isinstance(content, str) else ""
     # In another role's message this key says nothing about calls, and is kept as it is.
     calls: tuple[ToolCall, ...] = ()
     if role == ASSISTANT:
-        calls = tuple(_tool_calls(message["tool_calls"])) if message.get("tool_calls") is not None else ()
+        calls = tuple(_read_tool_calls(message["tool_calls"])) if message.get("tool_calls") is not None else ()
         if isinstance(called := message.get("function_call"), Mapping):  # from before tool calls, without an id
             text = "\n".join([*([text] if text else []), f"[call of {_call_text(called)}]"])
     if not text and isinstance(message.get("refusal"), str):
@@ -117,9 +117,11 @@ def parse(message: Mapping[str, Any]) -> Post:
         raise MessageError("tool_call_id must be a string: the id of the call that this answers")
     if parts:
         known = {call.id for call in calls}
-        calls += tuple(_tool_call(one["id"], one) for one in _unanswered_calls(parts, role) if one["id"] not in known)
+        calls += tuple(
+            _read_tool_call(one["id"], one) for one in _list_unanswered_calls(parts, role) if one["id"] not in known
+        )
         if role == TOOL and answers is None:
-            answers = next(_answered_ids(parts), None)
+            answers = next(_list_answered_ids(parts), None)
     fields = {
         **NO_POST,
         "send_from": _SENDERS[role],
@@ -129,7 +131,7 @@ def parse(message: Mapping[str, Any]) -> Post:
         "tool_call_id": answers,
     }
     post = create_unchecked(Post, fields)
-    plain = _plain(post, role)
+    plain = _make_plain_message(post, role)
     kept = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
     absent = [key for key in plain if key not in message]
     # A user message always has it: an empty one leaves a trace, and one sent twice is not taken for a repetition.
@@ -141,7 +143,7 @@ def parse(message: Mapping[str, Any]) -> Post:
 def parse_all(messages: Iterable[Mapping[str, Any]]) -> list[Post]:
     """Return *messages* as posts. Raises ``MessageError`` with the place of the first that is no chat message."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
-        raise TypeError(f"give a list of chat messages, not {kind_of(messages)}; put a single one into a list")
+        raise TypeError(f"give a list of chat messages, not {name_kind(messages)}; put a single one into a list")
     posts = []
     for place, message in enumerate(messages, 1):
         try:
@@ -158,7 +160,7 @@ def came_as_message(extra: Mapping[str, Any]) -> bool:
 
 def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
     """Yield the chat messages of one round as *role* would send them to a model: the user's query, then the posts."""
-    asked = query_message(round_)
+    asked = make_query_message(round_)
     if asked is not None:
         yield asked
     for place, post in enumerate(round_.post_list):
@@ -166,13 +168,13 @@ def from_round(round_: Round, role: str) -> Iterator[dict[str, Any]]:
             yield from_post(post, role)
 
 
-def query_message(round_: Round, *, only_known: bool = False) -> dict[str, Any] | None:
+def make_query_message(round_: Round, *, only_known: bool = False) -> dict[str, Any] | None:
     """Return the user's query as a chat message; None if the user did not open the round.
     *only_known*: see ``keep_known``."""
     if not round_.user_query and not came_as_message(round_.extra):
         return None
     if round_.post_list and round_.post_list[0].attachment_list and repeats_query(round_.post_list[0], round_):
-        return {"role": "user", "content": text_of(round_.post_list[0])}
+        return {"role": "user", "content": join_text(round_.post_list[0])}
     return _restore({"role": "user", "content": round_.user_query}, round_.extra, only_known)
 
 
@@ -189,12 +191,12 @@ def from_post(post: Post, role: str = ASSISTANT, *, only_known: bool = False) ->
     """
     sender = post.send_from
     if sender == role:
-        return _restore(_plain(post, "assistant"), post.extra, only_known)
+        return _restore(_make_plain_message(post, "assistant"), post.extra, only_known)
     if sender in _ROLES:
-        return _restore(_plain(post, _ROLES[sender]), post.extra, only_known)
+        return _restore(_make_plain_message(post, _ROLES[sender]), post.extra, only_known)
     if post.tool_call_id is not None:
-        return _plain(post, "tool")
-    return {"role": "user", "content": f"{sender}: {text_with_calls(post)}"}
+        return _make_plain_message(post, "tool")
+    return {"role": "user", "content": f"{sender}: {join_text_with_calls(post)}"}
 
 
 def pair_results(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
@@ -210,7 +212,7 @@ def pair_results(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
                 waiting[call.id].append((place, number))
         elif post.tool_call_id is not None:
             # One post may answer several calls, if the results are parts of its content.
-            for call_id in dict.fromkeys((post.tool_call_id, *_answered_ids(_parts_of(post)))):
+            for call_id in dict.fromkeys((post.tool_call_id, *_list_answered_ids(_list_parts(post)))):
                 if waiting.get(call_id):
                     at, number = waiting[call_id].pop(0)
                     answers[at][number] = place
@@ -219,7 +221,7 @@ def pair_results(posts: Sequence[Post], role: str) -> dict[int, dict[int, int]]:
 
 def has_result_parts(post: Post) -> bool:
     """Return whether *post* carries results as parts of its content. Its message must, too."""
-    return post.tool_call_id is not None and any(map(_is_result, _parts_of(post)))
+    return post.tool_call_id is not None and any(map(_is_result, _list_parts(post)))
 
 
 def split_results(post: Post) -> tuple[Post, ...]:
@@ -228,12 +230,12 @@ def split_results(post: Post) -> tuple[Post, ...]:
     Other parts follow as one more post, which answers nothing. A post is not split if its text has been changed since,
     because its parts still have the old text.
     """
-    parts = _parts_of(post) if post.tool_call_id is not None else ()
+    parts = _list_parts(post) if post.tool_call_id is not None else ()
     results = [part for part in parts if _is_result(part)]
-    if len(results) < 2 or _text_in(parts, TOOL) != post.message:
+    if len(results) < 2 or _read_text(parts, TOOL) != post.message:
         return (post,)
-    texts = [(_text_in_result(part), _result_id(part) or post.tool_call_id) for part in results]
-    if others := _text_in([part for part in parts if not _is_result(part)], TOOL):
+    texts = [(_read_result_text(part), _read_result_id(part) or post.tool_call_id) for part in results]
+    if others := _read_text([part for part in parts if not _is_result(part)], TOOL):
         texts.append((others, None))
     posts = [
         copy_with(post, id=f"{post.id}/{place}", message=text, tool_call_id=call_id, extra=EMPTY, attachment_list=())
@@ -248,10 +250,10 @@ def with_text(extra: Mapping[str, Any], text: str) -> dict[str, Any]:
     kept = extra.get(OPENAI_FIELDS)
     if not isinstance(kept, Mapping) or "content" not in kept:
         return dict(extra)
-    if result_of_text(kept["content"]) is not None:
+    if find_text_result(kept["content"]) is not None:
         return {**extra, OPENAI_FIELDS: {**kept, "content": replace_text(kept["content"], text)}}
     fields = {key: value for key, value in kept.items() if key != "content"}
-    if not any(_is_call(part) or _is_result(part) for part in _parts(kept["content"])):
+    if not any(_is_call(part) or _is_result(part) for part in _read_parts(kept["content"])):
         return {**extra, OPENAI_FIELDS: fields}
     fields.pop("role", None)
     absent = tuple(key for key in extra.get(_ABSENT, ()) if key not in ("tool_calls", "tool_call_id"))
@@ -269,13 +271,13 @@ def without_calls(extra: Mapping[str, Any]) -> dict[str, Any]:
 def replace_text(content: Any, text: str) -> Any:
     """Return the *content* of a message with its text replaced by *text*. A tool's result keeps its form, so that its
     call is found; anything else becomes text."""
-    part = result_of_text(content)
+    part = find_text_result(content)
     return text if part is None else [{**part, "output" if "output" in part else "content": text}]
 
 
-def result_of_text(content: Any) -> Mapping[str, Any] | None:
+def find_text_result(content: Any) -> Mapping[str, Any] | None:
     """Return the only part of a message's *content*, if it is a tool's result of text alone; else None."""
-    parts = _parts(content)
+    parts = _read_parts(content)
     if len(parts) != 1 or not _is_result(parts[0]):
         return None
     given = parts[0].get("output", parts[0].get("content"))
@@ -284,7 +286,7 @@ def result_of_text(content: Any) -> Mapping[str, Any] | None:
     return parts[0] if all(isinstance(text, str) for text in texts) else None
 
 
-def text_of(post: Post) -> str:
+def join_text(post: Post) -> str:
     """Return all the text that a post carries: its message, then each attachment under its type."""
     if not post.attachment_list:
         return post.message
@@ -293,16 +295,16 @@ def text_of(post: Post) -> str:
     return "\n\n".join(parts)
 
 
-def text_with_calls(post: Post) -> str:
+def join_text_with_calls(post: Post) -> str:
     """Return the text of a post and its tool calls, one a line, for readers that cannot be handed calls."""
-    text = text_of(post)
+    text = join_text(post)
     calls = [f"{post.send_from} calls {call.name}({call.arguments}) as {call.id}" for call in post.tool_calls]
     return "\n".join([*([text] if text else []), *calls])
 
 
-def _plain(post: Post, role: str) -> dict[str, Any]:
+def _make_plain_message(post: Post, role: str) -> dict[str, Any]:
     """Return a post's own fields as a message in OpenAI's usual form."""
-    content = text_of(post) if post.attachment_list else post.message
+    content = join_text(post) if post.attachment_list else post.message
     message: dict[str, Any] = {"role": role, "content": content}
     if post.tool_calls:
         message["tool_calls"] = [
@@ -348,7 +350,7 @@ def _keep_nested(one: Any) -> Any:
     return kept
 
 
-def _parts(content: Any) -> tuple[Any, ...]:
+def _read_parts(content: Any) -> tuple[Any, ...]:
     """Return the parts of a message's content, unless it is text."""
     if isinstance(content, Mapping):
         return (content,)
@@ -360,9 +362,9 @@ def _parts(content: Any) -> tuple[Any, ...]:
     return tuple(content)
 
 
-def _parts_of(post: Post) -> tuple[Any, ...]:
+def _list_parts(post: Post) -> tuple[Any, ...]:
     kept = post.extra.get(OPENAI_FIELDS)
-    return _parts(kept.get("content")) if isinstance(kept, Mapping) else ()
+    return _read_parts(kept.get("content")) if isinstance(kept, Mapping) else ()
 
 
 def _is_call(part: Any) -> bool:
@@ -373,27 +375,27 @@ def _is_result(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "tool_result"
 
 
-def _result_id(part: Mapping[str, Any]) -> str | None:
+def _read_result_id(part: Mapping[str, Any]) -> str | None:
     call_id = part.get("tool_use_id", part.get("id"))
     return call_id if isinstance(call_id, str) else None
 
 
-def _answered_ids(parts: Iterable[Any]) -> Iterator[str]:
+def _list_answered_ids(parts: Iterable[Any]) -> Iterator[str]:
     """Yield the ids of the calls that results among *parts* answer."""
     for part in parts:
-        if _is_result(part) and (call_id := _result_id(part)) is not None:
+        if _is_result(part) and (call_id := _read_result_id(part)) is not None:
             yield call_id
 
 
-def _unanswered_calls(parts: Sequence[Any], role: str) -> list[Mapping[str, Any]]:
+def _list_unanswered_calls(parts: Sequence[Any], role: str) -> list[Mapping[str, Any]]:
     """Return the calls in the parts of the assistant's message, except those that it answers itself: they get no field,
     so no other result is paired with them."""
     calls = [part for part in parts if _is_call(part) and isinstance(part.get("id"), str)] if role == ASSISTANT else []
-    answered = set(_answered_ids(parts)) if calls else ()
+    answered = set(_list_answered_ids(parts)) if calls else ()
     return [part for part in calls if part["id"] not in answered]
 
 
-def _tool_calls(calls: Any) -> Iterator[ToolCall]:
+def _read_tool_calls(calls: Any) -> Iterator[ToolCall]:
     if isinstance(calls, str) or not isinstance(calls, Sequence):
         raise MessageError(f"tool_calls must be a list, not {type(calls).__name__}")
     for call in calls:
@@ -402,10 +404,10 @@ def _tool_calls(calls: Any) -> Iterator[ToolCall]:
         asked = call.get("function") or call.get("custom") or call
         if not isinstance(asked, Mapping):
             raise MessageError("a tool call's function must be a mapping with a name and arguments")
-        yield _tool_call(call["id"], asked)
+        yield _read_tool_call(call["id"], asked)
 
 
-def _tool_call(call_id: str, asked: Mapping[str, Any]) -> ToolCall:
+def _read_tool_call(call_id: str, asked: Mapping[str, Any]) -> ToolCall:
     name, arguments = read_call(asked)
     return create_unchecked(ToolCall, {"id": call_id, "name": name, "arguments": _dump_arguments(arguments)})
 
@@ -433,9 +435,9 @@ def _call_text(asked: Mapping[str, Any]) -> str:
     return f"{name}({_dump_arguments(arguments)})"
 
 
-def _text_in(parts: Sequence[Any], role: str) -> str:
+def _read_text(parts: Sequence[Any], role: str) -> str:
     """Return the text of *parts*, one a line: marks for parts of other kinds, nothing for calls that have a field."""
-    with_field = {part["id"] for part in _unanswered_calls(parts, role)}
+    with_field = {part["id"] for part in _list_unanswered_calls(parts, role)}
     is_only_result = role == TOOL and sum(map(_is_result, parts)) == 1
     lines: list[str] = []
     for part in parts:
@@ -448,29 +450,29 @@ def _text_in(parts: Sequence[Any], role: str) -> str:
             if call_id not in with_field:
                 lines.append(f"[call of {_call_text(part)}{f' as {call_id}' if call_id is not None else ''}]")
         elif not _is_result(part):
-            lines.append(_text_in_other(part))
+            lines.append(_read_other_text(part))
         elif is_only_result:
-            lines.append(_text_in_result(part))
+            lines.append(_read_result_text(part))
         else:
-            names = [word for word in (_result_id(part), part.get("name")) if isinstance(word, str) and word]
-            lines.append(f"[result of {', '.join(names) or 'a call'}]\n{_text_in_result(part)}")
+            names = [word for word in (_read_result_id(part), part.get("name")) if isinstance(word, str) and word]
+            lines.append(f"[result of {', '.join(names) or 'a call'}]\n{_read_result_text(part)}")
     return "\n".join(lines)
 
 
-def _text_in_result(part: Mapping[str, Any]) -> str:
+def _read_result_text(part: Mapping[str, Any]) -> str:
     given = part.get("output", part.get("content"))
     items = given if isinstance(given, Sequence) and not isinstance(given, str) else () if given is None else (given,)
-    return "\n".join(one if isinstance(one, str) else _text_in_other(one) for one in items)
+    return "\n".join(one if isinstance(one, str) else _read_other_text(one) for one in items)
 
 
 #: Words in the names of part types whose content is no readable text.
 _MEDIA = frozenset(("image", "audio", "video", "file", "document", "screenshot"))
 
 
-def _text_in_other(part: Any) -> str:
+def _read_other_text(part: Any) -> str:
     """Return the text of a part that is neither a call nor a result: its JSON if it has no text, a mark for media."""
     if not isinstance(part, Mapping):
-        return _as_json(part, "")
+        return _write_json(part, "")
     kind = part.get("type", "part")
     for key in ("text", "refusal", kind if isinstance(kind, str) else ""):
         if isinstance(part.get(key), str):
@@ -478,10 +480,10 @@ def _text_in_other(part: Any) -> str:
     words = str(kind).lower().replace("-", "_").split("_")
     is_media = isinstance(part.get("source"), Mapping) or not _MEDIA.isdisjoint(words)
     is_empty = all(value in (None, "", [], {}) for key, value in part.items() if key != "type")
-    return f"[{kind}]" if is_media or is_empty else _as_json(part, f"[{kind}]")
+    return f"[{kind}]" if is_media or is_empty else _write_json(part, f"[{kind}]")
 
 
-def _as_json(value: Any, otherwise: str) -> str:
+def _write_json(value: Any, otherwise: str) -> str:
     try:
         return json.dumps(thaw(value), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # refused later, with a reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import AfterValidator, Field
 
-from .messages import pair_results, query_message, repeats_query
+from .messages import make_query_message, pair_results, repeats_query
 from .rounds import EMPTY, USER, Extra, Post, Record, Round, Stamp, Text, freeze_mapping
 from .values import ValueObject
 
@@ -268,14 +268,14 @@ def without_posts(reductions: Iterable[Reduction], numbers: Iterable[int]) -> tu
 def find_newest_query(newest_first: Iterable[Round]) -> Round | None:
     """Return the first of these rounds in which the user speaks."""
     for round_ in newest_first:
-        if query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list):
+        if make_query_message(round_) is not None or any(post.send_from == USER for post in round_.post_list):
             return round_
     return None
 
 
 def hides_words(reduction: Reduction, round_: Round) -> bool:
     """Return whether *reduction* covers any words of the user in *round_*."""
-    if reduction.covers(0) and query_message(round_) is not None:
+    if reduction.covers(0) and make_query_message(round_) is not None:
         return True
     posts = round_.post_list[: reduction.last_number]
     return any(post.send_from == USER and reduction.covers(post.number) for post in posts)

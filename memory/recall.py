@@ -15,9 +15,9 @@ from .arguments import require, require_role
 from .errors import NewerVersion, StoreDamaged, StoreError, UnknownReference
 from .messages import ASSISTANT
 from .patterns import compile_later
-from .references import QUOTED, Passage, passage_behind, range_reference
+from .references import QUOTED, Passage, make_range_reference, reload_passage
 from .rounds import FrozenMapping
-from .search import RECALL_TOOLS, words_of
+from .search import RECALL_TOOLS, split_words
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
@@ -38,7 +38,7 @@ class Refused(Exception):
     """The arguments are wrong; the message tells the model what to give instead."""
 
 
-def schema(name: str, description: str, parameters: Parameters) -> ChatCompletionFunctionToolParam:
+def make_schema(name: str, description: str, parameters: Parameters) -> ChatCompletionFunctionToolParam:
     """Return a tool's schema. It satisfies strict mode: every parameter is required, and optional ones may be null."""
     properties = {
         parameter: {"type": kind if required else [kind, "null"], "description": meaning}
@@ -70,7 +70,7 @@ def read_arguments(
     return given
 
 
-def text_in(given: Mapping[str, Any], name: str) -> str:
+def read_text(given: Mapping[str, Any], name: str) -> str:
     """Return a required string. May raise ``Refused``."""
     value = given.get(name)
     if not isinstance(value, str):
@@ -78,7 +78,7 @@ def text_in(given: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def number_in(given: Mapping[str, Any], name: str, default: int | None, minimum: int, maximum: int) -> int:
+def read_number(given: Mapping[str, Any], name: str, default: int | None, minimum: int, maximum: int) -> int:
     """Return a whole number, clamped between *minimum* and *maximum*, or the default; 4.0 and "4" are 4. May raise
     ``Refused``."""
     value: Any = given.get(name)
@@ -167,7 +167,7 @@ class Recall:
         They satisfy strict mode: every parameter is required, and optional ones may be null. ``call`` treats a missing
         parameter like null.
         """
-        return [schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
+        return [make_schema(name, *_TOOLS[name]) for name in RECALL_TOOLS]
 
     def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
         """Return the answer to a model's call, at most 20,000 characters; *arguments* are its JSON text or an object.
@@ -194,35 +194,35 @@ class Recall:
             return f"Error: the store of this conversation does not answer ({type(fault).__name__}); try again later."
 
     def _context_reload(self, given: Mapping[str, Any]) -> str:
-        pattern = text_in(given, "pattern") if given.get("pattern") is not None else ""
+        pattern = read_text(given, "pattern") if given.get("pattern") is not None else ""
         if len(pattern) > MAX_PATTERN:
             raise Refused(f"pattern is at most {MAX_PATTERN} characters; give a few words of it")
-        ref = text_in(given, "ref")
+        ref = read_text(given, "ref")
         if ref not in self._references:  # models capitalise references and copy the signs beside them
             ref = ref.strip(_BESIDE).lower().removeprefix("reload").lstrip(_BESIDE)
-        passage = passage_behind(self._all_rounds(), self._references.get(ref, ref), hide_failed=True)
+        passage = reload_passage(self._get_all_rounds(), self._references.get(ref, ref), hide_failed=True)
         return _find_pattern(passage, ref, given, pattern) if pattern else _page(passage, ref, given)
 
     def _read_rounds(self, given: Mapping[str, Any]) -> str:
-        rounds = self._all_rounds()
+        rounds = self._get_all_rounds()
         if not rounds:
             raise Refused("there are no rounds yet")
-        first = number_in(given, "start", None, 1, MAX_NUMBER)
-        last = number_in(given, "end", first, 1, MAX_NUMBER)
+        first = read_number(given, "start", None, 1, MAX_NUMBER)
+        last = read_number(given, "end", first, 1, MAX_NUMBER)
         if first > len(rounds):
             raise Refused(f"there is no round {first}; give a start from 1 to {len(rounds)}")
         if last < first:
             raise Refused(f"end is before start; give an end from {first} to {len(rounds)}")
-        ref = range_reference(first, min(last, len(rounds)))
-        return _page(passage_behind(rounds, ref, hide_failed=True), ref, given)
+        ref = make_range_reference(first, min(last, len(rounds)))
+        return _page(reload_passage(rounds, ref, hide_failed=True), ref, given)
 
     def _search_history(self, given: Mapping[str, Any]) -> str:
-        query = text_in(given, "query")
-        words = words_of(query)
+        query = read_text(given, "query")
+        words = split_words(query)
         if not words:
             raise Refused("query is empty; give one or more words to look for")
-        skip = number_in(given, "offset", 0, 0, MAX_NUMBER)
-        limit = number_in(given, "limit", DEFAULT_HITS, 1, MAX_HITS)
+        skip = read_number(given, "offset", 0, 0, MAX_NUMBER)
+        limit = read_number(given, "limit", DEFAULT_HITS, 1, MAX_HITS)
         hits = self._memory.search(query, role=self._role, limit=MAX_NUMBER)
         if not hits:
             return "Nothing in this conversation has any of these words; try other words, or parts of them."
@@ -232,16 +232,16 @@ class Recall:
         more = f"; for more, give offset={skip + limit}" if skip + limit < len(hits) else ""
         places = f"best first, {skip + 1} to {skip + len(shown)}{more}"
         heading = f"[messages with any of these words: {len(hits)}; {places}]"
-        rounds, lines = self._all_rounds(), [heading]
+        rounds, lines = self._get_all_rounds(), [heading]
         for hit in shown:
             try:
-                lines.append(hit.line(rounds[hit.round - 1], words))
+                lines.append(hit.make_match_line(rounds[hit.round - 1], words))
             except (StoreDamaged, NewerVersion):  # damaged since it was indexed
                 lines.append(f"{hit.ref}: cannot be read any more")
         return "\n".join(lines)
 
-    def _all_rounds(self) -> Rounds:
-        return self._memory.snapshot.rounds(self._role, include_failed=True)
+    def _get_all_rounds(self) -> Rounds:
+        return self._memory.snapshot.get_rounds(self._role, include_failed=True)
 
 
 #: Signs that models copy along with a reference.
@@ -250,39 +250,39 @@ _BESIDE = "\t\n\r []()<>`'\".,;:"
 
 def _page(passage: Passage, ref: str, given: Mapping[str, Any]) -> str:
     """Return a heading with the place and the speaker, then the quoted text."""
-    start = number_in(given, "offset", 0, 0, MAX_NUMBER)
-    limit = number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
+    start = read_number(given, "offset", 0, 0, MAX_NUMBER)
+    limit = read_number(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
     if not len(passage):
         return f"[{ref} is empty: there is no text in it]"
     if start >= len(passage):
         return f"[{ref} has {len(passage)} characters and ends before offset {start}; give a smaller one]"
-    start = passage.floor_boundary(start)
+    start = passage.find_floor_boundary(start)
     # At least one character, even a longer one than the limit: the next page begins behind it.
-    shortest = passage.ceil_boundary(start + 1)
-    stop = max(passage.floor_boundary(start + limit), shortest)
+    shortest = passage.find_ceil_boundary(start + 1)
+    stop = max(passage.find_floor_boundary(start + limit), shortest)
     text = passage.quote(start, stop)
     while len(text) > MAX_PAGE + len(QUOTED) and stop > start + 1:  # each line adds a mark
         shorter = start + max((stop - start) * MAX_PAGE // len(text), 1)
-        stop = min(max(passage.floor_boundary(shorter), shortest), stop - 1)
+        stop = min(max(passage.find_floor_boundary(shorter), shortest), stop - 1)
         text = passage.quote(start, stop)
     more = f"; go on with offset={stop}" if stop < len(passage) else "; this is the end"
     return f"[{ref}{_speaker_at(passage, start)}, characters {start} to {stop} of {len(passage)}{more}]\n{text}"
 
 
 def _speaker_at(passage: Passage, offset: int) -> str:
-    speaker = passage.speaker(offset)
+    speaker = passage.find_speaker(offset)
     return f", {speaker[:MAX_SPEAKER]}" if speaker else ""
 
 
 def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern: str) -> str:
     """Return the matches of *pattern*, each with its offset and the text around it."""
-    start = number_in(given, "offset", 0, 0, MAX_NUMBER)
+    start = read_number(given, "offset", 0, 0, MAX_NUMBER)
     width = MARGIN + len(pattern) + MARGIN
-    room = max(number_in(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE) // (width + 40), 1)
+    room = max(read_number(given, "limit", DEFAULT_PAGE, 1, MAX_PAGE) // (width + 40), 1)
     count, seen = 0, start
     shown: list[int] = []
     go_on: int | None = None
-    for place in passage.places(pattern, start):
+    for place in passage.find_offsets(pattern, start):
         count += 1
         if place + len(pattern) <= seen:  # shown with the match before
             continue
@@ -299,8 +299,8 @@ def _find_pattern(passage: Passage, ref: str, given: Mapping[str, Any], pattern:
     parts: list[str] = []
     for place in shown:
         begin, end = (
-            passage.floor_boundary(max(place - MARGIN, 0)),
-            passage.ceil_boundary(place - MARGIN + width),
+            passage.find_floor_boundary(max(place - MARGIN, 0)),
+            passage.find_ceil_boundary(place - MARGIN + width),
         )
         part = f"[offset {place}{_speaker_at(passage, begin)}]\n{passage.quote(begin, end)}"
         if parts and sum(map(len, parts)) + len(part) > MAX_PAGE:  # each line adds a mark

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from .errors import UnknownReference
-from .messages import from_post, from_round, repeats_query, text_with_calls
+from .messages import from_post, from_round, join_text_with_calls, repeats_query
 from .patterns import compile_later
 from .rounds import USER, Post, Round, copy_with
 from .values import ValueObject
@@ -38,25 +38,25 @@ def _find_characters() -> Any:
     return regex.compile(pattern).finditer
 
 
-def floor_boundary(text: str, offset: int) -> int:
+def find_floor_boundary(text: str, offset: int) -> int:
     """Return the last place up to *offset* that cuts no character of *text*, from a few hundred code points around.
 
     As ``str::floor_char_boundary`` in Rust, for the characters that a reader sees.
     """
-    return _around(text, offset)[0]
+    return _find_character_ends(text, offset)[0]
 
 
-def ceil_boundary(text: str, offset: int) -> int:
+def find_ceil_boundary(text: str, offset: int) -> int:
     """Return the first place from *offset* on that cuts no character of *text*."""
-    return _around(text, offset)[1]
+    return _find_character_ends(text, offset)[1]
 
 
-def beginning(text: str, length: int) -> str:
+def take_beginning(text: str, length: int) -> str:
     """Return at most the first *length* code points of *text* without cutting a character."""
-    return text[: _around(text, length)[0]]
+    return text[: _find_character_ends(text, length)[0]]
 
 
-def _around(text: str, offset: int) -> tuple[int, int]:
+def _find_character_ends(text: str, offset: int) -> tuple[int, int]:
     """Return the ends of the character that a cut at *offset* would tear; *offset* twice if it tears none."""
     if offset <= 0 or offset >= len(text):
         end = min(max(offset, 0), len(text))
@@ -105,42 +105,42 @@ def parse_reference(ref: str) -> Reference:
     return Reference(int(first), int(first), int(first_post), int(last_post or first_post))
 
 
-def place_reference(number: int, post_number: int) -> str:
+def make_reference(number: int, post_number: int) -> str:
     """Return the reference of a post by its round's number and its own; 0 is the user's query."""
     return f"r{number}.p{post_number}"
 
 
-def post_reference(round_: Round, post: Post | None) -> str:
+def make_post_reference(round_: Round, post: Post | None) -> str:
     """Return the reference of a post, or of the round's user query for None."""
-    return place_reference(round_.number, post.number if post else 0)
+    return make_reference(round_.number, post.number if post else 0)
 
 
-def posts_reference(round_: Round, first_number: int, last_number: int) -> str:
+def make_posts_reference(round_: Round, first_number: int, last_number: int) -> str:
     """Return the reference of a round's posts from *first_number* to *last_number*; 0 is the user's query."""
-    only = place_reference(round_.number, first_number)
+    only = make_reference(round_.number, first_number)
     return only if first_number == last_number else f"{only}-p{last_number}"
 
 
-def range_reference(first: int, last: int) -> str:
+def make_range_reference(first: int, last: int) -> str:
     """Return the reference of rounds *first* to *last* of the log."""
     return f"r{first}" if first == last else f"r{first}-r{last}"
 
 
-def text_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
+def reload_text(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> str:
     """Return the original text behind *ref*; *rounds* are all rounds of the log. May raise ``UnknownReference``."""
-    return "".join(_pieces(rounds, ref, hide_failed=hide_failed))
+    return "".join(_list_pieces(rounds, ref, hide_failed=hide_failed))
 
 
-def passage_behind(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
+def reload_passage(rounds: Sequence[Round], ref: str, *, hide_failed: bool = False) -> Passage:
     """Return the same text as a ``Passage``, which gives pages without copying the whole."""
-    pieces, place, speaker = list(_pieces(rounds, ref, hide_failed=hide_failed)), parse_reference(ref), ""
+    pieces, place, speaker = list(_list_pieces(rounds, ref, hide_failed=hide_failed)), parse_reference(ref), ""
     if place.first_post is not None and place.first_post == place.last_post:
         posts = (post for post in rounds[place.first - 1].post_list if post.number == place.first_post)
-        speaker = USER if place.first_post == 0 else next(map(_ends, posts), "")
+        speaker = USER if place.first_post == 0 else next(map(_name_ends, posts), "")
     return Passage(pieces, speaker)
 
 
-def messages_behind(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
+def reload_messages(rounds: Sequence[Round], ref: str, role: str, *, hide_failed: bool = False) -> list[dict[str, Any]]:
     """Return the chat messages behind *ref* as *role* would send them to a model.
 
     *rounds* are the log as the role sees it. May raise ``UnknownReference``.
@@ -179,25 +179,25 @@ def _find_posts(round_: Round, reference: Reference, ref: str) -> tuple[Post, ..
     return posts
 
 
-def _pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
+def _list_pieces(rounds: Sequence[Round], ref: str, *, hide_failed: bool) -> Iterator[str]:
     """Yield the text behind *ref*, each line's label and text apart. Raises ``UnknownReference``."""
     place = parse_reference(ref)
     found = _find_rounds(rounds, place, ref, hide_failed=hide_failed)
     if place.first_post is None:
         for at, round_ in enumerate(found):
             yield _Label(f"\n\n[Round {round_.number}]" if at else f"[Round {round_.number}]")
-            yield from _lines(round_, 0, round_.post_list)
+            yield from _list_lines(round_, 0, round_.post_list)
         return
     round_, first, last = next(found), place.first_post, place.last_post
     posts = _find_posts(round_, place, ref)
     if first == last:
-        yield text_with_calls(posts[0]) if first else round_.user_query
+        yield join_text_with_calls(posts[0]) if first else round_.user_query
     else:
         yield _Label(f"[Round {round_.number}, posts {first} to {last}]")
-        yield from _lines(round_, first, posts)
+        yield from _list_lines(round_, first, posts)
 
 
-def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
+def _list_lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
     """Yield the lines of *posts*, after the query's line if *first* is 0."""
     if first == 0 and round_.user_query:
         yield _Label(f"\n{USER}: ")
@@ -205,17 +205,17 @@ def _lines(round_: Round, first: int, posts: Sequence[Post]) -> Iterator[str]:
     for post in posts:
         if first == 0 and post is round_.post_list[0] and repeats_query(post, round_) and not post.attachment_list:
             continue
-        yield _Label(f"\n{_ends(post)}: ")
-        yield text_with_calls(post)
+        yield _Label(f"\n{_name_ends(post)}: ")
+        yield join_text_with_calls(post)
 
 
-def _ends(post: Post) -> str:
+def _name_ends(post: Post) -> str:
     """Return the sender and the receiver of *post* on one line."""
     to = f" (result of {post.tool_call_id})" if post.tool_call_id is not None else f" to {post.send_to}"
-    return label_of(f"{post.send_from}{to}")
+    return make_label(f"{post.send_from}{to}")
 
 
-def label_of(name: str) -> str:
+def make_label(name: str) -> str:
     """Return *name* on one line and without colons: a colon separates a label from the text."""
     return " ".join(name.replace(":", " ").split())
 
@@ -271,7 +271,7 @@ class Passage:
                 parts.append((QUOTED if not parts else "") + _LINE_END.sub(rf"\g<0>{QUOTED}", part))
         return "".join(parts)
 
-    def speaker(self, offset: int) -> str:
+    def find_speaker(self, offset: int) -> str:
         """Return the speaker of the text at *offset*; empty at a label."""
         place = min(bisect_right(self._starts, offset), len(self._pieces)) - 1
         if place < 0 or isinstance(self._pieces[place], _Label):
@@ -279,19 +279,19 @@ class Passage:
         labels = (piece for piece in reversed(self._pieces[:place]) if isinstance(piece, _Label))
         return next(labels, self._speaker).strip("\n: ")
 
-    def floor_boundary(self, offset: int) -> int:
+    def find_floor_boundary(self, offset: int) -> int:
         """Return the last offset up to *offset*, which is not negative, that cuts no character."""
-        return self._boundary(offset, floor_boundary)
+        return self._find_boundary(offset, find_floor_boundary)
 
-    def ceil_boundary(self, offset: int) -> int:
+    def find_ceil_boundary(self, offset: int) -> int:
         """Return the first offset from *offset* on that cuts no character."""
-        return self._boundary(offset, ceil_boundary)
+        return self._find_boundary(offset, find_ceil_boundary)
 
-    def _boundary(self, offset: int, find: Callable[[str, int], int]) -> int:
+    def _find_boundary(self, offset: int, find: Callable[[str, int], int]) -> int:
         number = min(bisect_right(self._starts, offset), len(self._pieces)) - 1
         return self._starts[number] + find(self._pieces[number], offset - self._starts[number]) if self else 0
 
-    def places(self, pattern: str, start: int = 0) -> Iterator[int]:
+    def find_offsets(self, pattern: str, start: int = 0) -> Iterator[int]:
         """Yield the offsets of *pattern* from *start* on, ignoring case and without overlaps.
 
         *pattern* is literal text, not empty; a match may span pieces.

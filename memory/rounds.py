@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, S
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, PlainValidator, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from .arguments import find_near, kind_of
+from .arguments import find_near, name_kind
 from .errors import MessageError
 
 __all__ = ["USER", "Attachment", "FrozenMapping", "Post", "Record", "Round", "RoundState", "ToolCall", "copy_with"]
@@ -155,7 +155,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_ids.clear)  # a child draws its own
 
 
-def new_id() -> str:
+def make_id() -> str:
     """Return a random id of 32 hexadecimal digits."""
     try:
         return _ids.pop()  # one step: any number of threads may be at it
@@ -230,11 +230,11 @@ class Record(FrozenModel):
 
         def __init__(self, *leading: Any, **fields: Any) -> None:
             if leading:
-                fields = by_name(self.by_place, leading, fields)
+                fields = name_arguments(self.by_place, leading, fields)
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise self._refused(*(_fault(type(self), fault) for fault in error.errors())) from error
+                raise self._refused(*(_describe_fault(type(self), fault) for fault in error.errors())) from error
 
         # Pydantic takes this for its own constructor, so records that are read from a log or a copy bypass it, and with
         # it the checks for hosts. ``model_validate`` raises pydantic's own error.
@@ -250,12 +250,12 @@ class Record(FrozenModel):
             setattr(self, name, None)
 
     @classmethod
-    def _refused(cls, *faults: str) -> MessageError:
+    def _make_refusal(cls, *faults: str) -> MessageError:
         example = f"; it is made like {cls.example}" if cls.example else ""
         return MessageError(f"this is no {cls.__name__}, and nothing was stored: {'; '.join(faults)}{example}")
 
 
-def _fault(record: type[Record], fault: Any) -> str:
+def _describe_fault(record: type[Record], fault: Any) -> str:
     """Return the field that pydantic refused, and the reason, without the value."""
     name, wrong = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Input ")
     match fault["type"]:
@@ -267,10 +267,10 @@ def _fault(record: type[Record], fault: Any) -> str:
         case "value_error":
             return f"{name}: {fault['ctx']['error']}"
     of_its_kind = fault["type"].startswith(("greater", "less"))
-    return f"{name}: {wrong}" if of_its_kind else f"{name}: {wrong}, not {kind_of(fault['input'])}"
+    return f"{name}: {wrong}" if of_its_kind else f"{name}: {wrong}, not {name_kind(fault['input'])}"
 
 
-def by_name(names: Sequence[str], leading: Sequence[object], fields: Mapping[str, Any]) -> dict[str, Any]:
+def name_arguments(names: Sequence[str], leading: Sequence[object], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return *fields* with the *leading* values, given by place, under the first of *names*.
 
     Raises ``TypeError``, as a function call does, for too many values and for one that is given twice.
@@ -330,7 +330,7 @@ _put_fields, _put_fields_set, _put_extra, _put_private = (
 class Attachment(Record):
     """An addition to the text of a post: a plan, code, the result of an execution."""
 
-    id: Text = Field(default_factory=new_id)
+    id: Text = Field(default_factory=make_id)
     #: The host's own word for it: ``plan``, ``python``, ``execution_result``, ...
     type: Text
     content: Text = ""
@@ -349,7 +349,7 @@ class ToolCall(Record):
 class Post(Record):
     """One message inside a round, from one role to another."""
 
-    id: Text = Field(default_factory=new_id)
+    id: Text = Field(default_factory=make_id)
     send_from: Text
     send_to: Text
     message: Text = ""
@@ -368,7 +368,7 @@ class Post(Record):
 class Round(Record):
     """One user query and everything that happened until the next."""
 
-    id: Text = Field(default_factory=new_id)
+    id: Text = Field(default_factory=make_id)
     user_query: Text
     state: RoundState = "created"
     post_list: tuple[Post, ...] = ()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from .entries import PostRedacted
 from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
 from .log.redaction import without
-from .messages import repeats_query, text_of, text_with_calls
+from .messages import join_text, join_text_with_calls, repeats_query
 from .patterns import compile_later
-from .references import beginning, floor_boundary, fold, label_of, place_reference
+from .references import find_floor_boundary, fold, make_label, make_reference, take_beginning
 from .rounds import USER, Post, Round, copy_with
 from .stores.base import FoundText, Store, StoredText, storable
 
@@ -48,24 +48,24 @@ class Hit(FoundText):
 
     @property
     def ref(self) -> str:
-        return place_reference(self.round, self.number)
+        return make_reference(self.round, self.number)
 
     def score(self, weights: Sequence[float], mean: float) -> float:
         """Return the score by Okapi BM25; *mean* is the mean length of all texts."""
         norm = K1 * (1 - B + B * self.length / mean)
         return sum(weight * n * (K1 + 1) / (n + norm) for weight, n in zip(weights, self.counts, strict=True))
 
-    def line(self, round_: Round, words: Sequence[str]) -> str:
+    def make_match_line(self, round_: Round, words: Sequence[str]) -> str:
         """Return one line: the reference, the speaker and the text around the first match of the longest word."""
         if self.number == 0:
             speaker, text = USER, round_.user_query
         else:
             post: Post = next(post for post in round_.post_list if post.number == self.number)
-            speaker = " to ".join(label_of(beginning(name, MAX_NAME)) for name in (post.send_from, post.send_to))
-            text = text_with_calls(post)
+            speaker = " to ".join(make_label(take_beginning(name, MAX_NAME)) for name in (post.send_from, post.send_to))
+            text = join_text_with_calls(post)
         longest = max((word for word, n in zip(words, self.counts, strict=True) if n), key=len)
-        start = floor_boundary(text, max(normalize(text).find(longest) - MAX_SNIPPET // 3, 0))
-        stop = floor_boundary(text, start + MAX_SNIPPET)
+        start = find_floor_boundary(text, max(normalize(text).find(longest) - MAX_SNIPPET // 3, 0))
+        stop = find_floor_boundary(text, start + MAX_SNIPPET)
         part = " ".join(text[start:stop].split())
         size = f"{len(text)} characters" + (f", shown from offset {start}" if start else "")
         return f"{self.ref} ({speaker}; {size}): {'...' * (start > 0)}{part}{'...' * (stop < len(text))}"
@@ -77,7 +77,7 @@ def normalize(text: str) -> str:
     return lowered if lowered.isascii() and "\0" not in lowered else storable(lowered)
 
 
-def words_of(query: str) -> tuple[str, ...]:
+def split_words(query: str) -> tuple[str, ...]:
     """Return the distinct words of *query*, folded; text without spaces also as pairs of characters."""
     words: dict[str, None] = {}
     for word in normalize(query[:MAX_QUERY]).split():
@@ -89,7 +89,7 @@ def words_of(query: str) -> tuple[str, ...]:
     return tuple(words)[:MAX_WORDS]
 
 
-def texts_of(round_: Round, role: str = "") -> Iterator[StoredText]:
+def list_texts(round_: Round, role: str = "") -> Iterator[StoredText]:
     """Yield the searchable texts of a round that *role* sees; the empty role sees all.
 
     Pass the round with all its posts. Calls of recall's tools and their results are not searched.
@@ -111,7 +111,7 @@ def texts_of(round_: Round, role: str = "") -> Iterator[StoredText]:
                 continue
             post = copy_with(post, message="")  # noqa: PLW2901
         hides_calls = bool(post.tool_calls) and all(call.name in RECALL_TOOLS for call in post.tool_calls)
-        text = text_of(post) if hides_calls else text_with_calls(post)
+        text = join_text(post) if hides_calls else join_text_with_calls(post)
         if text:
             sender = post.send_from if post.send_from or post.send_to else _NOBODY
             yield StoredText(round_.number, post.number, sender, post.send_to, normalize(text))
@@ -132,7 +132,7 @@ def rank_hits(hits: Iterable[Hit], total: int, characters: int) -> list[Hit]:
 def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[str], role: str = "") -> list[Hit]:
     """Return the texts that contain any of *words* and that *role* sees, best match first, without hidden rounds.
 
-    *words* come from ``words_of``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot be
+    *words* come from ``split_words``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot be
     read; a read-only store is searched all the same.
     """
     hits: list[Hit] = []
@@ -145,10 +145,10 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
         texts, total, characters = store.find_texts(session, words, role)
         hidden = frozenset(snapshot.hidden)  # a store may not know why
         hits.extend(Hit._make(text) for text in texts if text.round <= reach and text.round not in hidden)
-    rounds = snapshot.rounds(include_failed=True)
+    rounds = snapshot.get_rounds(include_failed=True)
     for first in range(reach, len(rounds), BATCH):
-        for round_ in _readable(rounds, first, first + BATCH):
-            for text in texts_of(round_, role) if not round_.is_hidden else ():
+        for round_ in _skip_damaged(rounds, first, first + BATCH):
+            for text in list_texts(round_, role) if not round_.is_hidden else ():
                 total += 1
                 characters += len(text.text)
                 counts = tuple(map(text.text.count, words))  # also inside longer words
@@ -160,7 +160,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
 def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int | None = None) -> bool:
     """Index the texts of closed rounds, at most *most_rounds* of them, in a searchable *store*, and return whether the
     index has them all."""
-    rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
+    rounds, reach = snapshot.get_rounds(include_failed=True), store.texts_reach(session)
     closed, last_entry = snapshot.closed_prefix, snapshot.number
     stop = closed if most_rounds is None else min(closed, reach + most_rounds)
     # The texts of this snapshot must not get into a new session of the same name.
@@ -168,7 +168,7 @@ def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: i
         raise SessionPurged.at(last_entry)
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
-        store.keep_texts(session, first + 1, last, _texts(_readable(rounds, first, last)))
+        store.keep_texts(session, first + 1, last, _list_stored_texts(_skip_damaged(rounds, first, last)))
         # Look for redactions after indexing: a later one finds the texts in the index and removes them itself.
         erased: dict[int, set[int]] = {}
         for entry in store.read(session, last_entry):
@@ -176,7 +176,7 @@ def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: i
                 erased.setdefault(entry.round, set()).update(record.numbers)
         for number, posts in erased.items():
             if first < number <= last:
-                store.keep_texts(session, number, number, _texts([without(rounds[number - 1], posts)]))
+                store.keep_texts(session, number, number, _list_stored_texts([without(rounds[number - 1], posts)]))
     return stop >= closed
 
 
@@ -187,18 +187,18 @@ def forget_texts(store: Store, session: str, snapshot: Snapshot, numbers: Collec
     """
     if not numbers or "searchable" not in store.capabilities:
         return
-    rounds, reach = snapshot.rounds(include_failed=True), store.texts_reach(session)
+    rounds, reach = snapshot.get_rounds(include_failed=True), store.texts_reach(session)
     for number in sorted(set(numbers)):
         if number <= min(reach, len(rounds)):
-            store.keep_texts(session, number, number, _texts(rounds[number - 1 : number]))
+            store.keep_texts(session, number, number, _list_stored_texts(rounds[number - 1 : number]))
 
 
-def _texts(rounds: Iterable[Round]) -> list[StoredText]:
+def _list_stored_texts(rounds: Iterable[Round]) -> list[StoredText]:
     """Return the texts of the *rounds* that are not hidden; a hidden round never comes back."""
-    return [text for round_ in rounds if not round_.is_hidden for text in texts_of(round_)]
+    return [text for round_ in rounds if not round_.is_hidden for text in list_texts(round_)]
 
 
-def _readable(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:
+def _skip_damaged(rounds: Rounds, first: int, stop: int) -> Sequence[Round]:
     """Return the rounds without the damaged ones, which contain nothing to find; reading such a round raises.
 
     A round of a newer version does raise here: skipping it would leave it out of the index for ever.

@@ -15,7 +15,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import messages as chat
-from .arguments import kind_of, require
+from .arguments import name_kind, require
 from .entries import HEADER_MESSAGE, HEADER_PART
 from .errors import HistoryDiverged, MessageError
 from .fingerprints import (
@@ -35,7 +35,7 @@ from .fingerprints import (
 )
 from .log.rewind import find_cut
 from .log.state import Snapshot
-from .references import parse_reference, place_reference
+from .references import make_reference, parse_reference
 from .rounds import EMPTY, Post, copy_with
 from .values import ValueObject
 
@@ -202,12 +202,12 @@ def read_prints(memory: Memory) -> bytes:
 def list_messages(messages: Iterable[Message]) -> list[Message]:
     """Return *messages* as a new list. Raises ``TypeError`` if they are not a collection of messages."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
-        raise TypeError(f"give the list of all chat messages, not {kind_of(messages)}")
+        raise TypeError(f"give the list of all chat messages, not {name_kind(messages)}")
     return list(messages)
 
 
 def _make_reference(place: int) -> str:
-    return place_reference(*unpack_place(place))
+    return make_reference(*unpack_place(place))
 
 
 def _list_new(
@@ -225,7 +225,7 @@ def _list_new(
         index = next((run.here + last - 1 - run.there for run in runs if 0 <= last - 1 - run.there < run.size), None)
         if index is not None:
             number, post = unpack_place(log.places[index])
-            posts = [one for one in now.round_at(number).post_list if one.number == post]
+            posts = [one for one in now.get_round_at(number).post_list if one.number == post]
             known = [call.id for one in posts for call in one.tool_calls]
             ids = {one.id: id_ for one, id_ in zip(chat.parse(body[last - 1]).tool_calls, known, strict=False)}
     for message in new:
@@ -259,9 +259,9 @@ def _find_way_back(now: Snapshot, log: LogFingerprints, end: int) -> tuple[int, 
     """
     while end:
         number, post = unpack_place(log.places[end - 1])
-        safe = find_cut(now.round_at(number), post)
+        safe = find_cut(now.get_round_at(number), post)
         if safe == post:
-            return end, place_reference(number, post)
+            return end, make_reference(number, post)
         end = bisect_right(log.places, pack_place(number, safe))
     return 0, "r0"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .messages import text_with_calls
-from .references import place_reference
+from .messages import join_text_with_calls
+from .references import make_reference
 from .rounds import USER, Round
 from .values import ValueObject
 
@@ -34,14 +34,14 @@ def read_pinned(round_: Round, number: int) -> Pinned:
         return Pinned(round_.number, 0, round_.id, f"{USER}: {round_.user_query}")
     for post in round_.post_list:
         if post.number == number:
-            text = f"{post.send_from}: {text_with_calls(post)}"
+            text = f"{post.send_from}: {join_text_with_calls(post)}"
             return Pinned(round_.number, number, round_.id, text, (post.send_from, post.send_to))
     return Pinned(round_.number, number, round_.id, "")
 
 
-def unreadable_pin(round_id: str, round_number: int, number: int) -> Pinned:
+def make_unreadable_pin(round_id: str, round_number: int, number: int) -> Pinned:
     """Return the substitute for a damaged pinned post in the round *round_number*, so that prompts can go on."""
-    return Pinned(round_number, number, round_id, f"{place_reference(round_number, number)}: cannot be read any more")
+    return Pinned(round_number, number, round_id, f"{make_reference(round_number, number)}: cannot be read any more")
 
 
 #: Counts are corrected in whole steps, so that prompts stay stable. A larger difference is not the tokenizer's.
@@ -71,7 +71,7 @@ class Usage(ValueObject):
     def __post_init__(self) -> None:
         object.__setattr__(self, "correction", 1 + STEP * self.steps)
 
-    def after(
+    def with_prompt(
         self, input_tokens: int, counted: int | None, *, current: bool, cached_tokens: int | None = None
     ) -> Usage:
         """Return the usage after a prompt of *input_tokens* by the provider's count, *cached_tokens* of them from its

@@ -22,11 +22,11 @@ class ValueObject:
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        compared = self._compared()
+        compared = self._make_comparison()
         return bool(compared(self) == compared(other))
 
     def __hash__(self) -> int:
-        return hash(self._compared()(self))
+        return hash(self._make_comparison()(self))
 
     def __repr__(self) -> str:
         shown = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr]  # type: ignore[arg-type]
@@ -34,6 +34,6 @@ class ValueObject:
 
     @classmethod
     @cache
-    def _compared(cls) -> Callable[[object], object]:
+    def _make_comparison(cls) -> Callable[[object], object]:
         """Return a function that gives the fields that are compared."""
         return attrgetter(*(one.name for one in fields(cls) if one.compare))  # type: ignore[arg-type]

@@ -77,14 +77,14 @@ class Rounds(Sequence[Round]):
     def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
         if isinstance(index, slice):
             places = range(self.total)[index]
-            numbers = map(self.number_at, places) if self._hidden else [place + 1 for place in places]
-            rounds = list(map(self._snapshot.round_at, numbers))
+            numbers = map(self.get_number, places) if self._hidden else [place + 1 for place in places]
+            rounds = list(map(self._snapshot.get_round_at, numbers))
             return tuple(map(partial(filter_posts, self.role), rounds))
         place = index + self.total if index < 0 else index
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
-        number = self.number_at(place) if self._hidden else place + 1
-        round_, open_round = self._snapshot.round_at(number), self._snapshot.open_rounds.get(number)
+        number = self.get_number(place) if self._hidden else place + 1
+        round_, open_round = self._snapshot.get_round_at(number), self._snapshot.open_rounds.get(number)
         # As in filter_posts: nearly always, the role sees all posts. An open round may have thousands, of few speakers.
         if self.role and open_round is not None:
             for said in open_round.speakers:
@@ -99,17 +99,17 @@ class Rounds(Sequence[Round]):
     def __iter__(self) -> Iterator[Round]:
         return map(self.__getitem__, range(self.total))
 
-    def number_at(self, index: int) -> int:
+    def get_number(self, index: int) -> int:
         """Return the number in the log of the round at that *index*, from 0. The round is not read."""
         hidden = self._hidden  # the j-th of them comes before that round if at most so many rounds are seen before it
         return index + 1 + bisect_right(range(len(hidden)), index, key=lambda j: hidden[j] - j - 1)
 
-    def end_of(self, round_id: str) -> int | None:
+    def find_end(self, round_id: str) -> int | None:
         """Return how many of these rounds the log holds up to and including *round_id*, which may be hidden itself.
 
         None if this snapshot does not know the round.
         """
-        number = self._snapshot.number_of(round_id)
+        number = self._snapshot.find_number(round_id)
         return number - bisect_right(self._hidden, number) if number else None
 
     @overload
@@ -131,12 +131,12 @@ class Rounds(Sequence[Round]):
             if current is not None and current.end_round_id == round_id and current.end_number:
                 last = current.end_number if current.end_number <= now.total else 0  # its journal found it in this log
             else:
-                last = now.number_of(round_id)
+                last = now.find_number(round_id)
         if last:
             end = last - bisect_right(self._hidden, last)
         else:
             end = min(compaction.end_index, self.total)
-            last = self.number_at(end - 1) if end else 0
+            last = self.get_number(end - 1) if end else 0
         pinned: tuple[str, ...] = ()
         if now.pinned:
             covered = takewhile(lambda one: one.round <= last, now.pinned)
@@ -148,7 +148,7 @@ class Rounds(Sequence[Round]):
 
     def has_lost(self, compaction: CompactedMessage) -> bool:
         """Return whether a round that *compaction* covers was hidden since that was published, as its indices say."""
-        end = None if compaction.end_round_id is None else self.end_of(compaction.end_round_id)
+        end = None if compaction.end_round_id is None else self.find_end(compaction.end_round_id)
         return end is not None and end < compaction.end_index
 
     def __eq__(self, other: object) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from views import ledger_of
+from views import get_ledger
 
 from benchmarks import host_path
 from compactor import SummaryRequest, compose
@@ -98,7 +98,7 @@ def test_a_turn_counts_the_tokens_of_what_is_new_and_of_nothing_else() -> None:
     for number in range(1, 41):
         host_path.add_round(memory, number)
         compose(memory, host_path.ROLE, system="Be brief.", budget=100_000, counter=count)
-    ledger = ledger_of(memory, host_path.ROLE, count)
+    ledger = get_ledger(memory, host_path.ROLE, count)
     counted.clear()
     host_path.add_round(memory, 41)
     compose(memory, host_path.ROLE, system="Be brief.", budget=100_000, counter=count)

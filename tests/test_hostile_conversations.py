@@ -23,7 +23,7 @@ from compactor.cli.terminal import CannotRun, one_line
 from compactor.events import visible
 from compactor.host_rounds import HostRounds
 from compactor.notes import find_headings, normalize_heading, read_notes, render_notes
-from compactor.plan import Plan, plan_text
+from compactor.plan import Plan, render_plan
 from compactor.presets import (
     MemoryWithCompress,
     NotAnArchive,
@@ -45,13 +45,13 @@ from compactor.summarizers.results import structures
 from compactor.summarizers.sentences import clauses, sentences
 from compactor.summarizers.statements import from_rounds, from_summary
 from compactor.tokens import clip_to_tokens, count_tokens
-from compactor.transcript import StepLimit, quote, shorten_name, steps
+from compactor.transcript import StepLimit, quote, shorten_name, split_into_steps
 from memory import CompactedMessage, Memory, Note, Recall, open_store
 from memory.errors import StoreDamaged, UnknownReference
-from memory.recall import Refused, number_in, read_arguments
-from memory.references import Passage, beginning, ceil_boundary, floor_boundary, parse_reference
+from memory.recall import Refused, read_arguments, read_number
+from memory.references import Passage, find_ceil_boundary, find_floor_boundary, parse_reference, take_beginning
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
-from memory.search import words_of
+from memory.search import split_words
 from memory.stores import InMemoryStore
 from memory.transfer.jsonl import import_session
 from prompts import PromptTemplate, escape_tags, load
@@ -106,7 +106,7 @@ ROUNDS: dict[str, Callable[[str], Round]] = {
 
 def transcribe(make: Callable[[str], Round], text: str) -> None:
     quote(make(text))
-    list(steps([make(text)], StepLimit(4_000), count_tokens))
+    list(split_into_steps([make(text)], StepLimit(4_000), count_tokens))
 
 
 def choose_actions(make: Callable[[str], Round], text: str) -> None:
@@ -132,14 +132,14 @@ def host(text: str) -> None:
 
 def cut(text: str) -> None:
     for place in (1, len(text) // 3, len(text) // 2, len(text) - 1):
-        floor_boundary(text, place), ceil_boundary(text, place), beginning(text, place)
+        find_floor_boundary(text, place), find_ceil_boundary(text, place), take_beginning(text, place)
 
 
 def look_up(text: str) -> None:
     passage = Passage([text, text[:1_000], text])
-    passage.quote(10, passage.ceil_boundary(len(text) + 3))
+    passage.quote(10, passage.find_ceil_boundary(len(text) + 3))
     for pattern in (text[:100], text[-3:], "qqq"):
-        list(islice(passage.places(pattern), 1_000))
+        list(islice(passage.find_offsets(pattern), 1_000))
     with suppress(UnknownReference):
         parse_reference(text)
 
@@ -176,7 +176,7 @@ def read_call(text: str) -> None:
     with suppress(Refused):
         read_arguments(text, {})
     with suppress(Refused):
-        number_in({"a": text}, "a", None, 0, 9)
+        read_number({"a": text}, "a", None, 0, 9)
 
 
 def import_lines(text: str) -> None:
@@ -336,7 +336,7 @@ READERS: dict[str, Read] = {
     "another host's rounds": host,
     "cuts": cut,
     "references and passages": look_up,
-    "words of a query": words_of,
+    "words of a query": split_words,
     "arguments of our tools": read_call,
     "lines of an export": import_lines,
     "prompt values": render,
@@ -351,7 +351,7 @@ READERS: dict[str, Read] = {
     "a line of an action": parse_action,
     "words of cues": words_in,
     "instructions": lambda text: (instruction_strength(text), is_prohibition(text), may_prohibit(text)),
-    "plans": lambda text: (plan_text(text), str(Plan(text, text, [(text, text), (text, "done")]))),
+    "plans": lambda text: (render_plan(text), str(Plan(text, text, [(text, text), (text, "done")]))),
     "settings": configure,
     "log lines": lambda text: (visible(text), one_line(text)),
     "structured answers": answer_in_json,

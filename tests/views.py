@@ -8,12 +8,12 @@ from typing import Any
 from chats import Message
 
 from compactor import View
-from compactor.prompt.accounting import Ledger, ledger_of
+from compactor.prompt.accounting import Ledger, get_ledger
 from compactor.prompt.groups import OVERLAY
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
 
-__all__ = ["OVERLAY", "Ledger", "ledger_of", "messages_of", "reduced", "spans", "view_of"]
+__all__ = ["OVERLAY", "Ledger", "get_ledger", "messages_of", "reduced", "spans", "view_of"]
 
 
 def view_of(
@@ -24,12 +24,12 @@ def view_of(
     rounds, compaction = memory.get_role_rounds(role)
     if end is not None:
         compaction = CompactedMessage(start_index=1, end_index=end, summary="S.") if end else None
-    return View(rounds, compaction, ledger or ledger_of(memory, role, count_tokens), **more)
+    return View(rounds, compaction, ledger or get_ledger(memory, role, count_tokens), **more)
 
 
 def messages_of(view: View) -> list[Message]:
     """Return the messages of the tail."""
-    return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
+    return [message for place in view.places for _, unit in view.list_groups(place) for message in unit.messages]
 
 
 def reduced(

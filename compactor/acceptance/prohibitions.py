@@ -15,7 +15,7 @@ from itertools import accumulate, groupby, islice
 
 from memory.overlays import CompactedMessage, Note
 from memory.patterns import compile_later
-from memory.references import beginning
+from memory.references import take_beginning
 from memory.rounds import USER, Round, cached_property, copy_with
 
 from ..summarizers.base import Summary
@@ -62,7 +62,7 @@ def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Rou
         said = list(sentences(_WRAPPED.sub(" ", text), MAX_SENTENCE))
         if len(said) > LONG_MESSAGE:
             said = said[:MESSAGE_ENDS] + said[-MESSAGE_ENDS:]
-        found += [beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
+        found += [take_beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
     return _keep_newest(found) if found else ()
 
 

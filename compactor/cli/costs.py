@@ -16,7 +16,7 @@ from memory.entries import (
     EventRecorded,
     ReductionPublished,
     UsageRecorded,
-    kinds_of,
+    list_kinds,
 )
 from memory.errors import NewerVersion, StoreDamaged
 from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
@@ -26,7 +26,7 @@ from .health import list_active
 from .terminal import make_table, one_line
 
 By = Literal["day", "role", "model"]
-_KINDS = HISTORY_KINDS | kinds_of(EventRecorded, ReductionPublished, UsageRecorded)
+_KINDS = HISTORY_KINDS | list_kinds(EventRecorded, ReductionPublished, UsageRecorded)
 
 
 class Spending(NamedTuple):
@@ -69,17 +69,17 @@ def _new_group() -> dict[str, Any]:
 
 
 def _add(group: dict[str, Any], one: Spending) -> None:
-    from ..models import price_of  # here: it takes 0.2 s to import, which other commands need not wait for
+    from ..models import compute_price  # here: it takes 0.2 s to import, which other commands need not wait for
 
     if one.usage is None:
         sign = -1 if one.saved < 0 else 1
-        price = price_of(one.model, {"input_tokens": sign * one.saved, "cached_tokens": sign * one.saved_cached})
+        price = compute_price(one.model, {"input_tokens": sign * one.saved, "cached_tokens": sign * one.saved_cached})
         group["prompts"] += 1
         group["saved_tokens"] += one.saved
         group["unpriced_saved_tokens"] += one.saved if price is None else 0
         group["saved"] = round(group["saved"] + sign * (price or 0.0), 9)
         return
-    price = price_of(one.model, one.usage)
+    price = compute_price(one.model, one.usage)
     group["answers"] += 1
     for name in ("input_tokens", "cached_tokens", "output_tokens"):
         group[name] += one.usage.get(name, 0)

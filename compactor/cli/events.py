@@ -23,7 +23,7 @@ from memory.entries import (
     RoundUndone,
 )
 from memory.overlays import Reduction
-from memory.references import place_reference, range_reference
+from memory.references import make_range_reference, make_reference
 from memory.stores import Store
 
 from .sessions import format_time
@@ -69,7 +69,7 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
 
     def refer(round_id: str, *numbers: int) -> str:
         round_number = entry.round or number_of(round_id)
-        return " ".join(place_reference(round_number, number) for number in numbers)
+        return " ".join(make_reference(round_number, number) for number in numbers)
 
     def refer_range(posts: Reduction | ReductionWithdrawn) -> str:
         end = f"-p{posts.last_number}" if posts.last_number != posts.first_number else ""
@@ -78,12 +78,12 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
     match record:
         case CompactionPrepared(compaction=one):
             copy(record, "strategy", "model", "usage", "checks")
-            rounds = None if one is None else range_reference(one.start_index, one.last_round)
+            rounds = None if one is None else make_range_reference(one.start_index, one.last_round)
             event |= {"generation": record.base, "rounds": rounds, "facts": {"kind": record.kind}}
         case CompactionPublished(compaction=one):
             copy(record, "strategy", "tokens_before", "tokens_after", "checks")
             copy(one, "generation", "model", "usage")
-            event["rounds"] = range_reference(one.start_index, one.last_round)
+            event["rounds"] = make_range_reference(one.start_index, one.last_round)
         case CompactionReverted():
             copy(record, "generation")
         case ReductionPublished(reduction=one):
@@ -97,7 +97,7 @@ def _describe(entry: Entry, number_of: Callable[[str], int]) -> dict[str, Any]:
                 "rounds": refer(record.round_id, record.number),
             }
         case RoundUndone(round_id=one):
-            event["rounds"] = range_reference(number := entry.round or number_of(one), number)
+            event["rounds"] = make_range_reference(number := entry.round or number_of(one), number)
         case PostRedacted():
             event["rounds"] = refer(record.round_id, *record.numbers)
         case EventRecorded(name=name, facts=facts):

@@ -25,7 +25,7 @@ from ..events import visible
 from ..runner import State
 from ..strategies import compact_rounds
 from ..timers import SystemClock
-from ..tokens import PROMPT_TOKENS, count_message, count_prompt, counter_for
+from ..tokens import PROMPT_TOKENS, count_message, count_prompt, get_counter
 from .plot import draw_plot
 from .savings import (
     Figures,
@@ -93,7 +93,7 @@ class BudgetTooSmall(CannotRun):
 
 def choose_budget(conversations: Sequence[Conversation], model: str) -> int:
     """Return a budget at which something happens: a quarter of the longest conversation, at most ``MAX_BUDGET``."""
-    count = counter_for(model)
+    count = get_counter(model)
     return min(MAX_BUDGET, max(count_prompt(messages, count) for _, messages in conversations) // 4 + 1)
 
 
@@ -213,7 +213,7 @@ class Replay:
         compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
         for hook in (*self.hooks, lambda _: looked.set()):
             compactor.on_event(hook)
-        count = counter_for(self.config.model)
+        count = get_counter(self.config.model)
         raw_tokens, longest_ms = PROMPT_TOKENS, 0.0
         queries: list[Mapping[str, Any]] = []
 

@@ -33,7 +33,7 @@ from ..prompt.accounting import Ledger
 from ..strategies import compact_rounds, compress_tool_runs, drop, offload_large
 from ..summarizers.base import Summary, SummaryRequest
 from ..summarizers.extractive import ExtractiveSummarizer
-from ..tokens import MESSAGE_TOKENS, count_message, counter_for
+from ..tokens import MESSAGE_TOKENS, count_message, get_counter
 from ..triggers import over_tokens
 from ..view import View
 from .savings import Watch, count_open_calls, count_torn_calls, is_whole
@@ -144,7 +144,7 @@ class Demo(Side):
         compactor = ContextCompactor.for_role(side.memory, role, summarizer=summarizer, on_event=watch, **options)
         for hook in hooks:
             compactor.on_event(hook)
-        side.agents[role] = Agent(compactor, watch, Ledger(role, counter_for()), side.bill)
+        side.agents[role] = Agent(compactor, watch, Ledger(role, get_counter()), side.bill)
 
     def _make_summarizer(self, bill: Bill) -> Callable[[SummaryRequest], Summary]:
         """Return the extractive summarizer with a model's latency and price. Closing the demo ends all waits."""
@@ -335,7 +335,7 @@ class Demo(Side):
         with self.clock.running():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
         self.rival.compose(role, system, self._tick)
-        count = counter_for()
+        count = get_counter()
         extra = sum(MESSAGE_TOKENS + count(json.dumps(tool)) for tool in tools)
         header = count_message({"role": "system", "content": system}, count)
         rounds = self.memory.rounds_getter(role)()

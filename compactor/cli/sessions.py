@@ -13,15 +13,15 @@ from rich.table import Table
 
 from memory import Memory, stores
 from memory.messages import from_post
-from memory.references import range_reference
+from memory.references import make_range_reference
 from memory.stores import Extent, SessionRow, Store
 from memory.stores.base import Order
 from memory.visibility import sees
 
 from ..events import visible
 from ..inspector.views import find_roles
-from ..prompt.accounting import ledger_of
-from ..tokens import count_message, counter_for
+from ..prompt.accounting import get_ledger
+from ..tokens import count_message, get_counter
 from ..view import View
 from .terminal import CannotRun, make_table, one_line, quantity
 
@@ -137,7 +137,11 @@ def read_texts(memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
     if last > len(rounds):
         raise CannotRun(f"there is no round {max(first, len(rounds) + 1)}; this session has {len(rounds)}")
     return [
-        {"round": number, "state": rounds[number - 1].state, "text": memory.reload(range_reference(number, number))}
+        {
+            "round": number,
+            "state": rounds[number - 1].state,
+            "text": memory.reload(make_range_reference(number, number)),
+        }
         for number in range(first, last + 1)
     ]
 
@@ -149,16 +153,16 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
     """
     now = memory.snapshot
     rounds, compaction = memory.get_role_rounds(role)
-    count = counter_for(model)
+    count = get_counter(model)
     header = sum(
         count_message(from_post(post, role, only_known=True), count) for post in memory.header if sees(role, post)
     )
-    view = View(rounds, compaction, ledger_of(memory, role, count), header, model)
+    view = View(rounds, compaction, get_ledger(memory, role, count), header, model)
     is_counted = view.tail_length <= MAX_COUNTED_ROUNDS
     published_at = compaction.created_at if compaction is not None else None
     facts = {
         "role": role,
-        "generation": now.journal(role).generation,
+        "generation": now.get_journal(role).generation,
         "summary_generation": compaction.generation if compaction is not None else None,
         "covered_rounds": view.end,
         "last_covered_round": compaction.last_round if compaction is not None else None,
@@ -166,7 +170,7 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
         "model": compaction.model if compaction is not None else None,
         "published_at": published_at.isoformat() if published_at is not None else None,
         "tail_rounds": view.tail_length,
-        "tail_tokens": view.tokens_behind(view.end) if is_counted else None,
+        "tail_tokens": view.count_tokens_after(view.end) if is_counted else None,
         "prompt_tokens": view.tokens if is_counted else None,
         "reductions": now.count_reductions(role),
         "prepared": len(now.prepared.get(role, ())),

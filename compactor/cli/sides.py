@@ -18,7 +18,7 @@ from ..compose import Prompt, compose
 from ..cost import Prices
 from ..difference import Fate, compare
 from ..prompt.accounting import Ledger
-from ..tokens import PROMPT_TOKENS, count_message, counter_for
+from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from .savings import Messages, Watch
 
 #: Seconds between two looks at a summary that a turn waits for.
@@ -66,7 +66,7 @@ class Bill:
         self._add(cached_tokens * self._prices.cached_input + new_tokens * self._prices.cache_write)
 
     def add_summary(self, request: Messages, summary: str) -> None:
-        count = counter_for()
+        count = get_counter()
         read = PROMPT_TOKENS + sum(count_message(message, count) for message in request)
         self._add(read * self._prices.summarizer_input + count(summary) * self._prices.summarizer_output)
 
@@ -97,7 +97,7 @@ class Agent:
 
         It is charged as cached as far as it begins like the one before.
         """
-        count, before = counter_for(), self.prompt
+        count, before = get_counter(), self.prompt
         pairs = enumerate(zip(before, prompt.messages, strict=False))
         shared = next((i for i, (old, new) in pairs if old[0] != new), min(len(before), len(prompt.messages)))
         self.prompt = before[:shared] + [(one, count_message(one, count)) for one in prompt.messages[shared:]]

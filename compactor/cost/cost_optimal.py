@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from memory.arguments import number, whole_number
+from memory.arguments import check_number, check_whole_number
 from memory.rounds import copy_with
 from memory.values import ValueObject
 from prompts import ABOVE, contract
@@ -126,7 +126,7 @@ def measure_open(view: View) -> int:
         posts = [post for post in part.group.posts if post is not None]
         if any(post.extra.get(OVERLAY) if view.as_composed else is_summary(post) for post in posts):
             break
-        if part.group.tools and view.reducible(part.round_, part.group):
+        if part.group.tools and view.is_reducible(part.round_, part.group):
             tokens += part.tokens
     return tokens
 
@@ -136,8 +136,8 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
 
     Reads only the open round and a few closed ones.
     """
-    in_open_rounds, sums = view.tokens_behind(view.closed), view.prefix_sums
-    seen = view.calls_behind(max(view.closed, view.end))
+    in_open_rounds, sums = view.count_tokens_after(view.closed), view.prefix_sums
+    seen = view.count_calls_after(max(view.closed, view.end))
     # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
     for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
@@ -151,9 +151,9 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
         per_call=tokens / calls if calls else tokens + in_open_rounds,  # the first call will read everything
         system=PROMPT_TOKENS + view.header_tokens,
         summary=view.compaction_tokens,
-        retained=view.closed_tokens(end, view.closed) + in_open_rounds,
+        retained=view.count_closed_tokens(end, view.closed) + in_open_rounds,
     )
-    return view.closed_tokens(view.end, end), sizes
+    return view.count_closed_tokens(view.end, end), sizes
 
 
 def cost_optimal(
@@ -183,15 +183,15 @@ def cost_optimal(
     callable ``View -> float | None``. A compaction that these calls would not repay is skipped, unless the budget
     requires it. None: unknown, the conversation continues.
     """
-    whole_number("min_new_tokens", min_new_tokens)
+    check_whole_number("min_new_tokens", min_new_tokens)
     for name, tokens in (("budget", budget), ("delta_tokens", delta_tokens)):
         if tokens is not None:
-            whole_number(name, tokens, 1)
+            check_whole_number(name, tokens, 1)
     if style not in (None, "separate", "continue"):
         raise ValueError(f"style is 'separate', 'continue' or None, not {style!r}")
     for name, calls in (("latency_calls", latency_calls), ("calls_left", calls_left)):
         if calls is not None and not callable(calls):
-            number(name, calls)
+            check_number(name, calls)
     if not isinstance(prices, Prices):
         prices = Prices.of_model(prices) if prices is not None else Prices()
     return CostOptimal(prices, min_new_tokens, budget, style, delta_tokens, latency_calls, calls_left)
@@ -261,7 +261,7 @@ class CostOptimal(Trigger):
 
     def sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``best_interval``."""
-        return self._estimate(view, *measure_growth(view, view.due_end(self._config)))
+        return self._estimate(view, *measure_growth(view, view.find_due_end(self._config)))
 
     def _estimate(self, view: View, grown: int, measured: Sizes) -> Sizes:
         count, style = view.ledger.count_again, self._style_of(view)
@@ -297,7 +297,7 @@ class CostOptimal(Trigger):
             target=self._config.target_tokens,
             takes_changes=view.work.takes_changes,
         )
-        waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.due_end(self._config) - view.end, 1)
+        waits = max(passes + 1 - MAX_PASSES, 0.0) * view.end / max(view.find_due_end(self._config) - view.end, 1)
         carried = each * waits * calls / 2 if form != "full" else 0.0
         rereads = 1 / period if form == "addition" else 1.0
         return (full + (period - 1) * each) / period + (view.work.experience.thoughts or 0.0), rereads, carried
@@ -315,7 +315,7 @@ class CostOptimal(Trigger):
 
     def _weigh(self, view: View) -> Verdict:
         self._measure_latency(view)
-        grown, measured = measure_growth(view, view.due_end(self._config))
+        grown, measured = measure_growth(view, view.find_due_end(self._config))
         sizes, prices, style = (
             self._estimate(view, grown, measured),
             self.prices.with_cold(view.usage.cold),
@@ -344,9 +344,9 @@ class CostOptimal(Trigger):
         else:
             recheck_in = None
         if reason in _DUE_REASONS:
-            end = view.due_end(self._config, mark)
+            end = view.find_due_end(self._config, mark)
             if end > view.end:
-                self._asked = (view.rounds[end - 1].id, view.calls_behind(end), view.rounds)
+                self._asked = (view.rounds[end - 1].id, view.count_calls_after(end), view.rounds)
         cost_evaluation = CostEvaluated(
             is_due=reason in _DUE_REASONS,
             reason=reason,
@@ -380,7 +380,7 @@ class CostOptimal(Trigger):
         self, view: View, grown: int, best: float, ceiling: int, tokens: int, *, repaid: bool
     ) -> tuple[CostReason, int | None]:
         """Return the reason why it is due or not, and ``Verdict.mark``."""
-        if tokens >= ceiling and view.due_end(self._config, ceiling) > view.end:
+        if tokens >= ceiling and view.find_due_end(self._config, ceiling) > view.end:
             return "budget", ceiling
         for_open = ceiling if grown else int(OPEN_SHARE * ceiling)
         if tokens >= for_open and measure_open(view) >= max(self._min_new_tokens, 1):
@@ -406,6 +406,6 @@ class CostOptimal(Trigger):
             return
         end_round_id, calls, rounds = self._asked
         if view.compaction.end_round_id == end_round_id and view.rounds is not rounds:
-            went_by = max(view.calls_behind(view.end) - calls, 0)
+            went_by = max(view.count_calls_after(view.end) - calls, 0)
             self._latency = went_by if self._latency is None else (self._latency + went_by) / 2
             self._asked = None

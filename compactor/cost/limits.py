@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from memory.arguments import number, whole_number
+from memory.arguments import check_number, check_whole_number
 from memory.hooks import renew_after_fork
 from memory.values import ValueObject
 
@@ -68,9 +68,9 @@ class Limits:
         if max_concurrency is None and max_spend_per_hour is None:
             raise ValueError("these limits limit nothing: give max_concurrency=, max_spend_per_hour= or both")
         if max_concurrency is not None:
-            whole_number("max_concurrency", max_concurrency, 1)
+            check_whole_number("max_concurrency", max_concurrency, 1)
         if max_spend_per_hour is not None:
-            number("max_spend_per_hour", max_spend_per_hour, above=True, finite=True)
+            check_number("max_spend_per_hour", max_spend_per_hour, above=True, finite=True)
         self.max_concurrency = max_concurrency
         self.max_spend_per_hour = max_spend_per_hour
         self.prices = prices if prices is not None else Prices()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from memory.arguments import number, require
+from memory.arguments import check_number, require
 from memory.rounds import copy_with
 from memory.values import ValueObject
 
@@ -44,7 +44,7 @@ class Prices(ValueObject):
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name != "per_token" or value is not None:
-                number(field.name, value, finite=True)
+                check_number(field.name, value, finite=True)
 
     @classmethod
     def of_model(cls, model: str, *, summarizer: str | None = None) -> Self:
@@ -79,7 +79,7 @@ class Prices(ValueObject):
 
     def with_cold(self, share: float) -> Prices:
         """Return the prices if *share* of the cacheable tokens misses the cache and is written again."""
-        number("share", share, maximum=1.0)
+        check_number("share", share, maximum=1.0)
         return copy_with(self, cached_input=(1 - share) * self.cached_input + share * self.cache_write)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from memory.arguments import ConfigError, number, require, whole_number
+from memory.arguments import ConfigError, check_number, check_whole_number, require
 from memory.entries import CompactionPrepared
 from memory.events import Event
 from memory.hooks import renew_after_fork
@@ -87,9 +87,9 @@ class DeferredPublication(ValueObject):
     budget: int | None = None
 
     def __post_init__(self) -> None:
-        number("cache_seconds", self.cache_seconds)
+        check_number("cache_seconds", self.cache_seconds)
         if self.budget is not None:
-            whole_number("budget", self.budget, 1)
+            check_whole_number("budget", self.budget, 1)
 
     def __call__(self, moment: Moment) -> Decision:
         prices, budget = self.prices, self.budget if self.budget is not None else math.inf
@@ -120,21 +120,21 @@ def deferred(
     )
 
 
-def prices_in(trigger: object) -> Prices | None:
+def find_prices(trigger: object) -> Prices | None:
     """Return the prices of a trigger, or of one of its parts; None if there are none."""
     if not isinstance(trigger, Trigger):
         return None
     found = trigger.prices
-    return found if isinstance(found, Prices) else next(filter(None, map(prices_in, trigger.parts)), None)
+    return found if isinstance(found, Prices) else next(filter(None, map(find_prices, trigger.parts)), None)
 
 
-def budget_in(trigger: object) -> int | None:
+def find_budget(trigger: object) -> int | None:
     """Return the smallest budget of a trigger and its parts; None if there is none."""
-    found = (trigger.budget, *map(budget_in, trigger.parts)) if isinstance(trigger, Trigger) else ()
+    found = (trigger.budget, *map(find_budget, trigger.parts)) if isinstance(trigger, Trigger) else ()
     return min((one for one in found if one is not None), default=None)
 
 
-def publication_of(
+def resolve_publication(
     publish: Publication | str, prices: Prices | None, trigger: object, max_tokens: int | None
 ) -> Publication:
     """Return the policy that *publish* names or is; it is not ``"immediately"``.
@@ -144,9 +144,9 @@ def publication_of(
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
-    budget = min((most for most in (max_tokens, budget_in(trigger)) if most is not None), default=None)
+    budget = min((most for most in (max_tokens, find_budget(trigger)) if most is not None), default=None)
     if publish == "deferred":
-        return deferred(prices or prices_in(trigger), budget=budget)
+        return deferred(prices or find_prices(trigger), budget=budget)
     if isinstance(publish, DeferredPublication):
         return publish if publish.budget is not None else copy_with(publish, budget=budget)
     if isinstance(publish, str):
@@ -170,24 +170,27 @@ def find_ahead(view: View, answers: Iterable[CompactionPrepared]) -> list[tuple[
     found: list[tuple[CompactedMessage, CompactionPrepared]] = []
     for prepared in answers:
         reach = found[-1][0].end_index if found else view.end
-        if prepared.compaction is not None and (end := _end_of(view, prepared.compaction, prepared.round_ids)) > reach:
+        if (
+            prepared.compaction is not None
+            and (end := _find_end(view, prepared.compaction, prepared.round_ids)) > reach
+        ):
             anchored = view.rounds.anchor(prepared.compaction) or prepared.compaction
             found.append((copy_with(anchored, end_index=end), prepared))
     return found
 
 
-def _end_of(view: View, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> int:
+def _find_end(view: View, compaction: CompactedMessage, round_ids: tuple[str, ...]) -> int:
     """Return how many rounds *compaction* covers; 0 if its newly covered rounds are no longer *round_ids*."""
     rounds = view.rounds
-    end = rounds.end_of(compaction.end_round_id) if compaction.end_round_id is not None else None
+    end = rounds.find_end(compaction.end_round_id) if compaction.end_round_id is not None else None
     # No round is inserted between those of a Memory; a failed one is missing from their number, or is the first itself.
     told = round_ids if isinstance(rounds, HostRounds) else round_ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
         return 0
-    return end if all(rounds.end_of(one) == place for place, one in enumerate(told, view.end + 1)) else 0
+    return end if all(rounds.find_end(one) == place for place, one in enumerate(told, view.end + 1)) else 0
 
 
-def ahead_of(view: View, compaction: CompactedMessage) -> View:
+def make_view_ahead(view: View, compaction: CompactedMessage) -> View:
     """Return *view* as it would be if *compaction* were shown: triggers and strategies use it during deferral."""
     start = view.end if view.counted_from is None else view.counted_from
     return copy_with(view, compaction=compaction, counted_from=start)
@@ -243,7 +246,7 @@ class Deferral:
             self._emit(Discarded(role=view.role, generation=base, reason=reason))
         if not found:
             return None
-        moment = self._moment(view, found)
+        moment = self._make_moment(view, found)
         shorter = moment.ahead < moment.shown
         try:
             decision: object = self._find_policy()(moment)
@@ -275,24 +278,24 @@ class Deferral:
         )
         return found[-1][0], decision
 
-    def _moment(self, view: View, candidates: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
+    def _make_moment(self, view: View, candidates: Sequence[tuple[CompactedMessage, CompactionPrepared]]) -> Moment:
         """Return the input of the policy. *candidates* are all deferred compactions, the furthest last."""
-        gains = [_gain(view, compaction) for compaction, _ in candidates]
-        calls = [_calls_since(view, prepared) for _, prepared in candidates]
+        gains = [_count_gain(view, compaction) for compaction, _ in candidates]
+        calls = [_count_calls_since(view, prepared) for _, prepared in candidates]
         tokens, correction, (furthest, prepared) = view.tokens, view.usage.correction, candidates[-1]
         return Moment(
             shown=math.ceil(tokens * correction),
             ahead=math.ceil((tokens - gains[-1]) * correction),
-            summary=ahead_of(view, furthest).compaction_tokens,
-            retained=view.closed_tokens(furthest.end_index, _seen_end(view, prepared)),
+            summary=make_view_ahead(view, furthest).compaction_tokens,
+            retained=view.count_closed_tokens(furthest.end_index, _find_seen_end(view, prepared)),
             calls=calls[-1],
             missed_saving=sum(
                 max(gain, 0) * (all_ - later) for gain, all_, later in zip(gains, calls, [*calls[1:], 0], strict=True)
             ),
-            idle=self._idle(view),
+            idle=self._count_idle_seconds(view),
         )
 
-    def _idle(self, view: View) -> float:
+    def _count_idle_seconds(self, view: View) -> float:
         """Return the seconds since the newest post."""
         newest, now = view.rounds[view.total - 1], self._now()
         last = newest.post_list[-1:]
@@ -307,23 +310,23 @@ class Deferral:
         return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)
 
 
-def _gain(view: View, compaction: CompactedMessage) -> int:
+def _count_gain(view: View, compaction: CompactedMessage) -> int:
     """Return the tokens that *compaction* saves in prompts."""
-    covered = view.compaction_tokens + view.closed_tokens(view.end, compaction.end_index)
-    return covered - ahead_of(view, compaction).compaction_tokens
+    covered = view.compaction_tokens + view.count_closed_tokens(view.end, compaction.end_index)
+    return covered - make_view_ahead(view, compaction).compaction_tokens
 
 
-def _seen_end(view: View, prepared: CompactionPrepared) -> int:
+def _find_seen_end(view: View, prepared: CompactionPrepared) -> int:
     """Return the number of *view*'s rounds when *prepared* was made, if known."""
     compaction = prepared.compaction
     known = (prepared.seen_round_id, compaction.end_round_id if compaction is not None else None)
-    return next((end for one in known if one and (end := view.rounds.end_of(one))), view.end)
+    return next((end for one in known if one and (end := view.rounds.find_end(one))), view.end)
 
 
-def _calls_since(view: View, prepared: CompactionPrepared) -> int:
+def _count_calls_since(view: View, prepared: CompactionPrepared) -> int:
     """Return the number of calls of the agent's model since *prepared* was made."""
-    end = _seen_end(view, prepared)
-    calls = view.calls_behind(end)
+    end = _find_seen_end(view, prepared)
+    calls = view.count_calls_after(end)
     newest = view.rounds[end - 1] if end else None
     if newest is None or newest.id != prepared.seen_round_id:
         return calls

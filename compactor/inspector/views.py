@@ -21,15 +21,22 @@ from memory.entries import (
     EventRecorded,
     ReductionPublished,
     RoundOpened,
-    kinds_of,
+    list_kinds,
 )
 from memory.errors import UnknownReference
 from memory.events import Event
 from memory.journal import CompactionRecord
 from memory.log.redaction import REDACTED
-from memory.messages import SPEAK_FOR_NO_AGENT, from_post, from_round, query_message, repeats_query, text_with_calls
+from memory.messages import (
+    SPEAK_FOR_NO_AGENT,
+    from_post,
+    from_round,
+    join_text_with_calls,
+    make_query_message,
+    repeats_query,
+)
 from memory.overlays import Reduction, Reductions
-from memory.references import parse_reference, place_reference, range_reference
+from memory.references import make_range_reference, make_reference, parse_reference
 from memory.rounds import USER, Post, Record, Round, cached_property, copy_with
 from memory.visibility import sees
 
@@ -37,12 +44,12 @@ from ..compose import GRID, show_all
 from ..cost import Prices
 from ..difference import compare
 from ..events import CostEvaluated, Deferred, Evaluated, Published, Rejected, Skipped
-from ..prompt.accounting import Ledger, ledger_of
+from ..prompt.accounting import Ledger, get_ledger
 from ..prompt.fit import Report, fit, list_published
 from ..prompt.layout import Layout, Source
 from ..prompt.shorten import measure_reduction
 from ..summarizers.sentences import letters_of
-from ..tokens import PROMPT_TOKENS, count_message, counter_for
+from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from ..view import View
 from .wording import SKIPS, describe_check, describe_event
 
@@ -251,7 +258,7 @@ def describe_session(memory: Memory) -> SessionView:
     )
 
 
-_OPENINGS = kinds_of(RoundOpened)
+_OPENINGS = list_kinds(RoundOpened)
 #: By memory, role and model: a ledger of original rounds, and one of reduced rounds. Separate from ``compose``'s
 #: ledgers: counting covered rounds would displace their entries.
 _ledgers: WeakKeyDictionary[Memory, dict[tuple[str, str], tuple[Ledger, Ledger]]] = WeakKeyDictionary()
@@ -267,13 +274,13 @@ class Inspection:
     def __init__(self, memory: Memory, role: str, *, budget: int | None = None, model: str = "") -> None:
         self.memory, self.role, self.model = memory, role, model
         self.now = memory.snapshot
-        self.rounds = self.now.rounds(role)
-        self.compaction = self.rounds.anchor(self.now.journal(role).current)
-        count = counter_for(model)
+        self.rounds = self.now.get_rounds(role)
+        self.compaction = self.rounds.anchor(self.now.get_journal(role).current)
+        count = get_counter(model)
         self.said, ledger = _ledgers.setdefault(memory, {}).setdefault(
             (role, model), (Ledger(role, count), Ledger(role, count))
         )
-        composed = ledger_of(memory, role, count)
+        composed = get_ledger(memory, role, count)
         self.budget = next(iter(composed.asked.budgets[-1:]), budget)
         self._seconds = composed.asked.seconds
         self.front = [from_post(post, role, only_known=True) for post in memory.header if sees(role, post)]
@@ -305,7 +312,7 @@ class Inspection:
     @cached_property
     def _totals(self) -> list[int]:
         """Prefix sums of the rounds' original tokens: one before each place, and the total."""
-        sums = self.said.prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
+        sums = self.said.compute_prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
         totals = [one.tokens for one in sums.totals[: self.view.closed + 1]]
         for place in range(self.view.closed, self.rounds.total):
             totals.append(totals[-1] + self._count_said(self.rounds[place]))
@@ -360,10 +367,10 @@ class Inspection:
         shortened = {parse_reference(one.ref).first for one in self._composed[1].reductions}
         said, in_prompt, states = [0] * now.total, [0] * now.total, ["u"] * now.total
         for number in now.hidden:
-            said[number - 1] = self._count_said(now.round_at(number))
+            said[number - 1] = self._count_said(now.get_round_at(number))
             states[number - 1] = "f" if number in now.failed else "u"
         for place in range(self.rounds.total):
-            at = self.rounds.number_at(place) - 1
+            at = self.rounds.get_number(place) - 1
             said[at], in_prompt[at] = totals[place + 1] - totals[place], shown[at + 1]
             if place < view.end:
                 states[at] = "c"
@@ -379,16 +386,16 @@ class Inspection:
     def round(self, number: int) -> RoundView:
         """Return one round of the log. Raises ``UnknownReference`` if there is no round of that number."""
         self._require_round(number)
-        round_ = self.now.round_at(number)
+        round_ = self.now.get_round_at(number)
         posts: list[Post | None] = [*round_.post_list]
-        if query_message(round_) is not None and not (posts and repeats_query(round_.post_list[0], round_)):
+        if make_query_message(round_) is not None and not (posts and repeats_query(round_.post_list[0], round_)):
             posts.insert(0, None)
         return RoundView(number=number, state=round_.state, posts=[self._describe(round_, one) for one in posts])
 
     def _describe(self, round_: Round, post: Post | None) -> PostView:
         number = post.number if post is not None else 0
-        text = text_with_calls(post) if post is not None else round_.user_query
-        ref = place_reference(round_.number, number)
+        text = join_text_with_calls(post) if post is not None else round_.user_query
+        ref = make_reference(round_.number, number)
         status, why, reads = self._explain(round_, post, ref)
         return PostView(
             ref=ref,
@@ -415,14 +422,14 @@ class Inspection:
             return "erased", "Its text was erased from the log and from everything derived from it.", None
         if post is not None and not sees(self.role, post):
             return "hidden", f"It is between other agents: {who} neither sent nor received it.", None
-        at = self._places.get(ref) or (self._places.get(place_reference(round_.number, 0), []) if number == 1 else [])
+        at = self._places.get(ref) or (self._places.get(make_reference(round_.number, 0), []) if number == 1 else [])
         messages, report, layout = self._composed
         compaction = self.compaction
         if at:
             return self._explain_shown([layout.sources[one] for one in at], [messages[one] for one in at], ref, pinned)
         if compaction is not None and round_.number <= compaction.last_round:
             by = f" by {compaction.model}" if compaction.model else ""
-            covered = range_reference(compaction.start_index, compaction.last_round)
+            covered = make_range_reference(compaction.start_index, compaction.last_round)
             reason = f"The summary of generation {compaction.generation}{by} covers rounds {covered}, this one included"
             if pinned:
                 return "pinned", f"{reason}; it is pinned, so the prompt has it verbatim above the summary.", None
@@ -545,14 +552,14 @@ class Inspection:
     def _search(self, texts: Sequence[str], first: int, last: int) -> Iterator[tuple[str | None, bool]]:
         posts: list[tuple[str, str, set[str]]] = []
         for number in range(max(first, 1), min(last, self.now.total) + 1):
-            round_ = self.now.round_at(number)
+            round_ = self.now.get_round_at(number)
             if round_.is_hidden:
                 continue
-            said = [(0, round_.user_query)] if query_message(round_) is not None else []
-            said += [(one.number, text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
+            said = [(0, round_.user_query)] if make_query_message(round_) is not None else []
+            said += [(one.number, join_text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
             for post, text in said:
                 words = set(map(str.casefold, _WORDS.findall(text[:MAX_TEXT])))
-                posts.append((place_reference(number, post), letters_of(text[:MAX_TEXT]), words))
+                posts.append((make_reference(number, post), letters_of(text[:MAX_TEXT]), words))
         rarity = Counter(word for _, _, words in posts for word in words)
         for text in texts:
             letters = letters_of(_SPEAKER.sub("", text, count=1))
@@ -573,7 +580,7 @@ class Inspection:
         """
         prices = prices or _prices_of(self.model)
         header, totals = PROMPT_TOKENS + self.header_tokens, self._totals
-        numbers = [self.rounds.number_at(place) for place in range(self.rounds.total)]
+        numbers = [self.rounds.get_number(place) for place in range(self.rounds.total)]
         line = _Timeline(self, numbers, prices)
         changes = sorted(self._read_changes(), key=lambda one: one[0])
         with_, changed, spent, at = list[int](), list[bool](), list[float](), 0
@@ -613,7 +620,7 @@ class Inspection:
 
     def _read_changes(self) -> Iterator[tuple[int, Record]]:
         """Yield the role's publications and reverts, each with the number of the newest round at that time."""
-        kinds = kinds_of(RoundOpened, CompactionPublished, CompactionReverted, ReductionPublished)
+        kinds = list_kinds(RoundOpened, CompactionPublished, CompactionReverted, ReductionPublished)
         newest = 0
         for entry in self.memory._store.read_kinds(self.memory.session_id, kinds):
             if entry.number > self.now.number:
@@ -626,7 +633,7 @@ class Inspection:
     @cached_property
     def _recorded(self) -> list[tuple[datetime, EventRecorded]]:
         """The role's failures in the log."""
-        entries = self.memory._store.read_kinds(self.memory.session_id, kinds_of(EventRecorded))
+        entries = self.memory._store.read_kinds(self.memory.session_id, list_kinds(EventRecorded))
         records = ((entry.created_at, entry.record) for entry in entries)
         return [
             (at, record) for at, record in records if isinstance(record, EventRecorded) and record.role == self.role
@@ -668,7 +675,7 @@ class Inspection:
         compaction = self.compaction
         return RoleView(
             role=self.role,
-            generation=self.now.journal(self.role).generation,
+            generation=self.now.get_journal(self.role).generation,
             rounds=self.rounds.total,
             covered=self.view.end,
             prompt_tokens=self._composed[1].tokens_after,
@@ -721,7 +728,7 @@ class _Timeline:
             case CompactionReverted():
                 self._in_force = self._in_force[:-1]
             case ReductionPublished(reduction=reduction):
-                place = self._places.get(self._inspection.now.number_of(reduction.round_id))
+                place = self._places.get(self._inspection.now.find_number(reduction.round_id))
                 if place is not None:
                     measured = measure_reduction(self._inspection.rounds[place], reduction, self._inspection.count)
                     self._saved[place] += max(measured.tokens_before - measured.tokens_after, 0)

@@ -20,7 +20,7 @@ import structlog
 from pydantic import BaseModel
 
 from memory import Memory, Recall, Store, Synced
-from memory.arguments import find_near, require, whole_number
+from memory.arguments import check_whole_number, find_near, require
 from memory.io_threads import Lane, to_thread
 from memory.messages import NATIVE, SYSTEM
 from memory.sync import rename_calls, sync_messages
@@ -82,7 +82,7 @@ class Conversations(ABC, Generic[Item]):
         sessions: Sessions | None = None,
         **options: Any,
     ) -> None:
-        whole_number("budget", budget, 1)
+        check_whole_number("budget", budget, 1)
         require("session_id", session_id, str | Callable | None, "a text, or a function that returns one")
         require("sessions", sessions, Sessions | None, "open Sessions")
         _check_options(type(self).__name__, options)

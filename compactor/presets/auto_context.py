@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
@@ -112,15 +112,15 @@ def auto_context(
 
     All other settings come from *config*. Raises ``ConfigError`` for invalid settings.
     """
-    whole_number("msg_threshold", msg_threshold, 1)
-    whole_number("max_token", max_token, 1)
-    whole_number("last_keep", last_keep)
-    whole_number("large_payload_threshold", large_payload_threshold)
-    whole_number("offload_single_preview", offload_single_preview)
-    whole_number("min_consecutive_tool_messages", min_consecutive_tool_messages)
-    number("token_ratio", token_ratio, maximum=1.0, above=True)
+    check_whole_number("msg_threshold", msg_threshold, 1)
+    check_whole_number("max_token", max_token, 1)
+    check_whole_number("last_keep", last_keep)
+    check_whole_number("large_payload_threshold", large_payload_threshold)
+    check_whole_number("offload_single_preview", offload_single_preview)
+    check_whole_number("min_consecutive_tool_messages", min_consecutive_tool_messages)
+    check_number("token_ratio", token_ratio, maximum=1.0, above=True)
     ratio = current_round_compression_ratio
-    number("current_round_compression_ratio", ratio, maximum=MIN_SAVING - 0.01, above=True)
+    check_number("current_round_compression_ratio", ratio, maximum=MIN_SAVING - 0.01, above=True)
     plan_tools = _check_names("plan_tools", plan_tools)
     prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)

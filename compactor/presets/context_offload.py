@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory import Memory, Reduction
-from memory.arguments import require, whole_number
-from memory.messages import text_of
-from memory.references import post_reference
+from memory.arguments import check_whole_number, require
+from memory.messages import join_text
+from memory.references import make_post_reference
 from memory.rounds import copy_with, freeze_mapping
 
 from ..config import CompactorConfig, ConfigError, check_config
@@ -18,7 +18,7 @@ from ..cycle import Strategy
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.incremental import compact_view
 from ..strategies.offload_large import offload_large
-from ..tokens import count_prompt, counter_for
+from ..tokens import count_prompt, get_counter
 from ..triggers import Trigger, Verdict
 from ..view import View
 from .compat.offload_context import (
@@ -70,7 +70,7 @@ def context_offload(
 
     All other settings come from *config*; its ``target_tokens`` up to a quarter of the limit.
     """
-    most = max_total_tokens if max_token is None else whole_number("max_token", max_token, 1)
+    most = max_total_tokens if max_token is None else check_whole_number("max_token", max_token, 1)
     mode, ratio = context_manage_mode, compact_ratio_threshold
     check_settings(
         mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
@@ -88,7 +88,7 @@ def context_offload(
         changes["retain_recent"] = max(-(-keep // 2), 1)
     if group_token_threshold:
         # The limit of a request counts the instructions and the previous summary as well.
-        count = counter_for(given.model)
+        count = get_counter(given.model)
         instructions = given.prompt.render("", previous_summary="-", role="-", target_tokens=target)
         other = target + count_prompt(instructions, count)
         changes["summarizer_input_tokens"] = group_token_threshold + other
@@ -121,7 +121,7 @@ def _make_trigger(max_tokens: int, ratio: float) -> Trigger:
             return Verdict(True)
         saved = 0
         for round_id, reductions in view.reductions.by_round.items():
-            end = view.rounds.end_of(round_id)
+            end = view.rounds.find_end(round_id)
             if end is not None and end > view.end:
                 saved += sum(tokens for one in reductions if isinstance(tokens := one.extra.get(SAVED), int))
         before = view.tokens + saved
@@ -154,10 +154,10 @@ class _OffloadWithPreview:
     def __call__(self, view: View) -> Iterator[Reduction]:
         count = view.ledger.count
         for reduction in self.offload(view):
-            place = (view.rounds.end_of(reduction.round_id) or 1) - 1
+            place = (view.rounds.find_end(reduction.round_id) or 1) - 1
             round_ = view.rounds[place]
             post = next(post for post in round_.post_list if post.number == reduction.first_number)
-            text, reference = text_of(post), post_reference(round_, post)
+            text, reference = join_text(post), make_post_reference(round_, post)
             if place == view.total - 1 and is_file_answer(text):
                 continue  # the agent has just read it, and would have to read it again
             where = f"; reload {reference}"
@@ -168,7 +168,7 @@ class _OffloadWithPreview:
                         self.files.belong_to(self.memory)  # before the first write: a purge finds the files by it
                     where = f" in the file {self.files.write(reference, text)}{where}"
                     # A redaction since the view was read may have found no file to erase.
-                    now = None if self.memory is None else self.memory.snapshot.round(round_.id)
+                    now = None if self.memory is None else self.memory.snapshot.find_round(round_.id)
                     if now is not None and any(one.number == post.number and one != post for one in now.post_list):
                         self.files.erase(reference)
                         continue

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from memory.arguments import require, whole_number
+from memory.arguments import check_whole_number, require
 from memory.messages import ASSISTANT, from_round
 from memory.rounds import copy_with
 from prompts import split_template
@@ -18,7 +18,7 @@ from prompts import split_template
 from ..config import CompactorConfig, ConfigError, check_config
 from ..prompt.groups import Message
 from ..strategies import compact_rounds, compress_tool_runs
-from ..summarize import refusal_in
+from ..summarize import find_refusal
 from ..summarizers import ExtractiveSummarizer, Summarizer, SummarizerError, Summary, SummaryRequest, as_summarizer
 from ..summarizers.answers import strip_fence, strip_tags
 from ..triggers import over_tokens, when
@@ -62,7 +62,7 @@ def memory_with_compress(
 
 
 def _list_tail(view: View) -> list[Message]:
-    groups = (group for place in view.places for _, group in view.groups(place))
+    groups = (group for place in view.places for _, group in view.list_groups(place))
     return [copy.deepcopy(message) for group in groups for message in group.messages]
 
 
@@ -102,7 +102,7 @@ def make_structured(
     there is none."""
     if callable(max_token) or hasattr(max_token, "chat_completion"):
         raise ConfigError(("max_token", "is the first argument here; give the model as summarizer= or model="))
-    whole_number("max_token", max_token, 1)
+    check_whole_number("max_token", max_token, 1)
     if prompt is not None:
         require("customized_compression_prompt", prompt, str, "a text")
         if "{messages_list_json}" not in prompt:
@@ -117,7 +117,7 @@ def make_structured(
     is_strict = schema is not None or (prompt is not None and "{schema_json}" in prompt)
 
     def ask(request: SummaryRequest) -> Summary:
-        content = _fill_prompt(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, request, form, max_token) + refusal_in(
+        content = _fill_prompt(prompt or DEFAULT_COMPRESSION_PROMPT_TEMPLATE, request, form, max_token) + find_refusal(
             request
         )
         answer: object = model(copy_with(request, messages=[{"role": "user", "content": content}]))

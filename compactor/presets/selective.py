@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 
 from ..config import CompactorConfig, ConfigError, check_config
 from ..cycle import Strategy
 from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import pairs_of
-from ..tokens import DEFAULT_WINDOW, window_of
+from ..tokens import DEFAULT_WINDOW, find_window
 from ..triggers import over_usage
 
 __all__ = ["RULES", "selective"]
@@ -62,19 +62,19 @@ def selective(
     *cooldown_seconds*. All other settings come from *config*, also the model if none is given. Raises ``ConfigError``
     for invalid settings.
     """
-    number("threshold_ratio", threshold_ratio, maximum=1.0, above=True)
+    check_number("threshold_ratio", threshold_ratio, maximum=1.0, above=True)
     require("windows", windows, Mapping | None, "windows in tokens by model")
     require("model", model, str, "a text")
     for name, tokens in (windows or {}).items():
-        whole_number(f"windows.{name}", tokens, 1)
-    whole_number("keep_rounds", keep_rounds)
-    whole_number("cooldown_failures", cooldown_failures, 1)
-    number("cooldown_seconds", cooldown_seconds, above=True)
+        check_whole_number(f"windows.{name}", tokens, 1)
+    check_whole_number("keep_rounds", keep_rounds)
+    check_whole_number("cooldown_failures", cooldown_failures, 1)
+    check_number("cooldown_seconds", cooldown_seconds, above=True)
     given = check_config(config).with_defaults(retain_recent=keep_rounds)
     model = model or given.model
-    window = window_of(model, windows) or DEFAULT_WINDOW
+    window = find_window(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
-        window = whole_number("max_token", max_token, 1)
+        window = check_whole_number("max_token", max_token, 1)
     mark = max(1, int(window * threshold_ratio))
     drops: tuple[Strategy, ...] = tuple(drop(kind, kept, keep_rounds=keep_rounds) for kind, kept in _merge_rules(rules))
     return {
@@ -83,7 +83,7 @@ def selective(
             retain_at_least=keep_rounds,
             max_tokens=window,
             token_ratio=threshold_ratio,
-            summary_attempts=whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
+            summary_attempts=check_whole_number("summary_retry_attempts", summary_retry_attempts) + 1,
             circuit_breaker_failures=cooldown_failures,
             circuit_breaker_reset=cooldown_seconds,
         ),
@@ -118,7 +118,7 @@ def _merge_rules(rules: Rules | None) -> list[tuple[str, int]]:
 def _read_number(kind: object, rule: object) -> int | None:
     """Return how many of a kind's newest posts *rule* keeps; None: all."""
     if rule is None or isinstance(rule, int | float):
-        return None if rule is None else whole_number(f"rules.{kind}.keep_recent", rule)
+        return None if rule is None else check_whole_number(f"rules.{kind}.keep_recent", rule)
     strategy, kept = (
         (rule.get("strategy"), rule.get("keep_recent"))
         if isinstance(rule, Mapping)
@@ -130,7 +130,7 @@ def _read_number(kind: object, rule: object) -> int | None:
         case "none":
             return None
         case "truncate":
-            return whole_number(f"rules.{kind}.keep_recent", kept)
+            return check_whole_number(f"rules.{kind}.keep_recent", kept)
     raise ConfigError((f"rules.{kind}", "must be the number that stays, or a strategy: drop, truncate, none"))
 
 

@@ -84,7 +84,7 @@ class PrefixSums:
             raise IndexError(f"they begin at place {self.start}, not at {index}; ask the ledger for earlier sums")
         return self.totals[index - self.start]
 
-    def numbers(self, places: range) -> list[int]:
+    def list_numbers(self, places: range) -> list[int]:
         """Return the log numbers of the rounds at *places*."""
         return self.round_numbers[places.start - self.start : places.stop - self.start]
 
@@ -152,7 +152,7 @@ class Ledger:
         self._kept: dict[int, RoundAccount] = {}
         self._kept_tokens = 0
 
-    def prefix_sums(
+    def compute_prefix_sums(
         self, rounds: Rounds | HostRounds, closed: int, reductions: Reductions, origin: int = 0
     ) -> PrefixSums:
         """Return sums over the first *closed* of *rounds*, each read through *reductions*, that begin at the place
@@ -167,9 +167,9 @@ class Ledger:
         if summed_moment == moment and origin == last_origin and prefix.stop >= closed:  # as most of the time
             return prefix
         pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
-        known, number_at = self._accounts, rounds.number_at if isinstance(rounds, Rounds) else int
+        known, number_at = self._accounts, rounds.get_number if isinstance(rounds, Rounds) else int
         if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
-            known = {(rounds.end_of(account.round_id) or 0) - 1: account for account in prefix.accounts[:-1]}
+            known = {(rounds.find_end(account.round_id) or 0) - 1: account for account in prefix.accounts[:-1]}
 
         if summed_moment != moment or not prefix.start <= origin <= prefix.stop:
             prefix = PrefixSums(origin, origin)
@@ -311,7 +311,7 @@ class Ledger:
                         levels = self._shortened.pop(_make_key(round_, group), None)
                         levels = shorten_part(part, self.count) if levels is None else levels
                     else:
-                        levels = self.levels(part) if remembers else None
+                        levels = self.list_levels(part) if remembers else None
                     break
             parts.append(PromptPart(round_, group, group.messages, costs, tokens, stays, levels=levels, depths=depths))
         totals = RunningTotals(
@@ -351,7 +351,7 @@ class Ledger:
             all_costs.append(costs)
         return all_costs
 
-    def levels(self, part: PromptPart) -> tuple[PromptPart, ...]:
+    def list_levels(self, part: PromptPart) -> tuple[PromptPart, ...]:
         """Return *part* on each level of shortening, and remember it; nothing if no level makes it shorter."""
         if part.levels is not None:
             return part.levels
@@ -405,7 +405,7 @@ def _make_key(round_: Round, group: MessageGroup) -> tuple[object, ...]:
 _ledgers: WeakKeyDictionary[Memory, dict[str, dict[object, Ledger]]] = WeakKeyDictionary()
 
 
-def ledger_of(memory: Memory, role: str, count: TokenCounter) -> Ledger:
+def get_ledger(memory: Memory, role: str, count: TokenCounter) -> Ledger:
     """Return the one ledger that all who read *memory* as *role* share, so that a round is counted once in all."""
     # No lock: the worst that two threads can do is to count a round twice.
     ledgers = _ledgers.setdefault(memory, {}).setdefault(role, {})

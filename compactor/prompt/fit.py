@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import chain, takewhile
 
 from memory.overlays import PINNED, CompactedMessage, Reduction
-from memory.references import place_reference, post_reference, range_reference
+from memory.references import make_post_reference, make_range_reference, make_reference
 from memory.rounds import Round, cached_property, copy_with
 from memory.values import ValueObject
 
@@ -27,7 +27,7 @@ from .accounting import MAX_OPEN_GROUPS, Published
 from .groups import Message, MessageGroup, copy_messages, measure_depth
 from .layout import Layout, SummaryAs, count_added, place_in_front
 from .open_rounds import Block, OpenAccount
-from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, measure_reduction, omission_note
+from .shorten import LEVELS, PromptPart, ShortenedPart, clip_message, clip_text, make_omission_note, measure_reduction
 
 #: Where what stands in front takes most of the budget, a step is this share of what it leaves: else a cut would leave
 #: next to nothing.
@@ -88,7 +88,7 @@ def fit(
     shown = [*draft.ahead, *draft.parts]
     reductions = (*frame.reductions, *[reduced for part in shown for reduced in part.reductions])
     in_part = sorted({part.round_.number for part in draft.omitted_parts})
-    omitted = (*frame.omitted_rounds, *frame.prefix_sums.numbers(draft.omitted), *in_part)
+    omitted = (*frame.omitted_rounds, *frame.prefix_sums.list_numbers(draft.omitted), *in_part)
     messages, layout = frame.show(draft)
     return messages, Report(before, tokens, omitted, reductions, max(tokens - limit, 0)), layout
 
@@ -130,7 +130,7 @@ class _Frame:
         self.dropped_from = view.first_dropped
         # Kept free for the line that says what is left out, at its longest: so the grid does not move with it.
         ends = ["r999999999.p999999"] * 2
-        self.longest_note = omission_note((10**9, 10**9 + 1), *ends, dropped_from=self.dropped_from)
+        self.longest_note = make_omission_note((10**9, 10**9 + 1), *ends, dropped_from=self.dropped_from)
         #: The reduction of the compaction, and the covered rounds if it is left out.
         self.reductions: tuple[ShortenedPart, ...] = ()
         self.omitted_rounds: tuple[int, ...] = ()
@@ -181,12 +181,12 @@ class _Frame:
         elif index >= sums.start:
             parts = sums.accounts[index - sums.start].parts
         if parts is None:
-            parts = [self._make_part(round_, group) for round_, group in view.groups(index)]
+            parts = [self._make_part(round_, group) for round_, group in view.list_groups(index)]
         self._parts[index] = self.fix_query(index, list(parts))
         return self._parts[index]
 
     def _make_part(self, round_: Round, group: MessageGroup) -> PromptPart:
-        costs, pinned = self.view.costs(round_, group), self.view.is_pinned(round_, group)
+        costs, pinned = self.view.count_costs(round_, group), self.view.is_pinned(round_, group)
         levels = () if pinned or group.pending or group.from_user else None
         depths = bytes(map(measure_depth, group.messages))
         return PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)
@@ -215,14 +215,14 @@ class _Frame:
         view = self.view
         ahead = [part for part in self.get_parts(view.asked) if part.fixed] if 0 <= view.asked < first else []
         for round_id in view.pinned:
-            place = (view.rounds.end_of(round_id) or 0) - 1
+            place = (view.rounds.find_end(round_id) or 0) - 1
             if view.end <= place < first and view.rounds[place].id == round_id:
                 ahead += [part for part in self.get_parts(place) if part.pinned and not part.fixed]
         return sorted(ahead, key=lambda part: (part.round_.number, part.group.number))
 
     def make_note(self, draft: _Draft) -> Message | None:
         """Return the line about everything that *draft* leaves out; None if there is nothing to say."""
-        numbers = self.prefix_sums.numbers
+        numbers = self.prefix_sums.list_numbers
         rounds = [*self.omitted_rounds, *numbers(draft.omitted[:1]), *numbers(draft.omitted[-1:])]
         if not draft.has_note or not (rounds or draft.omitted_parts or self.dropped_from):
             return None
@@ -232,12 +232,12 @@ class _Frame:
             for part in draft.omitted_parts
             for post in part.group.posts
         ]
-        ends = [place_reference(*min(places)), place_reference(*max(places))] if places else []
-        return omission_note(rounds, *ends, dropped_from=self.dropped_from)
+        ends = [make_reference(*min(places)), make_reference(*max(places))] if places else []
+        return make_omission_note(rounds, *ends, dropped_from=self.dropped_from)
 
     def count_draft(self, draft: _Draft) -> int:
         """Return the tokens of the prompt that *draft* makes."""
-        counted = self.view.closed_tokens(draft.counted.start, draft.counted.stop)
+        counted = self.view.count_closed_tokens(draft.counted.start, draft.counted.stop)
         counted += sum([account.totals.tokens for account in draft.growing])
         parts = sum([part.tokens for part in (*draft.ahead, *draft.parts)])
         return self.tokens + self.count_note(self.make_note(draft)) + counted + parts
@@ -253,7 +253,7 @@ class _Frame:
             elif kept is not None:
                 parts += kept
             elif account.totals.messages:  # else all of it was dropped
-                for round_, group in self.view.groups(place):  # made anew, but not counted again
+                for round_, group in self.view.list_groups(place):  # made anew, but not counted again
                     own = bytes(map(measure_depth, group.messages))
                     parts.append(PromptPart(round_, group, group.messages, (), 0, depths=own))
         shared: list[Message] = []
@@ -275,7 +275,7 @@ class _Frame:
             tail.insert(plan_at, self.plan)
         note, compaction = self.make_note(draft), self.view.compaction if self.summary is not None else None
         added = [message for message in (self.summary, note) if message is not None]
-        omitted = [*self.omitted_rounds, *self.prefix_sums.numbers(draft.omitted)] if note is not None else []
+        omitted = [*self.omitted_rounds, *self.prefix_sums.list_numbers(draft.omitted)] if note is not None else []
         if note is not None:
             omitted += [part.round_.number for part in draft.omitted_parts]
             omitted += [self.dropped_from] if self.dropped_from else []
@@ -290,7 +290,7 @@ class _Frame:
             must += sum([part.tokens for part in self.get_parts(place) if part.pinned])
         must += sum([account.totals.pinned for account in self.view.growing])
         must += sum([part.tokens for part in self.spoken if not part.pinned])
-        must += _least_unread(self, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
+        must += _count_min_unread(self, self.limit - must - PROMPT_TOKENS - self.view.header_tokens)
         if self.tokens + must <= self.limit:
             return
         self.put_head(self.summary, None)
@@ -298,7 +298,7 @@ class _Frame:
         room = self.limit - must - self.tokens
         if room >= 0 or compaction is None or message is None:
             return
-        ref, whole = range_reference(1, compaction.last_round), self.count_added(message)
+        ref, whole = make_range_reference(1, compaction.last_round), self.count_added(message)
         # Half of what there is, so that something of the tail is shown, where that is enough for a summary at all.
         half = (whole + room - self.note_tokens) // 2
         for most in (half, whole + room):
@@ -312,7 +312,7 @@ class _Frame:
         self.put_head(pinned, None)
 
 
-def _least_unread(frame: _Frame, max_tokens: int) -> int:
+def _count_min_unread(frame: _Frame, max_tokens: int) -> int:
     """Return the minimum tokens of the results that the agent has yet to read, with the line beside them. 0 if there
     are none or they do not fit into *max_tokens*: an agent that never sees its results makes the same calls again."""
     view = frame.view
@@ -357,7 +357,7 @@ def _cut(frame: _Frame) -> _Draft:
     view, sums, start, newest = frame.view, frame.prefix_sums, frame.view.end, frame.newest
     repeated = sum([part.tokens for part in frame.list_parts_ahead(newest) if part.fixed])
     room = frame.limit - frame.tokens - frame.note_tokens - repeated
-    tokens = view.tokens_behind(start)
+    tokens = view.count_tokens_after(start)
     mark = -(-(tokens - room) // frame.step) * frame.step
     # Tail tokens up to which texts may be shortened: like the mark, it moves by whole steps alone.
     boundary = room + mark - frame.step - int(max(room, 0) * PROTECTED_SHARE)
@@ -405,7 +405,7 @@ def _sum_saved_in_newest(frame: _Frame, boundary: int) -> int:
             saved += tokens - block.totals.shortest
         else:
             for number in _find_shortenable(view, parts, boundary - end):
-                if levels := view.ledger.levels(parts[number]):
+                if levels := view.ledger.list_levels(parts[number]):
                     saved += parts[number].tokens - levels[-1].tokens
         end += tokens
     return saved
@@ -450,7 +450,7 @@ def _shorten_tail(frame: _Frame, first: int, target: int, boundary: int) -> _Dra
                 break
             if number not in levels:
                 known = parts[number].levels
-                levels[number] = known if known is not None else frame.view.ledger.levels(parts[number])
+                levels[number] = known if known is not None else frame.view.ledger.list_levels(parts[number])
             if levels[number]:
                 level = levels[number][at]
                 target -= parts[number].tokens - level.tokens
@@ -572,7 +572,7 @@ def _clip(frame: _Frame, part: PromptPart, limit: int) -> PromptPart:
     if part.pinned or part.tokens <= limit:
         return part
     clipped = {
-        place: clip_message(message, limit, post_reference(part.round_, post), frame.count)
+        place: clip_message(message, limit, make_post_reference(part.round_, post), frame.count)
         for place, (message, post) in enumerate(zip(part.messages, part.group.posts, strict=True))
         if part.costs[place] > limit
     }
@@ -589,7 +589,7 @@ def list_published(view: View, messages: Sequence[Message], report: Report) -> t
     contents = {str(message.get("content")) for message in messages} if omitted else set()
     ledger, published = view.ledger, list[ShortenedPart]()
     known, ledger.published = ledger.published, {}
-    places = {round_id: (view.rounds.end_of(round_id) or 0) - 1 for round_id in view.reductions.by_round}
+    places = {round_id: (view.rounds.find_end(round_id) or 0) - 1 for round_id in view.reductions.by_round}
     for round_id, place in sorted(places.items(), key=lambda item: item[1]):
         if place not in view.places:
             continue

@@ -16,14 +16,14 @@ from memory.messages import (
     TOOL,
     from_post,
     has_result_parts,
+    make_query_message,
     pair_results,
-    query_message,
     repeats_query,
     with_text,
     without_calls,
 )
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.references import make_post_reference
 from memory.rounds import USER, Post, Round, ToolCall, copy_with, freeze_mapping, thaw
 from memory.search import RECALL_TOOLS
 from memory.values import ValueObject
@@ -104,7 +104,7 @@ def apply_overlays(round_: Round, reductions: Sequence[Reduction], role: str) ->
             posts.append(post)
         elif reduction.kind == "offloaded":
             posts.append(_offload(post, reduction))
-        elif reduction.kind == "summarised" and not (posts and posts[-1].id == _summary_id(reduction)):
+        elif reduction.kind == "summarised" and not (posts and posts[-1].id == _make_summary_id(reduction)):
             posts.append(_make_summary(reduction, round_, role))
     kept = _drop_ephemeral(round_, posts, role)
     if shown is round_ and len(kept) == len(round_.post_list) and all(map(is_, kept, round_.post_list)):
@@ -157,13 +157,13 @@ def _replace_text(post: Post, text: str, reason: str) -> Post:
     return copy_with(post, message=text, attachment_list=(), extra=extra)
 
 
-def _summary_id(reduction: Reduction) -> str:
+def _make_summary_id(reduction: Reduction) -> str:
     return f"{reduction.first_post_id}..{reduction.last_post_id}"
 
 
 def _make_summary(reduction: Reduction, round_: Round, role: str) -> Post:
     return Post(
-        id=_summary_id(reduction),
+        id=_make_summary_id(reduction),
         send_from="context",
         send_to=role,
         message=reduction.text,
@@ -192,7 +192,7 @@ def _drop_ephemeral(round_: Round, posts: list[Post], role: str) -> list[Post]:
         if not round_.closed and (post.number > said or is_kept):
             shown.append(post)
         elif post.tool_call_id is not None:  # its call would be left without an answer
-            line = f"[Was to be seen once, and is left out now; reload {post_reference(round_, post)}]"
+            line = f"[Was to be seen once, and is left out now; reload {make_post_reference(round_, post)}]"
             shown.append(_replace_text(post, line, "ephemeral"))
     return shown[::-1]
 
@@ -243,7 +243,7 @@ def group_messages(round_: Round, role: str, *, last: bool = True) -> list[Messa
     """
     groups: list[MessageGroup] = []
     posts = list(round_.post_list)
-    asked = query_message(round_, only_known=True)
+    asked = make_query_message(round_, only_known=True)
     if asked is not None:
         is_again = posts and posts[0].send_from == USER and repeats_query(posts[0], round_)
         again = posts.pop(0) if is_again else None

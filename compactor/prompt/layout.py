@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memory.log.redaction import REDACTED
-from memory.messages import ASSISTANT, SPEAK_FOR_NO_AGENT, SYSTEM, from_post, query_message
+from memory.messages import ASSISTANT, SPEAK_FOR_NO_AGENT, SYSTEM, from_post, make_query_message
 from memory.overlays import CompactedMessage
-from memory.references import post_reference, posts_reference, range_reference
+from memory.references import make_post_reference, make_posts_reference, make_range_reference
 from memory.rounds import Post, Round, cached_property
 from memory.values import ValueObject
 
@@ -90,10 +90,10 @@ class Layout:
         added = [(compaction.start_index, compaction.last_round)] if compaction is not None else []
         added += [(min(self.omitted), max(self.omitted))] if self.omitted else []
         if added and self.summary_as == "header":
-            at, both = find_header(self.system), range_reference(added[0][0], max(last for _, last in added))
+            at, both = find_header(self.system), make_range_reference(added[0][0], max(last for _, last in added))
             front[slice(0) if at is None else slice(at, at + 1)] = [Source(both, "ours")]
         else:
-            front += [Source(range_reference(*rounds), "ours") for rounds in added]
+            front += [Source(make_range_reference(*rounds), "ours") for rounds in added]
         tail = [source for run in self.part_runs for part in run for source in _find_sources(part)]
         if self.plan_at is not None:
             tail.insert(self.plan_at, Source(None, "ours"))
@@ -105,12 +105,12 @@ def _find_sources(part: PromptPart) -> Iterator[Source]:
     posts = part.group.posts
     for place, (post, message) in enumerate(zip(posts, part.messages, strict=True)):
         if post is not None and is_summary(post):
-            yield Source(posts_reference(part.round_, post.number, post.extra[LAST_NUMBER]), "ours")
+            yield Source(make_posts_reference(part.round_, post.number, post.extra[LAST_NUMBER]), "ours")
         elif place and post is posts[0]:  # a call stands for each result that it lacks
-            yield Source(post_reference(part.round_, post), "ours")
+            yield Source(make_post_reference(part.round_, post), "ours")
         else:
             is_original = message == _restore_message(part.round_, post)
-            yield Source(post_reference(part.round_, post), "original" if is_original else "shortened")
+            yield Source(make_post_reference(part.round_, post), "original" if is_original else "shortened")
 
 
 def _restore_message(round_: Round, post: Post | None) -> Message | None:
@@ -120,6 +120,6 @@ def _restore_message(round_: Round, post: Post | None) -> Message | None:
     if OVERLAY in extra or text == REDACTED:
         return None
     if post is None:
-        return query_message(round_, only_known=True)
+        return make_query_message(round_, only_known=True)
     role = ASSISTANT if post.send_from in SPEAK_FOR_NO_AGENT else post.send_from
     return from_post(post, role, only_known=True)

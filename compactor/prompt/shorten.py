@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, Literal
 
-from memory.arguments import whole_number
-from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, SYSTEM, replace_text, result_of_text, text_of
+from memory.arguments import check_whole_number
+from memory.messages import ASSISTANT, FUNCTION, OPENAI_FIELDS, SYSTEM, find_text_result, join_text, replace_text
 from memory.overlays import Reduction
 from memory.patterns import compile_later
-from memory.references import ceil_boundary, floor_boundary, post_reference, posts_reference, range_reference
+from memory.references import (
+    find_ceil_boundary,
+    find_floor_boundary,
+    make_post_reference,
+    make_posts_reference,
+    make_range_reference,
+)
 from memory.rounds import USER, Attachment, Post, Round, ToolCall, copy_with
 from memory.values import ValueObject
 
@@ -69,7 +75,7 @@ class PromptPart(ValueObject):
             tokens = count_message(message, count)
             if tokens >= costs[place]:
                 continue
-            ref = post_reference(self.round_, self.group.posts[place])
+            ref = make_post_reference(self.round_, self.group.posts[place])
             before = reductions[ref].tokens_before if ref in reductions else costs[place]
             reductions[ref] = ShortenedPart(ref, before, tokens, by)
             messages[place], costs[place] = message, tokens
@@ -84,14 +90,14 @@ def measure_reduction(round_: Round, reduction: Reduction, count: TokenCounter) 
     """Return the tokens that *reduction* replaces in *round_*, and those of its text."""
     posts = [post for post in round_.post_list if reduction.covers(post.number)]
     arguments = [(str(number), call.arguments) for post in posts for number, call in enumerate(post.tool_calls)]
-    before = sum(map(count, map(text_of, posts))) + sum(count(text) for _, text in arguments)
+    before = sum(map(count, map(join_text, posts))) + sum(count(text) for _, text in arguments)
     if reduction.covers(0) and not any(post.message == round_.user_query for post in posts):
         before += count(round_.user_query)
     after = count(reduction.text)
     if reduction.kind == "offloaded":
         left = reduction.extra.get(ARGUMENTS, {})
         after += sum(count(left.get(number, text)) for number, text in arguments)
-    ref = posts_reference(round_, reduction.first_number, reduction.last_number)
+    ref = make_posts_reference(round_, reduction.first_number, reduction.last_number)
     return ShortenedPart(ref, before, after, reduction.kind, published=True)
 
 
@@ -133,7 +139,9 @@ def cut_text(text: str, length: int, count: TokenCounter | None = None, *, from_
     """
     size = min(len(text), length if count is None else 6 * length)
     while size > 0:
-        shown = text[ceil_boundary(text, len(text) - size) :] if from_end else text[: floor_boundary(text, size)]
+        shown = (
+            text[find_ceil_boundary(text, len(text) - size) :] if from_end else text[: find_floor_boundary(text, size)]
+        )
         if count is None or (tokens := count(shown)) <= length:
             return shown
         size = min(size - 1, size * length // tokens)
@@ -229,7 +237,7 @@ class OffloadRule(ValueObject):
 
     def __post_init__(self) -> None:
         for name in ("threshold", "preview", "ending"):
-            whole_number(name, getattr(self, name))
+            check_whole_number(name, getattr(self, name))
 
     def apply(
         self, round_: Round, post: Post | None, count: TokenCounter, *, cost: int | None = None
@@ -240,13 +248,13 @@ class OffloadRule(ValueObject):
         no reference gives back all of it: its round is in no log, or it holds more than text. *cost* is the tokens of
         its message, if they are known.
         """
-        text = round_.user_query if post is None else text_of(post)
+        text = round_.user_query if post is None else join_text(post)
         calls = post.tool_calls if post is not None and self.arguments else ()
         if not (calls or (text and (self.tokens or len(text) > self.threshold))) or not self._covers(round_, post):
             return None
         size = count(text) if self.tokens else len(text)
         is_large = self.threshold < size and (self.up_to is None or size <= self.up_to)
-        reference = post_reference(round_, post)
+        reference = make_post_reference(round_, post)
         arguments = {
             str(number): shorten_arguments(call.arguments, self.preview, reference)
             for number, call in enumerate(calls)
@@ -269,12 +277,12 @@ class OffloadRule(ValueObject):
         tail = cut_text(text[len(head) :], self.ending, measure, from_end=True)
         if not head and not tail:
             return f"[{'Left out' if again else f'{len(text):,} characters left out'}; reload {reference}]"
-        size = size_of(len(text) - len(head) - len(tail), max(tokens - count(head) - count(tail), 1))
-        return "\n".join(part for part in (head, kept_line(size, reference), tail) if part)
+        size = describe_size(len(text) - len(head) - len(tail), max(tokens - count(head) - count(tail), 1))
+        return "\n".join(part for part in (head, make_kept_line(size, reference), tail) if part)
 
     def _covers(self, round_: Round, post: Post | None) -> bool:
         extra = round_.extra if post is None else post.extra
-        if not round_.number or not only_text(extra):
+        if not round_.number or not is_text_only(extra):
             return False
         if OVERLAY in extra and not (self.again and extra[OVERLAY] == "offloaded"):
             return False
@@ -302,37 +310,37 @@ def is_result(post: Post) -> bool:
     return post.tool_call_id is not None or post.send_from == FUNCTION
 
 
-def only_text(extra: Mapping[str, Any]) -> bool:
+def is_text_only(extra: Mapping[str, Any]) -> bool:
     """Return whether a post with this ``extra`` came in as text alone: then its reference gives back all of it."""
     kept = extra.get(OPENAI_FIELDS)
     content = kept.get("content") if isinstance(kept, Mapping) else None
     if isinstance(content, str) or not isinstance(content, Sequence):
         return True
-    return result_of_text(content) is not None or all(
+    return find_text_result(content) is not None or all(
         isinstance(part, str)
         or (isinstance(part, Mapping) and any(isinstance(part.get(key), str) for key in ("text", "refusal")))
         for part in content
     )
 
 
-def kept_line(description: str, reference: str) -> str:
+def make_kept_line(description: str, reference: str) -> str:
     """Return the line in the place of a text, with its *description*."""
     return f"[{description}, left out here and kept in full; reload {reference}]"
 
 
-def attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
+def make_attachments_line(attachments: Sequence[Attachment], reference: str) -> str:
     """Return the line that stands for *attachments*, one or more of one type."""
     characters = sum(len(attachment.content) for attachment in attachments)
     times = f"{len(attachments)} × " if len(attachments) > 1 else ""
-    return kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)
+    return make_kept_line(f"{times}{attachments[0].type}, {characters:,} characters", reference)
 
 
-def summary_text(summary: str, covered: str, reference: str) -> str:
+def make_summary_text(summary: str, covered: str, reference: str) -> str:
     """Return *summary* as prompts show it, below a line that names the posts it covers."""
     return f"[Summary of {covered}, kept in full; reload {reference}]\n{summary}"
 
 
-def size_of(characters: int, tokens: int) -> str:
+def describe_size(characters: int, tokens: int) -> str:
     """Return how long a text is, in words. The tokens have two digits: each model counts its own."""
     return f"{characters:,} characters, about {round(tokens, min(2 - len(str(tokens)), 0)):,} tokens"
 
@@ -351,7 +359,7 @@ LEVELS: tuple[tuple[OffloadRule, By], ...] = (
 def shorten_part(part: PromptPart, count: TokenCounter) -> tuple[PromptPart, ...]:
     """Return *part* on each level; nothing if none makes it shorter. No text is replaced by a longer one."""
     results = [post for post in part.group.posts if post is not None and is_result(post)]
-    is_preview = any(OVERLAY in post.extra or len(text_of(post)) > LARGE.threshold for post in results)
+    is_preview = any(OVERLAY in post.extra or len(join_text(post)) > LARGE.threshold for post in results)
     level, levels = copy_with(part, shows_preview=is_preview), []
     for rule, by in LEVELS:
         level = _apply(rule, by, level, count)
@@ -371,14 +379,14 @@ def _apply(rule: OffloadRule, by: By, level: PromptPart, count: TokenCounter) ->
     return level.with_messages(changed, by, count) if changed else level
 
 
-def omission_note(
+def make_omission_note(
     rounds: Sequence[int], first_post: str = "", last_post: str = "", *, dropped_from: int = 0
 ) -> Message:
     """Return the line that lists omissions, and how to read them: whole rounds, then posts, then posts that were
     dropped here and there from round *dropped_from* on. It names no end of these, which would move with each."""
     omitted: list[str] = []
     if rounds:
-        omitted.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {range_reference(rounds[0], rounds[-1])})")
+        omitted.append(f"rounds {rounds[0]} to {rounds[-1]} (reload {make_range_reference(rounds[0], rounds[-1])})")
     if first_post:
         omitted.append(f"the posts from {first_post} to {last_post} (reload each by that name)")
     if dropped_from:

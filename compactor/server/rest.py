@@ -21,9 +21,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
-from memory.entries import Entry, EventRecorded, kinds_of
+from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
-from memory.search import words_of
+from memory.search import split_words
 from memory.stores.retention import FILES_KEPT
 from memory.stores.tenants import name_in, split_name
 from memory.transfer.jsonl import export_session, read_session
@@ -400,7 +400,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     ) -> RoundPage:
         """Return rounds verbatim, hidden ones included, with the messages that *role* sees."""
         with existing(tenant, session_id) as session:
-            rounds = session.memory.snapshot.rounds(role, include_failed=True)
+            rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
             page = [
                 RoundOut(
                     number=one.number,
@@ -533,11 +533,13 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Hits:
         """Search the conversation for words, best match first."""
-        words = words_of(query)
+        words = split_words(query)
         with existing(tenant, session_id) as session:
-            rounds = session.memory.snapshot.rounds(role, include_failed=True)
+            rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
             hits = session.memory.search(query, role=role, limit=limit)
-            return Hits(hits=[HitOut(reference=one.ref, text=one.line(rounds[one.round - 1], words)) for one in hits])
+            return Hits(
+                hits=[HitOut(reference=one.ref, text=one.make_match_line(rounds[one.round - 1], words)) for one in hits]
+            )
 
     @router.get(
         "/sessions/{session_id}/export",
@@ -633,7 +635,7 @@ class _Renaming:
 
 def _names_files(entry: Entry, name: str) -> bool:
     """Return whether *entry* names a folder of the session's files. A purge would delete it, even if it is made up."""
-    record = entry.record if entry.kind in kinds_of(EventRecorded) else None
+    record = entry.record if entry.kind in list_kinds(EventRecorded) else None
     return isinstance(record, EventRecorded) and record.name == FILES_KEPT and record.facts.get("session") == name
 
 

@@ -22,7 +22,7 @@ from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
 from ..cost.rewriting import MAX_PASSES, PASSES, Form, choose_form, length_to_request
 from ..errors import SummaryRejected
-from ..notes import Span, append_notes, find_headings, normalize_text, read_notes, render_notes, sort_notes, span_of
+from ..notes import Span, append_notes, find_headings, find_span, normalize_text, read_notes, render_notes, sort_notes
 from ..prompt.groups import Message
 from ..summarize import TOO_LONG
 from ..summarizers.base import Style, Summary
@@ -104,7 +104,7 @@ class NotesQuestion(SummaryQuestion):
             experience,
             prices.with_cold(view.usage.cold),
             style=style,
-            calls=max(view.calls_behind(view.end), 1),
+            calls=max(view.count_calls_after(view.end), 1),
             target=self.target_tokens,
             takes_changes=takes_changes,
         )
@@ -125,7 +125,7 @@ class NotesQuestion(SummaryQuestion):
         go_on = work.continued if step.at_boundary else None
         may_continue = go_on is not None and go_on(previous, step.rounds, "") is not None
         form = self._choose_form(view, batch, "continue" if may_continue else "separate")
-        notes, span = self._read_notes(previous), span_of(step.rounds, request.start_index, batch.reached)
+        notes, span = self._read_notes(previous), find_span(step.rounds, request.start_index, batch.reached)
         said, edits, source = previous.summary if previous is not None else None, form == "changes", batch.source
         if edits:
             said, parse = render_notes(notes), partial(_apply_answer, notes, self.order, span)

@@ -9,9 +9,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
-from memory.arguments import whole_number
+from memory.arguments import check_whole_number
 from memory.overlays import CompactedMessage, Reduction
-from memory.references import posts_reference
+from memory.references import make_posts_reference
 from memory.rounds import Post, Round, copy_with
 from memory.values import ValueObject
 from prompts import PromptTemplate, load
@@ -21,11 +21,11 @@ from ..cost.cost_optimal import Sizes, repays
 from ..cost.prices import Prices
 from ..errors import SummaryRejected
 from ..prompt.groups import OVERLAY, MessageGroup, is_summary
-from ..prompt.shorten import CALLS, is_result, strip_marks, summary_text
+from ..prompt.shorten import CALLS, is_result, make_summary_text, strip_marks
 from ..summarize import Work
 from ..summarizers.base import Style
 from ..tokens import MESSAGE_TOKENS, PROMPT_TOKENS
-from ..transcript import answered_calls, begin_line, quote
+from ..transcript import begin_line, find_answered_calls, quote
 from ..view import View
 from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
 from .tail import Location, Tail
@@ -65,7 +65,7 @@ def compress_tool_runs(
         raise ValueError(f"scope must be 'past' or 'current', not {scope!r}")
     if not 0 < ratio < MIN_SAVING:
         raise ValueError(f"ratio must be above 0 and below {MIN_SAVING}, to save anything; it is {ratio!r}")
-    more_than, kept = whole_number("min_consecutive", min_consecutive), whole_number("keep_last", keep_last)
+    more_than, kept = check_whole_number("min_consecutive", min_consecutive), check_whole_number("keep_last", keep_last)
     name = prompt or ("tool_run" if scope == "past" else "current_round")
     template = name if isinstance(name, PromptTemplate) else load(name)
     plans = frozenset((plan_tools,) if isinstance(plan_tools, str) else plan_tools)
@@ -108,7 +108,7 @@ def compress_open_round(view: View) -> Iterator[Reduction]:
 def _is_repaid(view: View, work: Work, run: ToolRun, mark: int) -> bool:
     prices, shown = work.prices if isinstance(work.prices, Prices) else Prices(), _show_up_to(view, run)
     may_continue = bool(shown and work.continued is not None and work.continued(view.compaction, shown, ""))
-    tokens = sum(sum(view.costs(run.round_, group)) for group in run.groups)
+    tokens = sum(sum(view.count_costs(run.round_, group)) for group in run.groups)
     calls = sum(post.send_from == view.role and not is_result(post) and not is_summary(post) for post in run.posts)
     summary, system = OPEN_RATIO * tokens, PROMPT_TOKENS + view.header_tokens
     sizes = Sizes(per_call=tokens / max(calls, 1), system=system, summary=summary, retained=0)
@@ -121,7 +121,7 @@ def _show_up_to(view: View, run: ToolRun) -> tuple[Round, ...]:
     """Return the tail up to the end of *run*, as prompts show it; empty if the round is closed or has earlier calls."""
     if run.index < view.closed or any(post.tool_calls for post in run.logged.post_list if post.number < run.first):
         return ()
-    *before, last = (view.round(place) for place in range(view.end, run.index + 1))
+    *before, last = (view.get_round(place) for place in range(view.end, run.index + 1))
     return (*before, copy_with(last, post_list=tuple(post for post in last.post_list if post.number <= run.last)))
 
 
@@ -194,10 +194,10 @@ def _split(view: View, logged: Round, index: int, kept: Collection[Location]) ->
     """
     last_of = {one.first_number: one.last_number for one in view.reductions.of(logged.id)}
     single: list[ToolRun] = []
-    for round_, group in view.groups(index):
+    for round_, group in view.list_groups(index):
         numbers = [post.number if post is not None else 0 for post in group.posts]
         part = _part_of(group, view.role)
-        if not view.reducible(round_, group) or any((index, number) in kept for number in numbers):
+        if not view.is_reducible(round_, group) or any((index, number) in kept for number in numbers):
             part = "end"
         if part == "summary":
             numbers.append(last_of.get(numbers[0], numbers[0]))
@@ -239,7 +239,7 @@ def _summarize(
 ) -> Reduction | None:
     """Return the reduction of *run* to a summary; None if it cannot save a tenth. Raises ``SummaryRejected``."""
     logged, count = run.logged, view.ledger.count
-    reference = posts_reference(logged, run.first, run.last)
+    reference = make_posts_reference(logged, run.first, run.last)
     # Earlier summaries of some of the calls, which the new one continues and replaces.
     replaced = [one for one in view.reductions.of(logged.id) if one.kind == "summarised"]
     replaced = [one for one in replaced if run.first <= one.first_number <= run.last]
@@ -250,7 +250,7 @@ def _summarize(
     def is_new(post: Post | None) -> bool:
         return post is None or not any(one.covers(post.number) for one in replaced)
 
-    costs = [(group, sum(view.costs(run.round_, group))) for group in run.groups]
+    costs = [(group, sum(view.count_costs(run.round_, group))) for group in run.groups]
     tokens, new = sum(cost for _, cost in costs), sum(cost for group, cost in costs if all(map(is_new, group.posts)))
     # As much as the earlier summary, so it does not shrink at each step, and a share of the new posts.
     limit = int(work.config.summarizer_input_tokens * MAX_OF_INPUT)
@@ -258,7 +258,7 @@ def _summarize(
         limit = min(limit, work.mark // 2)  # a longer summary would make the next compaction due at once
     target = (count(previous.summary) if previous is not None else 0) + int(ratio * new)
     target, most = max(min(target, limit), MIN_TARGET), int(tokens * MIN_SAVING)
-    if MESSAGE_TOKENS + count(summary_text("", CALLS, reference)) + target > most:
+    if MESSAGE_TOKENS + count(make_summary_text("", CALLS, reference)) + target > most:
         return None
 
     question = SummaryQuestion(work, prompt, "tool_run", target, quote_query(logged))
@@ -277,9 +277,9 @@ def _summarize(
             quoted.append(post)
     if not reread or all(post.extra.get(OVERLAY) != "offloaded" for post in run.posts):
         question = copy_with(question, shown=_show_up_to(view, run))
-    calls = answered_calls(logged)
+    calls = find_answered_calls(logged)
     *_, made = fold(view, question, [_with_posts(logged, *quoted)], start=run.index, previous=previous, calls=calls)
-    text = summary_text(made.summary, CALLS, reference)
+    text = make_summary_text(made.summary, CALLS, reference)
     if MESSAGE_TOKENS + count(text) > most:
         message = f"the summary saves under a tenth of {tokens} tokens of tool calls"
         raise SummaryRejected("no_progress", message, tokens=tokens)

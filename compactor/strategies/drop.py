@@ -8,14 +8,14 @@ from itertools import groupby
 from typing import Any
 
 from memory import Memory
-from memory.arguments import whole_number
-from memory.messages import SYSTEM, text_of
+from memory.arguments import check_whole_number
+from memory.messages import SYSTEM, join_text
 from memory.overlays import Reduction
-from memory.references import post_reference
+from memory.references import make_post_reference
 from memory.rounds import Attachment, Post, Round, copy_with
 
 from ..prompt.groups import ATTACHMENT, FAILED_CALL, MessageGroup, is_summary, parse_kind
-from ..prompt.shorten import attachments_line, is_kind, is_result, omission_note
+from ..prompt.shorten import is_kind, is_result, make_attachments_line, make_omission_note
 from ..summarizers.results import has_failed
 from ..tokens import count_message
 from ..view import View
@@ -50,8 +50,8 @@ def drop(
     rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
-    rules = [(parse_kind(name), whole_number("keep_recent", kept)) for name, kept in rules]
-    protected = whole_number("keep_rounds", keep_rounds)
+    rules = [(parse_kind(name), check_whole_number("keep_recent", kept)) for name, kept in rules]
+    protected = check_whole_number("keep_rounds", keep_rounds)
     types = {name.removeprefix(ATTACHMENT): kept for name, kept in rules if name.startswith(ATTACHMENT)}
 
     def strategy(view: View) -> Iterator[Reduction]:
@@ -117,7 +117,7 @@ class _Dropper:
                 if (place, reduction.first_number, reduction.last_number) in self._covered_spans:
                     continue  # the log would ignore it
                 self._gone |= locations
-                self._tokens += sum(sum(self._view.costs(round_, group.group)) for group in run)
+                self._tokens += sum(sum(self._view.count_costs(round_, group.group)) for group in run)
                 self._first = min(self._first or round_.number, round_.number)
                 reductions.append(reduction)
         return reductions
@@ -134,7 +134,7 @@ class _Dropper:
         for group, post in posts:
             if group.locate(post) in going and not self._stays(group):
                 text = _describe_without(group.round_, post, going[group.locate(post)])
-                if self._view.ledger.count(text) < self._view.ledger.count(text_of(post)):
+                if self._view.ledger.count(text) < self._view.ledger.count(join_text(post)):
                     reduction = Reduction.over(group.round_, [post], "offloaded", text)
                     self._covered_spans.add((group.round_index, reduction.first_number, reduction.last_number))
                     reductions.append(reduction)
@@ -144,7 +144,7 @@ class _Dropper:
         """Return whether dropping saves more than the line about it costs, or prompts have that line already."""
         if not self._gone or self._view.first_dropped:
             return True
-        return self._tokens > count_message(omission_note((), dropped_from=self._first), self._view.ledger.count)
+        return self._tokens > count_message(make_omission_note((), dropped_from=self._first), self._view.ledger.count)
 
     def _find_shown(self) -> list[TailGroup]:
         return [group for group in self._tail.groups if not group.locations <= self._gone]
@@ -158,7 +158,7 @@ class _Dropper:
             return True
         if tail.latest_answer in group.locations or group.locations & tail.open_end:
             return True
-        return any(map(is_summary, posts)) or not self._view.reducible(group.round_, group.group)
+        return any(map(is_summary, posts)) or not self._view.is_reducible(group.round_, group.group)
 
     def _find_runs(self, index: int, groups: list[TailGroup]) -> list[list[TailGroup]]:
         """Return *groups* of one round as runs of adjacent posts: no other shown post lies between them, by number.
@@ -188,8 +188,8 @@ def _describe_without(round_: Round, post: Post, types: set[str]) -> str:
     for attachment in post.attachment_list:
         if attachment.type in types:
             going.setdefault(attachment.type, []).append(attachment)
-    lines = [attachments_line(attachments, post_reference(round_, post)) for attachments in going.values()]
-    rest = text_of(copy_with(post, attachment_list=kept))
+    lines = [make_attachments_line(attachments, make_post_reference(round_, post)) for attachments in going.values()]
+    rest = join_text(copy_with(post, attachment_list=kept))
     return "\n\n".join([rest, *lines] if rest else lines)
 
 
@@ -233,5 +233,5 @@ class _PinSystem:
             for round_ in view.rounds[view.end : view.closed]:
                 for post in round_.post_list:
                     if post.send_from in SYSTEM and post.number not in view.pinned.get(round_.id, ()):
-                        self._memory.pin(post_reference(round_, post))
+                        self._memory.pin(make_post_reference(round_, post))
         return iter(())

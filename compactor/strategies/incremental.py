@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from memory.overlays import PAYLOAD, CompactedMessage
-from memory.references import beginning
+from memory.references import take_beginning
 from memory.rounds import Round, copy_with
 from memory.values import ValueObject
 from prompts import CALLS_ABOVE, PromptTemplate
@@ -20,7 +20,7 @@ from ..errors import LimitReached, SummaryRejected
 from ..summarize import Work
 from ..summarizers.base import RequestKind, Summary, SummaryRequest, add_usage
 from ..tokens import count_prompt
-from ..transcript import Calls, Step, StepLimit, quote, steps
+from ..transcript import Calls, Step, StepLimit, quote, split_into_steps
 from ..view import View
 from .offline import unfold
 
@@ -82,8 +82,8 @@ def find_saving(view: View, previous: CompactedMessage | None, end: int) -> tupl
         end_number=last.number or None,
         generation=generation,
     )
-    before = view.tokens_in_front(previous) + view.closed_tokens(start, end)
-    frame = view.tokens_in_front(word) - count(_WORD)
+    before = view.count_tokens_before(previous) + view.count_closed_tokens(start, end)
+    frame = view.count_tokens_before(word) - count(_WORD)
     saving = measure_saving(before, frame, count(previous.summary) if previous is not None else 0)
     return (*saving, frame) if saving is not None else None
 
@@ -190,10 +190,10 @@ def fold_due(
     if (work := view.work) is None:
         raise needs_compactor(strategy)
     view = unfold(view) if view.is_offline else view
-    end = view.due_end(work.config, work.mark)
+    end = view.find_due_end(work.config, work.mark)
     rounds = logged = view.rounds[view.end : end]
     if as_shown:
-        rounds = tuple([view.round(place) for place in range(view.end, end)])
+        rounds = tuple([view.get_round(place) for place in range(view.end, end)])
     question = ask(work, work.config.prompt, target_tokens=work.config.target_tokens)
     return fold(view, question, rounds, start=view.end, previous=view.compaction, logged=logged)
 
@@ -225,7 +225,7 @@ def fold(
     reached, tokens, usage = start, 0, None
     published = count(previous.summary) if previous is not None else 0
     room = StepLimit(question.count_free_tokens(view, previous))
-    for step in steps(rounds, room, count, calls=calls):
+    for step in split_into_steps(rounds, room, count, calls=calls):
         first, reached = reached + 1, start + step.whole_rounds
         is_last, saving = step.whole_rounds == len(rounds), None
         # Counts since the last publication: the last part of a long round may be far shorter than its summary.
@@ -281,6 +281,6 @@ def fold(
 def quote_query(round_: Round) -> str:
     """Return the query of *round_*, shortened, as quoted text; empty if it has none."""
     query = round_.user_query
-    asked = query if len(query) <= MAX_QUERY else f"{beginning(query, MAX_QUERY)} [...]"
+    asked = query if len(query) <= MAX_QUERY else f"{take_beginning(query, MAX_QUERY)} [...]"
     about = copy_with(round_, user_query=asked, post_list=())
     return quote(about, partial=True) if asked else ""

@@ -72,7 +72,7 @@ def unfold(view: View) -> View:
     if current is None:
         return view
     text, _, place = _split(current)
-    end = (view.rounds.end_of(place["end_round_id"]) or 0) if text else 0
+    end = (view.rounds.find_end(place["end_round_id"]) or 0) if text else 0
     if view.end - end != place["rounds"] or (text and not end):
         return view
     model = copy_with(

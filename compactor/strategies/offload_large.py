@@ -6,17 +6,24 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from memory.arguments import require, whole_number
+from memory.arguments import check_whole_number, require
 from memory.overlays import Reduction, ReductionKind
-from memory.references import post_reference
+from memory.references import make_post_reference
 from memory.rounds import Post, copy_with
 from prompts import PromptTemplate, load
 
 from ..acceptance.prohibitions import find_lost
 from ..errors import SummaryRejected
 from ..prompt.groups import parse_kind
-from ..prompt.shorten import OffloadRule, append_prohibitions, is_result, measure_reduction, size_of, summary_text
-from ..transcript import answered_calls
+from ..prompt.shorten import (
+    OffloadRule,
+    append_prohibitions,
+    describe_size,
+    is_result,
+    make_summary_text,
+    measure_reduction,
+)
+from ..transcript import find_answered_calls
 from ..view import View
 from .incremental import SummaryQuestion, fold, needs_compactor, quote_query
 from .tail import Tail, TailGroup
@@ -59,7 +66,7 @@ def offload_large(
     require("kinds", kinds, str | Iterable | None, "a kind or several, such as 'tool_result'; None for all")
     chosen = None if kinds is None else tuple(map(parse_kind, (kinds,) if isinstance(kinds, str) else kinds))
     rule = OffloadRule(threshold, preview, tokens, chosen, users_too=users_too, ending=ending, arguments=arguments)
-    kept = whole_number("keep_last", keep_last)
+    kept = check_whole_number("keep_last", keep_last)
     template = (prompt if isinstance(prompt, PromptTemplate) else load(prompt)) if summarize else None
 
     def strategy(view: View) -> Iterator[Reduction]:
@@ -97,7 +104,7 @@ def _find_candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator
         for group in tail.groups:
             if group.group.from_user != from_user or (from_user and group.round_index == tail.view.asked):
                 continue
-            if tail.view.reducible(group.round_, group.group):
+            if tail.view.is_reducible(group.round_, group.group):
                 yield from ((group, post) for post in group.posts if group.locate(post) not in stays)
 
 
@@ -117,11 +124,11 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     lead = "" if post is None else quote_query(group.round_)
     question = copy_with(question, target_tokens=target, lead=lead)
     try:
-        *_, made = fold(view, question, [alone], start=group.round_index, calls=answered_calls(group.round_))
+        *_, made = fold(view, question, [alone], start=group.round_index, calls=find_answered_calls(group.round_))
     except SummaryRejected:
         return None
-    stands_for = f"the {size_of(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"
-    shown = summary_text(made.summary, stands_for, post_reference(group.round_, post))
+    stands_for = f"the {describe_size(len(text), tokens)}, that {f'{view.role} said' if own else 'stood'} here"
+    shown = make_summary_text(made.summary, stands_for, make_post_reference(group.round_, post))
     if count(shown) >= tokens:
         return None
     kind: ReductionKind = "summarised" if own else "offloaded"

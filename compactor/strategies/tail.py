@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memory.messages import repeats_query, text_of
+from memory.messages import join_text, repeats_query
 from memory.rounds import USER, Post, Round, cached_property, copy_with
 from memory.values import ValueObject
 
@@ -29,7 +29,7 @@ class TailGroup(NamedTuple):
 
     def text_of(self, post: Post | None) -> str:
         """Return the full text of *post*, which is in this group."""
-        return self.round_.user_query if post is None else text_of(post)
+        return self.round_.user_query if post is None else join_text(post)
 
     def isolate(self, post: Post | None) -> Round:
         """Return the round reduced to *post*."""
@@ -69,7 +69,9 @@ class Tail(ValueObject):
         view = self.view
         if not view.keeps_reductions:
             return ()
-        return tuple(TailGroup(place, round_, group) for place in view.places for round_, group in view.groups(place))
+        return tuple(
+            TailGroup(place, round_, group) for place in view.places for round_, group in view.list_groups(place)
+        )
 
     def newest(self, number: int) -> frozenset[Location]:
         """Return the locations of the newest *number* posts."""

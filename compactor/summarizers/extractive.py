@@ -34,7 +34,7 @@ import threading
 from concurrent.futures import Executor
 from contextlib import nullcontext
 
-from memory.arguments import whole_number
+from memory.arguments import check_whole_number
 
 from ..tokens import TokenCounter, count_tokens
 from .base import Summary, SummaryRequest
@@ -71,7 +71,7 @@ class ExtractiveSummarizer:
     def __init__(
         self, *, target_tokens: int = 1000, count: TokenCounter | None = None, executor: Executor | None = None
     ) -> None:
-        self._target = whole_number("target_tokens", target_tokens, 1)
+        self._target = check_whole_number("target_tokens", target_tokens, 1)
         self._count = count or count_tokens
         self._executor = executor
 

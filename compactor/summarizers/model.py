@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 from memory.patterns import compile_later
 from memory.rounds import copy_with
 
@@ -128,9 +128,9 @@ class ModelSummarizer(ABC):
             raise ValueError(f"model= must be the name of a model, such as {self._EXAMPLE!r}")
         require("base_url", base_url, str | None, "an address, as a text")
         require("api_key", api_key, str | None, "a text")
-        number("timeout", timeout, above=True, finite=True)
+        check_number("timeout", timeout, above=True, finite=True)
         if max_output_tokens is not None:
-            whole_number("max_output_tokens", max_output_tokens, 1)
+            check_whole_number("max_output_tokens", max_output_tokens, 1)
         if self._provider and style == "separate":
             raise ValueError("provider_compaction= compacts the agent's own prompt: leave style='separate' out")
         if style not in (None, "separate", "continue"):

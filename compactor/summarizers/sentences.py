@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from memory.patterns import compile_later
-from memory.references import beginning
+from memory.references import take_beginning
 
 from .content import CJK_CHAR
 from .results import structures
@@ -146,7 +146,7 @@ def _cut_word(word: str) -> list[str]:
         return [word]
     if CJK_CHAR.search(word, 0, MAX_WORD):
         return [word[i : i + MAX_WORD] for i in range(0, len(word), MAX_WORD)]
-    return [f"{beginning(word, 40)}…"]
+    return [f"{take_beginning(word, 40)}…"]
 
 
 def clauses(sentence: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from memory.messages import repeats_query, split_results
 from memory.patterns import compile_later
-from memory.references import beginning
+from memory.references import take_beginning
 from memory.rounds import USER, Post, Round, ToolCall, copy_with
 from memory.values import ValueObject
 
@@ -366,7 +366,7 @@ def _label(name: str) -> str:
 
     Never the user's label, which would attribute the text to the user.
     """
-    label = beginning(_clean(beginning(name, 80)), 40).rstrip(": ") or "unnamed"
+    label = take_beginning(_clean(take_beginning(name, 80)), 40).rstrip(": ") or "unnamed"
     return f"{label} (not the user)" if label == USER_SAYS.rstrip(": ") else label
 
 

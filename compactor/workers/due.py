@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from memory import CompactedMessage, Memory, Store
-from memory.arguments import require, require_role, whole_number
+from memory.arguments import check_whole_number, require, require_role
 from memory.errors import SessionPurged
 from memory.events import Event, EventHook
 from memory.stores.base import DueSession, adapt_store
@@ -21,7 +21,7 @@ from ..background import ContextCompactor, Options
 from ..config import Settings
 from ..events import EventHooks, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
-from ..models import price_of
+from ..models import compute_price
 from ..runner import Dispatcher
 from ..timers import SYSTEM_CLOCK
 
@@ -75,7 +75,7 @@ def run_due(
         return Outcome(reason=BACKING_OFF, retry_in=left)
     config = (settings if settings is not None else Settings()).for_role(role)
     if budget is not None:
-        config = config.with_defaults(max_tokens=whole_number("budget", budget, 1))
+        config = config.with_defaults(max_tokens=check_whole_number("budget", budget, 1))
     memory, jobs, heard = Memory(session, store=store, clock=clock.now), _Jobs(), _Heard()
     options["executor"] = jobs
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
@@ -208,7 +208,7 @@ class _Heard:
             case Prepared(reused=False, price=price):  # includes earlier attempts
                 self._spent, self._rejected = self._spent + (price or 0.0), 0.0
             case Rejected(usage=usage, model=model):
-                self._rejected += (price_of(model, usage) or 0.0) if usage and model else 0.0
+                self._rejected += (compute_price(model, usage) or 0.0) if usage and model else 0.0
             case Failed(retry_in=seconds):
                 self._reason, self._retry_in = FAILED, seconds
             case Skipped(reason=reason, retry_in=seconds):

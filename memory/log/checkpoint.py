@@ -18,7 +18,7 @@ from ..errors import NewerVersion, StoreDamaged
 from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, run_dump
 from ..stores.base import Checkpoint
-from ..usage import Pinned, Usage, read_pinned, unreadable_pin
+from ..usage import Pinned, Usage, make_unreadable_pin, read_pinned
 from .round_store import rebuild
 from .state import ClosedRounds, OpenRound, Snapshot
 
@@ -66,7 +66,7 @@ class _Body(Record):
     redactions: Count
 
 
-def checkpoint_of(now: Snapshot) -> Checkpoint:
+def make_checkpoint(now: Snapshot) -> Checkpoint:
     """Return *now* as a checkpoint. Reads nothing. Its length does not depend on the length of texts."""
     names = dict.fromkeys([*now.journals, *now.prepared, *now.reductions, *now.usages])
     body = _Body(
@@ -78,14 +78,14 @@ def checkpoint_of(now: Snapshot) -> Checkpoint:
         failed=tuple(sorted(now.failed)),
         undone=tuple(one for one in now.hidden if one not in now.failed),
         continued=tuple((number, *copies) for number, copies in now.continued.items()),
-        roles={name: _role_of(now, name) for name in names},
+        roles={name: _make_role(now, name) for name in names},
         pins=tuple((one.round_id, one.number, one.round) for one in now.pinned),
         redactions=now.redactions,
     )
     return Checkpoint(now.number, to_ascii(run_dump(partial(body.model_dump, exclude_defaults=True, by_alias=True))))
 
 
-def _role_of(now: Snapshot, role: str) -> _Role:
+def _make_role(now: Snapshot, role: str) -> _Role:
     state, reductions, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
     places, known = now.reduction_places.get(role, {}), (usage.input_tokens, usage.steps) if usage else None
     return _Role(
@@ -147,11 +147,11 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
     for name, role in roles:
         if role.generation is not None:
             now = now.with_publications(name, role.generation, role.published, revert_round_id=role.revert_round_id)
-            current = now.journal(name).current
+            current = now.get_journal(name).current
             if current is not None and current.end_round_id is not None and current.end_number:
                 archive.numbers[current.end_round_id] = current.end_number
         elif role.reductions is not None:
-            shown = Reductions(role.reductions.version, now.shown_reductions(name, None))
+            shown = Reductions(role.reductions.version, now.list_shown_reductions(name, None))
             now = now.copy_with(reductions={**now.reductions, name: shown})
     return now.copy_with(
         usages={name: Usage(*role.usage) for name, role in roles if role.usage is not None},
@@ -177,6 +177,6 @@ def _read_pinned(
             rounds = open_rounds if place in open_rounds else _read_rounds(archive, place, place, number)
             yield from [read_pinned(rounds[place].round, post) for _, post in posts]
         except (StoreDamaged, NewerVersion):
-            yield from [unreadable_pin(round_id, place, post) for round_id, post in posts]
+            yield from [make_unreadable_pin(round_id, place, post) for round_id, post in posts]
         except KeyError as error:
             raise StoreDamaged(OF_ANOTHER_LOG) from error

@@ -15,12 +15,12 @@ from ..entries import (
     RoundOpened,
     ShownRecorded,
     covers,
-    kinds_of,
+    list_kinds,
 )
 from ..errors import StoreError, UnknownReference
-from ..messages import FUNCTION, OPENAI_FIELDS, came_as_message, query_message, repeats_query
+from ..messages import FUNCTION, OPENAI_FIELDS, came_as_message, make_query_message, repeats_query
 from ..overlays import without_posts
-from ..references import parse_reference, place_reference
+from ..references import make_reference, parse_reference
 from ..rounds import EMPTY, Extra, FrozenMapping, Post, Record, Round, copy_with, freeze_mapping
 from ..stores.base import Store
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 #: Stands in place of an erased text.
 REDACTED = "[Redacted]"
 
-_OF_MANY_ROUNDS = kinds_of(CompactionPrepared, CompactionPublished, ShownRecorded)
-_WITH_TEXT = _OF_MANY_ROUNDS | kinds_of(ReductionPublished, RoundOpened, PostAdded)
-_ERASING = kinds_of(PostRedacted)
+_OF_MANY_ROUNDS = list_kinds(CompactionPrepared, CompactionPublished, ShownRecorded)
+_WITH_TEXT = _OF_MANY_ROUNDS | list_kinds(ReductionPublished, RoundOpened, PostAdded)
+_ERASING = list_kinds(PostRedacted)
 
 
 def without(round_: Round, numbers: Iterable[int]) -> Round:
@@ -81,7 +81,7 @@ def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
         raise UnknownReference(f"{what[:40]!r} is no reference to a post; they look like r12.p3, or r12.p0 for a query")
     if 1 <= place.first <= len(rounds):
         found = rounds[place.first - 1]
-        if number <= len(found.post_list) and (number or query_message(found) is not None):
+        if number <= len(found.post_list) and (number or make_query_message(found) is not None):
             return found, number
     raise UnknownReference(f"there is no {what} in this session")
 
@@ -102,20 +102,20 @@ def create_redactions(now: Snapshot, round_number: int, number: int) -> dict[int
         if post in erased.setdefault(at, set()):
             continue
         erased[at].add(post)
-        todo += [(at, one) for one in create_redaction(now.round_at(at), post).numbers]
+        todo += [(at, one) for one in create_redaction(now.get_round_at(at), post).numbers]
         for old, (round_id, copied) in now.continued.items():
-            new = now.number_of(round_id)
+            new = now.find_number(round_id)
             if new and post <= copied and at in (old, new):
                 todo.append((new if at == old else old, post))
     return {
-        at: PostRedacted(round_id=now.round_at(at).id, numbers=tuple(sorted(posts)))
+        at: PostRedacted(round_id=now.get_round_at(at).id, numbers=tuple(sorted(posts)))
         for at, posts in sorted(erased.items())
     }
 
 
 def list_references(record: PostRedacted, number: int) -> tuple[str, ...]:
     """Return the references of the posts that *record* erases, in the round of that *number*."""
-    return tuple(place_reference(number, place) for place in record.numbers)
+    return tuple(make_reference(number, place) for place in record.numbers)
 
 
 def read_erased_references(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
@@ -137,11 +137,11 @@ def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
     posts = (*now.erased.get(record.round_id, ()), *record.numbers)
     after = withdraw_redacted(now, record)
     after = after.copy_with(epoch=after.epoch + 1, erased={**now.erased, record.round_id: posts})
-    number = now.number_of(record.round_id)
+    number = now.find_number(record.round_id)
     now.archive.forget_records()
     if number > now.closed_prefix:
         return after.copy_with(
-            open_rounds=now.open_rounds | {number: now.open_rounds[number].after(record, now.number)}
+            open_rounds=now.open_rounds | {number: now.open_rounds[number].apply_record(record, now.number)}
         )
     archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))
     return after.copy_with(archive=archive)
@@ -153,7 +153,7 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
 
     May raise ``StoreError``, because it reads the compaction to be shown instead. So try it before the redaction is
     written."""
-    number = now.number_of(record.round_id)
+    number = now.find_number(record.round_id)
     if not number:
         raise StoreError(f"entry {now.number} of the log erases in a round that it does not have; restore the session")
     after = now.without_pins(record.round_id, record.numbers).copy_with(
@@ -162,12 +162,12 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
         redactions=now.redactions + 1,
     )
     for role in now.reductions:
-        before = now.reductions_on(role, record.round_id)
+        before = now.list_reductions(role, record.round_id)
         left = without_posts(before, record.numbers)
         if len(left) < len(before):
             after = after.with_reductions(role, record.round_id, left)
     for role, state in now.journals.items():
-        after = after.with_publications(role, state.generation + 1, now.published_before(role, number))
+        after = after.with_publications(role, state.generation + 1, now.list_published_before(role, number))
     return after
 
 
@@ -192,7 +192,7 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
     first = None  # the first round in which a later entry erases something
     overlays: list[tuple[int, str]] = []
     texts: list[tuple[int, str]] = []
-    shown = (entry.record for entry in entries if entry.kind in kinds_of(ShownRecorded))
+    shown = (entry.record for entry in entries if entry.kind in list_kinds(ShownRecorded))
     made = [one for record in shown if isinstance(record, ShownRecorded) for one in record.made]
     sources = {one.id: one.sources + one.beside for one in made}
     for entry in reversed(entries):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ..entries import PostAdded, PostPinned, ReductionPublished, RoundUndone
 from ..errors import UnknownReference
-from ..messages import query_message
+from ..messages import make_query_message
 from ..overlays import hides_words, tie_calls
-from ..references import Reference, parse_reference, place_reference, posts_reference
+from ..references import Reference, make_posts_reference, make_reference, parse_reference
 from ..rounds import Record, Round, copy_with
 
 if TYPE_CHECKING:
@@ -34,17 +34,19 @@ def read_place(now: Snapshot, ref: str) -> Reference:
         raise UnknownReference(f"there is no {ref}: this session has {now.total} rounds; r0 is their beginning")
     if number == 0:
         return place
-    round_ = now.round_at(number)
+    round_ = now.get_round_at(number)
     if round_.is_hidden:
         how = "was undone" if round_.state == "undone" else "has failed"
         raise UnknownReference(
             f"round {number} {how}: nothing goes on from {ref}; give a place in a round that is shown"
         )
     if post is not None:
-        if post not in (0, *(one.number for one in round_.post_list)) or (post == 0 and query_message(round_) is None):
+        if post not in (0, *(one.number for one in round_.post_list)) or (
+            post == 0 and make_query_message(round_) is None
+        ):
             raise UnknownReference(f"there is no {ref} in this session")
         if (safe := find_cut(round_, post)) != post:
-            remedy = f"give {place_reference(number, safe)}, before the call, or a place behind the results"
+            remedy = f"give {make_reference(number, safe)}, before the call, or a place behind the results"
             raise UnknownReference(f"{ref} stands between a call and its results; {remedy}")
     return place
 
@@ -64,7 +66,7 @@ def find_part_to_copy(now: Snapshot, reference: Reference) -> Round | None:
     is a whole round, or the end of an open one: that goes on as it is."""
     if reference.first_post is None:
         return None
-    round_, post = now.round_at(reference.first), reference.first_post
+    round_, post = now.get_round_at(reference.first), reference.first_post
     left = tuple(one for one in round_.post_list if one.number <= post)
     return None if not round_.closed and len(left) == len(round_.post_list) else copy_with(round_, post_list=left)
 
@@ -75,7 +77,7 @@ def undo_after(now: Snapshot, last: int, ids: dict[int, str]) -> dict[int, Round
     behind = sorted(set(range(last + 1, now.total + 1)).difference(now.hidden))
     for number in behind:
         if number not in ids:
-            ids[number] = now.round_at(number).id
+            ids[number] = now.get_round_at(number).id
             now.archive.numbers[ids[number]] = number  # so that the store is not asked for each
     return {number: RoundUndone(round_id=ids[number]) for number in behind}
 
@@ -83,7 +85,7 @@ def undo_after(now: Snapshot, last: int, ids: dict[int, str]) -> dict[int, Round
 def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
     """Yield the records behind its opening that make the round *round_id* of *part*, with its pins, and with the
     reductions of posts that their role has read there and that are not the user's newest words."""
-    last, copied = last_number(part), copy_with(part, number=now.total + 1)
+    last, copied = find_last_number(part), copy_with(part, number=now.total + 1)
     for post in part.post_list:
         yield PostAdded(round_id=round_id, post=post)
     for pinned in now.pinned:
@@ -91,14 +93,14 @@ def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
             yield PostPinned(round_id=round_id, number=pinned.number)
     for role in now.reductions:
         spoken = max((post.number for post in part.post_list if post.send_from == role), default=0)
-        for one in now.reductions_on(role, part.id):
+        for one in now.list_reductions(role, part.id):
             if one.last_number < spoken and not hides_words(one, part):
                 # The place that reloads it is another.
-                old, new = (posts_reference(of, one.first_number, one.last_number) for of in (part, copied))
+                old, new = (make_posts_reference(of, one.first_number, one.last_number) for of in (part, copied))
                 text = re.sub(rf"\b{old}(?![-\d])", new, one.text)
                 yield ReductionPublished(role=role, reduction=copy_with(one, round_id=round_id, text=text))
 
 
-def last_number(round_: Round) -> int:
+def find_last_number(round_: Round) -> int:
     """Return the number of the last post; 0 if there is none."""
     return round_.post_list[-1].number if round_.post_list else 0

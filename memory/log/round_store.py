@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, RoundUndone, kinds_of
+from ..entries import Entry, PostAdded, PostRedacted, RoundFailed, RoundFinished, RoundOpened, RoundUndone, list_kinds
 from ..errors import NewerVersion, SessionPurged, StoreDamaged
 from ..hooks import renew_after_fork
 from ..rounds import Round
@@ -20,7 +20,7 @@ from .state import BATCH, ClosedRounds, OpenRound, start_round
 #: Rounds and characters that a cache holds at most, and ids of rounds whose numbers it knows.
 MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
 
-_KINDS = kinds_of(RoundOpened, PostAdded, RoundFinished, RoundFailed, RoundUndone, PostRedacted)
+_KINDS = list_kinds(RoundOpened, PostAdded, RoundFinished, RoundFailed, RoundUndone, PostRedacted)
 
 
 def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
@@ -35,7 +35,7 @@ def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
         if isinstance(record, RoundOpened):
             rounds[number] = start_round(record, number, entry.number)
         elif number in rounds:
-            rounds[number] = rounds[number].after(record)
+            rounds[number] = rounds[number].apply_record(record)
         else:
             where = f"entry {entry.number} of the log is of round {number}"
             raise StoreDamaged(f"{where}, which is not there; restore the session")
@@ -85,7 +85,7 @@ class StoredRounds(ClosedRounds):
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:  # noqa: ARG002  (they know their numbers)
         with self._lock:
             for one in rounds:
-                self._put(one.round, _length(one.round))
+                self._put(one.round, _estimate_length(one.round))
             self._drop_numbers()
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
@@ -137,7 +137,7 @@ def _require(rounds: Mapping[int, OpenRound], number: int) -> Round:
     return rounds[number].round
 
 
-def _length(round_: Round) -> int:
+def _estimate_length(round_: Round) -> int:
     """Return about how many characters a round holds."""
     total = len(round_.user_query) + (len(repr(round_.extra)) if round_.extra else 0)
     for post in round_.post_list:

@@ -20,7 +20,7 @@ from ..entries import (
     RoundOpened,
     RoundUndone,
     decode,
-    kinds_of,
+    list_kinds,
 )
 from ..errors import (
     Conflict,
@@ -37,8 +37,8 @@ from ..errors import (
 )
 from ..events import Redacted, Rewound
 from ..hooks import describe, renew_after_fork
-from ..references import range_reference
-from ..rounds import Clock, Record, new_id
+from ..references import make_range_reference
+from ..rounds import Clock, Record, make_id
 from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
 from .redaction import find_erasures, holds_erased_text, list_references, read_affected
@@ -51,7 +51,7 @@ _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
 CHECKPOINT_EVERY = 1_000
 #: Entries that are taken in at once.
 PAGE = 256
-_TEXTS, _UNDOING = kinds_of(RoundOpened, PostAdded), kinds_of(RoundUndone)
+_TEXTS, _UNDOING = list_kinds(RoundOpened, PostAdded), list_kinds(RoundUndone)
 _NO_ENTRIES: frozenset[str] = frozenset()
 #: What happened to places, and their references.
 News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
@@ -114,7 +114,7 @@ class Log(ABC):
         # The parent's rounds and appends stay the parent's: a child that finished its round would end its turn.
         self._own_rounds, self._own_entries, self._appending = (), _NO_ENTRIES, ()
         self._writer, self._entry_numbers = (
-            new_id()[:24],
+            make_id()[:24],
             itertools.count(),
         )  # ids of entries: random, then a running number
 
@@ -194,7 +194,7 @@ class Log(ABC):
             if type(record) is RoundOpened:
                 round_ = opened[round_id] = now.total + len(opened) + 1
             elif round_id:
-                round_ = opened.get(round_id) or numbers.get(round_id) or now.number_of(round_id)
+                round_ = opened.get(round_id) or numbers.get(round_id) or now.find_number(round_id)
             else:
                 round_ = 0
             if type(record) is PostRedacted:
@@ -288,11 +288,11 @@ class Log(ABC):
             if type(record) is PostRedacted and entry.id not in own:
                 self._apply(page[start:place], records[start:place])
                 now = self.snapshot
-                number = now.number_of(record.round_id)
+                number = now.find_number(record.round_id)
                 redacted.add(number)
                 if number:
                     settled = number <= now.closed_prefix
-                    present = now.archive.read_before(number, entry.number) if settled else now.round_at(number)
+                    present = now.archive.read_before(number, entry.number) if settled else now.get_round_at(number)
                     if holds_erased_text(present, record):
                         self._to_erase[entry.number] = number
                 self._apply([entry], [record])
@@ -305,7 +305,7 @@ class Log(ABC):
         self._apply(page[start:], records[start:])
         undone = [entry.round for entry in page if entry.kind in _UNDOING and entry.id not in own]
         if undone:
-            self._news += ((Rewound, tuple(map(range_reference, undone, undone))),)
+            self._news += ((Rewound, tuple(map(make_range_reference, undone, undone))),)
 
     def _apply(self, entries: Sequence[Entry], records: Sequence[Record | None]) -> None:
         try:
@@ -327,7 +327,7 @@ class Log(ABC):
         index, then from overlays, then from posts."""
         now, begun = self.snapshot, dict(self._to_erase)
         log = read_affected(self._store, self.session_id, [*begun.values(), *rounds])
-        bodies = dict(find_erasures(log, now.number_of))
+        bodies = dict(find_erasures(log, now.find_number))
         said = {entry.round for entry in log if entry.number in bodies and entry.kind in _TEXTS}
         forget_texts(self._store, self.session_id, now, said)
         self._store.redact_all(self.session_id, bodies)
@@ -341,9 +341,9 @@ class Log(ABC):
             return
         self._checkpoint, fault = now.number, ""
         try:
-            from .checkpoint import checkpoint_of  # here, as resume_from above
+            from .checkpoint import make_checkpoint  # here, as resume_from above
 
-            self._store.keep_checkpoint(self.session_id, checkpoint_of(now))
+            self._store.keep_checkpoint(self.session_id, make_checkpoint(now))
         except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
             # The next opening reads more, and that is all.
             fault = describe(error)

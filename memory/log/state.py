@@ -35,7 +35,7 @@ from ..overlays import CompactedMessage, JournalState, Reduction, Reductions, me
 from ..packed import pack_round, unpack_round
 from ..rounds import EMPTY, USER, Post, Record, Round, RoundState, copy_with, create_unchecked
 from ..stores.base import Store
-from ..usage import Pinned, Usage, read_pinned, unreadable_pin
+from ..usage import Pinned, Usage, make_unreadable_pin, read_pinned
 from ..values import ValueObject
 from ..visibility import Rounds
 from .redaction import apply_redaction, without
@@ -103,7 +103,7 @@ class OpenRound:
             self._round = create_unchecked(Round, fields)
         return self._round
 
-    def after(self, record: Record | None, entry: int = 0) -> OpenRound:
+    def apply_record(self, record: Record | None, entry: int = 0) -> OpenRound:
         """Return the round after an entry about it. *entry* is that one's number; 0 if ``last_entry`` stays."""
         opened, answered, posts, count, state = self.opened, self.answered, self.posts, self.count, self.state
         speakers = self.speakers
@@ -145,14 +145,14 @@ class ClosedRounds:
         """Return the number of a round that is not in ``numbers``; 0 if there is none."""
         return 0
 
-    def round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002  (the list knows)
+    def get_round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002  (the list knows)
         """Return a round as it was when so many rounds were closed. Its state may be out of date."""
         found = self._rounds[number - 1]
         return found if isinstance(found, Round) else unpack_round(found)
 
     def read_before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
         """Return a round as the entries before that of number *entry* make it."""
-        return self.round(number, number)
+        return self.get_round(number, number)
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         """Take over the *rounds* behind the first *closed_prefix*, which are closed."""
@@ -167,7 +167,7 @@ class ClosedRounds:
         # Readers hold the list, so it is copied. This is rare, and the only step whose cost grows with the history.
         copy = ClosedRounds(self.store, self.session)
         copy.numbers, copy._rounds = self.numbers, self._rounds[:closed_prefix]
-        copy._rounds[number - 1] = pack_round(change(self.round(number, closed_prefix)))
+        copy._rounds[number - 1] = pack_round(change(self.get_round(number, closed_prefix)))
         return copy
 
     def read_records(self, numbers: Iterable[int], kind: type[R]) -> Mapping[int, R]:
@@ -236,7 +236,7 @@ class ResidentRounds(ClosedRounds):
         for entry in entries:
             record = entry.record
             if getattr(record, "round_id", "") == opened.round_id:
-                found = found.after(record)
+                found = found.apply_record(record)
         return found.round
 
     def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
@@ -309,11 +309,11 @@ class Snapshot(ValueObject):
         object.__setattr__(copy, "__dict__", self.__dict__ | updates)  # it is frozen
         return copy
 
-    def rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
+    def get_rounds(self, role: str = "", *, include_failed: bool = False) -> Rounds:
         """Return the rounds as *role* sees them."""
         return Rounds(self, role, include_failed=include_failed)
 
-    def number_of(self, round_id: str) -> int:
+    def find_number(self, round_id: str) -> int:
         """Return the number of a round of this snapshot; 0 if there is none of that id. May raise ``StoreError``.
 
         The store is not asked for rounds with pinned posts: every prompt looks them up, also while the store is away.
@@ -324,55 +324,55 @@ class Snapshot(ValueObject):
             number = next(pinned, 0) or self.archive.find_number(round_id)
         return number if number <= self.total else 0
 
-    def round_at(self, number: int) -> Round:
+    def get_round_at(self, number: int) -> Round:
         """Return the round of that number, hidden or not; there must be one. May raise ``StoreError``."""
         if number > self.closed_prefix:
             return self.open_rounds[number].round
-        found = self.archive.round(number, self.closed_prefix)
+        found = self.archive.get_round(number, self.closed_prefix)
         if not self.hidden and found.state == "finished":
             return found
-        state = self._closed_state(number)
+        state = self._get_closed_state(number)
         return found if found.state == state else copy_with(found, state=state)
 
-    def _closed_state(self, number: int) -> RoundState:
+    def _get_closed_state(self, number: int) -> RoundState:
         place = bisect_left(self.hidden, number)
         if self.hidden[place : place + 1] != (number,):
             return "finished"
         return "failed" if number in self.failed else "undone"
 
-    def round(self, round_id: str) -> Round | None:
+    def find_round(self, round_id: str) -> Round | None:
         """Return a round, hidden or not; None if there is none of that id."""
-        number = self.number_of(round_id)
-        return self.round_at(number) if number else None
+        number = self.find_number(round_id)
+        return self.get_round_at(number) if number else None
 
-    def state_of(self, round_id: str) -> RoundState | None:
+    def find_state(self, round_id: str) -> RoundState | None:
         """Return a round's state without reading its posts; None if there is none of that id."""
-        number = self.number_of(round_id)
+        number = self.find_number(round_id)
         if number in self.open_rounds:
             return self.open_rounds[number].state
         if not number:
             return None
-        return self._closed_state(number) if self.hidden else "finished"
+        return self._get_closed_state(number) if self.hidden else "finished"
 
     def open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None if there is none of that id."""
         found = self.open_rounds.get(self.total)
         if found is None or found.opened.round_id != round_id:  # seldom
-            found = self.open_rounds.get(self.number_of(round_id))
+            found = self.open_rounds.get(self.find_number(round_id))
         return found if found is not None and found.state == "created" else None
 
-    def journal(self, role: str) -> JournalState:
+    def get_journal(self, role: str) -> JournalState:
         return self.journals.get(role) or JournalState(self.redactions)
 
-    def published_before(self, role: str, number: int) -> tuple[tuple[int, int], ...]:
+    def list_published_before(self, role: str, number: int) -> tuple[tuple[int, int], ...]:
         """Return *role*'s publications that do not cover the round of that *number*: entries and ends."""
         return tuple((entry, end) for entry, end in self.published.get(role, ()) if end < number)
 
-    def overlays_of(self, role: str) -> tuple[int, int, int]:
+    def get_overlay_version(self, role: str) -> tuple[int, int, int]:
         """Return numbers that change whenever *role*'s overlays do, or rounds are hidden."""
-        return self.journal(role).generation, self.reductions.get(role, _NO_REDUCTIONS).version, len(self.hidden)
+        return self.get_journal(role).generation, self.reductions.get(role, _NO_REDUCTIONS).version, len(self.hidden)
 
-    def reductions_on(self, role: str, round_id: str) -> tuple[Reduction, ...]:
+    def list_reductions(self, role: str, round_id: str) -> tuple[Reduction, ...]:
         """Return *role*'s live reductions of a round, covered or not. May raise ``StoreError``."""
         shown = self.reductions.get(role, _NO_REDUCTIONS).by_round.get(round_id)
         if shown is not None:
@@ -385,7 +385,7 @@ class Snapshot(ValueObject):
         """Return how many live reductions *role* has, without reading any."""
         return sum(len(entries) for _, entries in self.reduction_places.get(role, {}).values())
 
-    def shown_reductions(self, role: str, current: CompactedMessage | None) -> Mapping[str, tuple[Reduction, ...]]:
+    def list_shown_reductions(self, role: str, current: CompactedMessage | None) -> Mapping[str, tuple[Reduction, ...]]:
         """Return *role*'s live reductions of the rounds that the model's text in *current* does not cover."""
         covered = current.model_end_number if current is not None else 0
         known = self.reductions.get(role, _NO_REDUCTIONS).by_round
@@ -393,7 +393,7 @@ class Snapshot(ValueObject):
         shown = {round_id: entries for round_id, (number, entries) in places if number > covered}
         missing = [entry for round_id, entries in shown.items() if round_id not in known for entry in entries]
         self.archive.read_records(missing, ReductionPublished)  # all in one go
-        return {round_id: self.reductions_on(role, round_id) for round_id in shown}
+        return {round_id: self.list_reductions(role, round_id) for round_id in shown}
 
     def with_publications(
         self,
@@ -408,12 +408,12 @@ class Snapshot(ValueObject):
         read if it is not known. Answers that were prepared before are stale, and the next prompt has another length.
         May raise ``StoreError``."""
         if left and current is None:
-            entry, current = left[-1][0], self.journal(role).current
+            entry, current = left[-1][0], self.get_journal(role).current
             if left[-1:] != self.published.get(role, ())[-1:]:
                 current = self.archive.read_records([entry], CompactionPublished)[entry].compaction
         reductions, epoch = self.reductions, self.epoch
         if role in reductions:
-            before, shown = reductions[role], self.shown_reductions(role, current)
+            before, shown = reductions[role], self.list_shown_reductions(role, current)
             reductions = {**reductions, role: Reductions(before.version, shown)}
             # Rounds that are shown again may have been counted without their reductions.
             epoch += not shown.keys() <= before.by_round.keys()
@@ -428,14 +428,14 @@ class Snapshot(ValueObject):
 
     def with_reductions(self, role: str, round_id: str, reductions: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *reductions* as those of *role* on a round. The last entry published the new one."""
-        number, places = self.number_of(round_id), dict(self.reduction_places.get(role, {}))
+        number, places = self.find_number(round_id), dict(self.reduction_places.get(role, {}))
         _, entries = places.pop(round_id, (number, ()))
-        known = dict(zip(map(_span, self.reductions_on(role, round_id)), entries, strict=True))
+        known = dict(zip(map(_get_span, self.list_reductions(role, round_id)), entries, strict=True))
         by_round = dict(self.reductions.get(role, _NO_REDUCTIONS).by_round)
         by_round.pop(round_id, None)
-        current = self.journal(role).current
+        current = self.get_journal(role).current
         if reductions:
-            places[round_id] = number, tuple(known.get(_span(one), self.number) for one in reductions)
+            places[round_id] = number, tuple(known.get(_get_span(one), self.number) for one in reductions)
             if current is None or number > current.model_end_number:
                 by_round[round_id] = reductions
         return self.copy_with(
@@ -458,7 +458,7 @@ class Snapshot(ValueObject):
         return self.with_pinned(one for one in self.pinned if (one.round_id, one.number) not in gone)
 
 
-def _span(one: Reduction) -> tuple[int, int]:
+def _get_span(one: Reduction) -> tuple[int, int]:
     return one.first_number, one.last_number  # no two live ones of a round overlap
 
 
@@ -478,7 +478,7 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
             taking = now.open_round(record.round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            post, live = record.post, now.open_rounds | {taking.number: taking.after(record)}
+            post, live = record.post, now.open_rounds | {taking.number: taking.apply_record(record)}
             said = now.said + MESSAGE_BOUND + _bound(post.message, post.extra)
             said += 4 * (len(post.send_from) + len(post.send_to))
             for call in post.tool_calls:
@@ -528,7 +528,7 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
             now = now.copy_with(header=(*now.header, record.post))
         elif (taking := now.open_round(getattr(record, "round_id", ""))) is not None:
             if type(record) is PostAdded:
-                now = now.copy_with(open_rounds=now.open_rounds | {taking.number: taking.after(record)})
+                now = now.copy_with(open_rounds=now.open_rounds | {taking.number: taking.apply_record(record)})
             else:
                 now = now.copy_with(
                     open_rounds={number: one for number, one in now.open_rounds.items() if one is not taking}
@@ -551,12 +551,12 @@ def _bound(text: str, extra: object) -> int:
 
 def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:
     """Return the snapshot after a round was closed. Closed rounds before the first open one go to the archive."""
-    state, hides = now.state_of(record.round_id), type(record) is not RoundFinished
+    state, hides = now.find_state(record.round_id), type(record) is not RoundFinished
     if state is None:
         raise StoreError(f"entry {now.number} of the log closes a round that it does not have; restore the session")
     if state in ("failed", "undone") or (state == "finished" and not hides):
         return now
-    number, closed_prefix = now.number_of(record.round_id), now.closed_prefix
+    number, closed_prefix = now.find_number(record.round_id), now.closed_prefix
     if hides:
         place = bisect_left(now.hidden, number)
         failed = now.failed if type(record) is RoundUndone else now.failed | {number}
@@ -566,7 +566,7 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> 
             now = _undo(now, record, number)
         if number <= closed_prefix:
             return now.copy_with(epoch=now.epoch + 1)
-    live = now.open_rounds | {number: now.open_rounds[number].after(record, now.number)}
+    live = now.open_rounds | {number: now.open_rounds[number].apply_record(record, now.number)}
     closed = list(takewhile(lambda item: item.state != "created", live.values()))
     if closed:
         now.archive.settle(closed_prefix, [live.pop(item.number) for item in closed])
@@ -581,7 +581,7 @@ def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
     in the log."""
     for role, published in now.published.items():
         if any(end >= number for _, end in reversed(published)):  # the last one reaches furthest
-            state, left = now.journal(role), now.published_before(role, number)
+            state, left = now.get_journal(role), now.list_published_before(role, number)
             now = now.with_publications(role, state.generation + 1, left, revert_round_id=state.revert_round_id)
     return now
 
@@ -602,14 +602,14 @@ def revert(now: Snapshot, role: str, generation: int) -> Snapshot:
 
     May raise ``StoreError``, because it reads the compaction before that. So try it before the revert is written:
     nobody could read the log behind one that fails."""
-    newest = now.round_at(now.total).id if now.total else ""
+    newest = now.get_round_at(now.total).id if now.total else ""
     return now.with_publications(role, generation, now.published.get(role, ())[:-1], revert_round_id=newest)
 
 
 def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
     """Return the snapshot after an entry that changes how the log reads, or corrects a count."""
     match record:
-        case CompactionPrepared(role=role, base=base) if base == now.journal(role).generation:
+        case CompactionPrepared(role=role, base=base) if base == now.get_journal(role).generation:
             answers = {**now.prepared.get(role, {}), now.number: record}
             is_step = record.compaction is None
             alike = [number for number, one in answers.items() if (one.compaction is None) == is_step]
@@ -622,14 +622,14 @@ def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
         case CompactionReverted(role=role, generation=generation):
             return revert(now, role, generation)
         case ReductionPublished(role=role, reduction=reduction):
-            merged = merge_reductions(now.reductions_on(role, reduction.round_id), reduction)
+            merged = merge_reductions(now.list_reductions(role, reduction.round_id), reduction)
             return now if merged is None else now.with_reductions(role, reduction.round_id, merged)
         case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
-            live = now.reductions_on(role, round_id)
+            live = now.list_reductions(role, round_id)
             left = without_span(live, first, last)
             return now if len(left) == len(live) else now.with_reductions(role, round_id, left)
         case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current, cached_tokens=cached):
-            usage = now.usages.get(role, _NO_USAGE).after(tokens, counted, current=current, cached_tokens=cached)
+            usage = now.usages.get(role, _NO_USAGE).with_prompt(tokens, counted, current=current, cached_tokens=cached)
             return now.copy_with(usages={**now.usages, role: usage})
         case PostPinned(round_id=round_id, number=post, pinned=False):
             return now.without_pins(round_id, (post,))
@@ -641,11 +641,11 @@ def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
 
 def _pin(now: Snapshot, round_id: str, post: int) -> Snapshot:
     """Return the snapshot in which a post is pinned. May raise ``StoreError``, because it reads the post."""
-    number = now.number_of(round_id)
+    number = now.find_number(round_id)
     if not number:
         raise StoreError(f"entry {now.number} of the log pins in a round that is not there; restore the session")
     try:
-        found = read_pinned(now.round_at(number), post)
+        found = read_pinned(now.get_round_at(number), post)
     except (StoreDamaged, NewerVersion):
-        found = unreadable_pin(round_id, number, post)
+        found = make_unreadable_pin(round_id, number, post)
     return now.with_pinned((*now.pinned, found))

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..arguments import ConfigError, require, whole_number
-from ..entries import Entry, RoundOpened, kinds_of
+from ..arguments import ConfigError, check_whole_number, require
+from ..entries import Entry, RoundOpened, list_kinds
 from ..errors import StoreError
 from ..patterns import compile_later
 from ..rounds import Round
@@ -277,7 +277,7 @@ class Store(ABC):
 
     def round_number(self, session: str, round_id: str) -> int:
         """Return the number of a round; 0 for an unknown id."""
-        for number, entry in enumerate(self.read_kinds(session, kinds_of(RoundOpened)), 1):
+        for number, entry in enumerate(self.read_kinds(session, list_kinds(RoundOpened)), 1):
             if isinstance(record := entry.record, RoundOpened) and record.round_id == round_id:
                 return number
         return 0
@@ -408,7 +408,7 @@ def page_start(after: str | None, limit: int, order: Order) -> tuple[str, str | 
 
     Raises ``ConfigError`` for a wrong argument.
     """
-    whole_number("limit", limit, 1)
+    check_whole_number("limit", limit, 1)
     if order not in ("name", "activity"):
         raise ConfigError(("order", "must be name or activity"))
     if after is None or order == "name":

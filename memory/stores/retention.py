@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from ..arguments import ConfigError
-from ..entries import EventRecorded, kinds_of
+from ..entries import EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
@@ -92,7 +92,7 @@ def delete_files(store: Store, session: str) -> int:
     Raises ``StoreError`` if a file cannot be deleted.
     """
     folders: dict[str, None] = {}
-    for entry in adapt_store(store).read_kinds(session, kinds_of(EventRecorded)):
+    for entry in adapt_store(store).read_kinds(session, list_kinds(EventRecorded)):
         with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
             record = entry.record
             if isinstance(record, EventRecorded) and record.name == FILES_KEPT:

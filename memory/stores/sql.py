@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Text, TextClause, bindparam, column, insert, table, text
 
-from ..entries import CompactionPublished, CompactionReverted, Entry, ReductionPublished, RoundOpened, kinds_of
+from ..entries import CompactionPublished, CompactionReverted, Entry, ReductionPublished, RoundOpened, list_kinds
 from ..errors import Conflict, ContextError, OlderVersion, StoreDamaged, StoreError
 from .base import (
     Checkpoint,
@@ -135,7 +135,7 @@ _entries = table("compactor_entries", *_INTEGERS, *map(column, ("id", "kind", "r
 
 
 #: Kinds of entries that other processes are told of at once.
-PUBLICATIONS = kinds_of(CompactionPublished, CompactionReverted, ReductionPublished)
+PUBLICATIONS = list_kinds(CompactionPublished, CompactionReverted, ReductionPublished)
 
 
 class SqlStore(Store):

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, column, delete, func, in
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
-from ..entries import RoundFailed, RoundUndone, kinds_of
+from ..entries import RoundFailed, RoundUndone, list_kinds
 from .base import FoundText, FoundTexts, StoredText, escape, key_of, storable, unescape
 
 #: A text's id is its session's number times this, plus a counter, so each session is a range of SQLite's trigram index.
@@ -33,7 +33,7 @@ _NAMES = ("id", "session", "round", "number", "sender", "receiver", "length", "t
 _TEXTS = table("compactor_texts", *map(column, _NAMES))
 _REACHES = table("compactor_texts_reach", column("session"), column("reach"))
 _TOTALS = table("compactor_texts_totals", *map(column, ("session", "name", "texts", "characters")))
-_HIDING = kinds_of(RoundFailed, RoundUndone)
+_HIDING = list_kinds(RoundFailed, RoundUndone)
 _ENTRIES = table("compactor_entries", column("session"), column("kind"), column("round"))
 _SESSIONS = table("compactor_sessions", column("id"), column("key"))
 _TRIGRAMS = table("compactor_trigrams", column("rowid"), column("compactor_trigrams"))

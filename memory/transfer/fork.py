@@ -18,20 +18,20 @@ from ..entries import (
     RoundOpened,
     RoundUndone,
     UsageRecorded,
-    kinds_of,
+    list_kinds,
 )
 from ..errors import SessionPurged, UnknownRound
 from ..journal import show_newest_query
 from ..rounds import copy_with
 from ..stores import InMemoryStore, Store
-from .state_dict import append_new, refuse_present, round_id_of
+from .state_dict import append_new, find_round_id, refuse_present
 
 if TYPE_CHECKING:
     from ..memory import Memory
 
 M = TypeVar("M", bound="Memory")
 
-_POSTS = kinds_of(PostAdded)
+_POSTS = list_kinds(PostAdded)
 
 
 def fork_session(memory: M, at_round: int, session_id: str | None = None, store: Store | None = None) -> M:
@@ -69,7 +69,7 @@ def _show_newest_query(
     draft.append(session, entries, 0)
     copied = cls(session, store=draft).snapshot
     for record in show_newest_query(copied, copied.total):
-        yield Entry.of(record, created_at=made_at, round=copied.number_of(record.round_id))
+        yield Entry.of(record, created_at=made_at, round=copied.find_number(record.round_id))
 
 
 def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
@@ -86,7 +86,7 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
         record = entry.record
         if type(record) is RoundOpened:  # isinstance() is slow for pydantic's classes
             numbers[record.round_id] = len(numbers) + 1
-        about = round_id_of(record)
+        about = find_round_id(record)
         place = entry.round if about is None else numbers.get(about, 0)
         hides = type(record) in (RoundFailed, RoundUndone) and about not in hidden
         if hides or type(record) is PostRedacted:

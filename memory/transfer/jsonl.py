@@ -20,10 +20,10 @@ from .state_dict import (
     LogValidator,
     append_new,
     check_head,
-    entry_of,
+    read_entry,
     refuse_present,
     require_number,
-    value_of,
+    write_value,
 )
 
 __all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "read_session"]
@@ -52,10 +52,10 @@ def export_session(store: Store, session: str, stream: TextIO) -> int:
     if extent is None:
         raise StoreError(f"there is no session {session[:40]!r} in this store; its sessions are those it lists")
     head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": extent.number}
-    stream.write(_line(head))
+    stream.write(_write_line(head))
     written = 0
     for entry in store.read(session, 0, extent.number):
-        stream.write(_line(value_of(entry)))
+        stream.write(_write_line(write_value(entry)))
         written += 1
     if written != extent.number:
         raise StoreError(f"session {session[:40]!r} was purged while it was exported; what was written is not whole")
@@ -97,7 +97,7 @@ def read_session(
         for line, text in lines:
             if len(kept) == count:
                 raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
-            entry = entry_of(_parse(text, f"line {line}"), f"line {line}")
+            entry = read_entry(_parse(text, f"line {line}"), f"line {line}")
             try:
                 validator.take(entry)
             except StoreDamaged as error:
@@ -128,7 +128,7 @@ def _parse(text: str, where: str) -> Any:
         raise StoreDamaged(f"{where} is not whole, or no JSON; nothing was stored, export the session again") from error
 
 
-def _line(value: object) -> str:
+def _write_line(value: object) -> str:
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
@@ -143,7 +143,7 @@ class SpooledEntries(Sequence[Entry]):
         self._offsets.append(self._file.tell())
         numbers = {"number": entry.number, "round": entry.round, "version": entry.version}
         fields = [entry.kind, entry.body, entry.id, entry.created_at.isoformat(), numbers]
-        self._file.write(_line(fields).encode("ascii"))
+        self._file.write(_write_line(fields).encode("ascii"))
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -45,10 +45,12 @@ _PRESENT = (
 _BODY_DEPTH = -16
 
 
-def state_of(memory: Memory) -> dict[str, Any]:
+def dump_memory(memory: Memory) -> dict[str, Any]:
     """Return the whole *memory* as plain JSON values: ``json.loads(json.dumps(state))`` equals the state."""
     now = memory.snapshot
-    entries = [value_of(entry) for entry in memory._store.read(memory.session_id, 0, now.number)] if now.number else []
+    entries = (
+        [write_value(entry) for entry in memory._store.read(memory.session_id, 0, now.number)] if now.number else []
+    )
     if len(entries) != now.number or (entries and entries[-1]["id"] != now.last):
         raise SessionPurged.at(now.number)
     return {
@@ -60,7 +62,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
     }
 
 
-def memory_from(
+def load_memory(
     cls: type[M], state: Mapping[str, Any], session_id: str | None = None, *, store: Store | None = None, **options: Any
 ) -> M:
     """Return a Memory with the content of *state*. Everything is checked first and written in one append.
@@ -79,7 +81,7 @@ def memory_from(
         _raise_damaged("the state", "it has no list of entries")
     validator, entries = LogValidator(), []
     for value in values:
-        entry = entry_of(value, f"entry {validator.number + 1} of the state")
+        entry = read_entry(value, f"entry {validator.number + 1} of the state")
         validator.take(entry)
         entries.append(entry)
     kept = InMemoryStore() if store is None else store
@@ -122,7 +124,7 @@ def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
     return session
 
 
-def value_of(entry: Entry) -> dict[str, Any]:
+def write_value(entry: Entry) -> dict[str, Any]:
     """Return *entry* as plain JSON values, with a parsed body. Raises ``StoreDamaged`` if the body is no JSON."""
     try:
         body = json.loads(entry.body, parse_float=_parse_finite, parse_constant=_parse_finite)
@@ -142,8 +144,8 @@ def value_of(entry: Entry) -> dict[str, Any]:
     }
 
 
-def entry_of(value: Any, where: str) -> Entry:
-    """Return the entry of a ``value_of``. Raises ``StoreDamaged`` for any other value."""
+def read_entry(value: Any, where: str) -> Entry:
+    """Return the entry of a ``write_value``. Raises ``StoreDamaged`` for any other value."""
     if not isinstance(value, Mapping):
         _raise_damaged(where, "it is no mapping")
     try:
@@ -188,7 +190,7 @@ def _raise_damaged(where: str, what: str, cause: Exception | None = None) -> NoR
     raise StoreDamaged(f"{where} cannot be read: {what}; {REMEDY}") from cause
 
 
-def round_id_of(record: Record | None) -> str | None:
+def find_round_id(record: Record | None) -> str | None:
     """Return the id of the round that *record* belongs to, or None."""
     owner = record.reduction if type(record) is ReductionPublished else record
     round_id: str | None = getattr(owner, "round_id", None)
@@ -227,7 +229,7 @@ class LogValidator:
             record = entry.record
         except StoreDamaged as error:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) cannot be read; {REMEDY}") from error
-        round_id = round_id_of(record)
+        round_id = find_round_id(record)
         fault = self._take_record(record, round_id, entry.number)
         if fault:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) does not fit those before it: {fault}; {REMEDY}")

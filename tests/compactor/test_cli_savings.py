@@ -131,7 +131,7 @@ def test_a_watch_counts_what_each_strategy_saved() -> None:
         memory.finish_round(round_)
 
     def lightest(view: View) -> list[Reduction]:
-        round_ = view.round(0)
+        round_ = view.get_round(0)
         return [Reduction.over(round_, [round_.post_list[0]], "offloaded", "Item 0, and so on; reload r1.p1")]
 
     def never(view: View) -> list[Reduction]:

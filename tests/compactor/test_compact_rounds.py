@@ -29,7 +29,7 @@ from compactor import (
 from compactor.events import Discarded, Failed, Published, Started
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.tokens import count_prompt
-from compactor.transcript import StepLimit, StepsTooSmall, quote, steps
+from compactor.transcript import StepLimit, StepsTooSmall, quote, split_into_steps
 from memory import Attachment, Memory, Post, Reduction, Round, ToolCall
 
 pytestmark = pytest.mark.timeout(30)
@@ -375,7 +375,7 @@ def test_every_text_reaches_exactly_one_step_whatever_it_is(texts: list[str], ro
         )
         for place in range(1, 4)
     ]
-    made = list(steps(rounds, StepLimit(room), count_tokens))
+    made = list(split_into_steps(rounds, StepLimit(room), count_tokens))
     for number, round_ in enumerate(rounds, 1):
         parts = [part for step in made for part in step.rounds if part.number == number]
         assert "".join(part.user_query for part in parts) == round_.user_query
@@ -397,7 +397,7 @@ def test_the_room_may_shrink_between_two_steps() -> None:
     room = StepLimit(400)
     rounds = [Round(user_query="word " * 1_500, number=1)]
     sizes = []
-    for step in steps(rounds, room, count_tokens):
+    for step in split_into_steps(rounds, room, count_tokens):
         assert step.tokens <= room.tokens
         sizes.append(step.tokens)
         room.tokens = 100
@@ -407,7 +407,7 @@ def test_the_room_may_shrink_between_two_steps() -> None:
 def test_a_name_that_is_longer_than_any_room_does_not_go_on_for_ever() -> None:
     """It is sent over the budget rather than never."""
     post = Post(send_from="A" * 3_000, send_to="B", message="the message " * 100)
-    made = list(steps([Round(user_query="q", post_list=(post,))], StepLimit(64), count_tokens))
+    made = list(split_into_steps([Round(user_query="q", post_list=(post,))], StepLimit(64), count_tokens))
     assert "".join(p.message for step in made for part in step.rounds for p in part.post_list) == post.message
 
 
@@ -432,7 +432,7 @@ def test_a_giant_round_of_many_posts_is_split_in_linear_time() -> None:
         return len(text)
 
     rounds = [Round(user_query="q", number=1, post_list=posts)]
-    made = list(steps(rounds, StepLimit(100_000), count))
+    made = list(split_into_steps(rounds, StepLimit(100_000), count))
     assert len(made) > 1
     assert counted < 10 * len(quote(rounds[0]))
 

@@ -178,12 +178,12 @@ def view_of(memory: Memory, counter: TokenCounter = count_tokens) -> View:
 
 def must_stay(view: View, *, first: bool = True) -> list[Message]:
     """What the user said last, in that round *first* as well, and what is pinned in the tail: as it reads now."""
-    groups = {place: [unit for _, unit in view.groups(place)] for place in range(view.total)}
+    groups = {place: [unit for _, unit in view.list_groups(place)] for place in range(view.total)}
     asked = max((place for place in groups if any(unit.from_user for unit in groups[place])), default=-1)
     found = []
     for place, in_round in groups.items():
         said = [unit for unit in in_round if unit.from_user] if place == asked else []
-        pinned = [unit for unit in in_round if place >= view.end and view.is_pinned(view.round(place), unit)]
+        pinned = [unit for unit in in_round if place >= view.end and view.is_pinned(view.get_round(place), unit)]
         found += [unit for unit in in_round if unit in said[: int(first)] + said[-1:] or unit in pinned]
     return [message for unit in found for message in unit.messages]
 
@@ -243,7 +243,7 @@ def assert_nothing_lost(memory: Memory, prompt: Prompt) -> None:
     reloaded = [memory.reload(reduced.ref) for reduced in prompt.report.reductions]
     there = [*shown, *reloaded, left_out_texts(memory, prompt)]
     for place in view.places:
-        round_ = view.round(place)
+        round_ = view.get_round(place)
         if round_.number in prompt.report.omitted_rounds and not note_of(prompt):
             continue  # where not even the line fits, the report alone says so
         arguments = [call.arguments for post in round_.post_list for call in post.tool_calls]
@@ -290,7 +290,7 @@ def test_a_tail_that_fits_is_shown_as_the_long_way_would_show_it(memory: Memory,
 
     assert report.tokens_over == 0
     assert found in (None, (messages, report))
-    speaks = any(unit.from_user for place in view.places for _, unit in view.groups(place))
+    speaks = any(unit.from_user for place in view.places for _, unit in view.list_groups(place))
     assert found is not None or not speaks or messages != [*head, *_tail_of(view)]
     if found is not None:
         assert _show_all(view, system, report.tokens_after) == (messages, report)
@@ -307,7 +307,7 @@ def _show_all(view: View, system: Sequence[Message], limit: int) -> tuple[list[M
 
 
 def _tail_of(view: View) -> list[Message]:
-    return [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
+    return [message for place in view.places for _, unit in view.list_groups(place) for message in unit.messages]
 
 
 @st.composite

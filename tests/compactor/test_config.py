@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from compactor import Limit
-from compactor.config import CompactorConfig, ConfigError, Settings, whole_number
+from compactor.config import CompactorConfig, ConfigError, Settings, check_whole_number
 from memory.errors import ContextError
 from prompts import PromptError, PromptTemplate, load, shipped
 
@@ -302,15 +302,15 @@ def test_with_defaults_sets_what_nobody_has_set() -> None:
 def test_what_is_no_whole_number_is_a_value_error(value: Any) -> None:
     """Named, with what it should be; ``True`` is no number."""
     with pytest.raises(ValueError, match=r"^budget: must be a whole number from 0 on, not ") as raised:
-        whole_number("budget", value)
+        check_whole_number("budget", value)
     assert isinstance(raised.value, ConfigError)
 
 
 def test_a_whole_number_from_the_least_on_is_returned() -> None:
     """The least itself included."""
-    assert (whole_number("budget", 0), whole_number("budget", 5, 5)) == (0, 5)
+    assert (check_whole_number("budget", 0), check_whole_number("budget", 5, 5)) == (0, 5)
     with pytest.raises(ConfigError, match="from 5 on, not 4"):
-        whole_number("budget", 4, 5)
+        check_whole_number("budget", 4, 5)
 
 
 def test_it_can_be_a_part_of_a_hosts_own_model() -> None:

@@ -586,7 +586,7 @@ def test_no_more_is_asked_for_than_makes_prompts_shorter() -> None:
     table.run(summarizer, forced=True)
     (request,) = summarizer.requests
     assert request.target_tokens is not None
-    assert 0 < request.target_tokens < full.closed_tokens(0, request.end_index) < CONFIG.target_tokens  # type: ignore[operator]
+    assert 0 < request.target_tokens < full.count_closed_tokens(0, request.end_index) < CONFIG.target_tokens  # type: ignore[operator]
     for number in range(30):
         said = f"Item {number} is one of many, and it is sold for {number} euros a piece. " * 9
         round_ = table.memory.create_round("And the next?")

@@ -10,7 +10,7 @@ import pytest
 from deferred_session import DEAR, FullStore, Scene, long_round, requests, text
 from executors import SOON
 from scene import CONFIG, PRICES, ROLE, add_round, in_thread, of_kind, prices
-from views import ledger_of
+from views import get_ledger
 
 from compactor import (
     CompactorConfig,
@@ -30,7 +30,7 @@ from compactor.cost import Decision, Moment
 from compactor.cost.limits import Permit
 from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import counter_for
+from compactor.tokens import get_counter
 from memory import CompactedMessage, InMemoryStore
 from memory.entries import CompactionPrepared, CompactionPublished
 from memory.events import ProviderFailed
@@ -447,7 +447,7 @@ def test_tools_and_the_providers_count_belong_to_the_prompt() -> None:
     compose(scene.memory, ROLE, budget=8_000, tools=tools)
     scene.memory.record_usage(ROLE, 2_000, counted=1_000)
     scene.executor.run_all()
-    ledger = ledger_of(scene.memory, ROLE, counter_for(""))
+    ledger = get_ledger(scene.memory, ROLE, get_counter(""))
     assert ledger.tool_tokens > 40
     correction = scene.memory.usage(ROLE).correction
     assert correction > 1

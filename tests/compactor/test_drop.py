@@ -12,7 +12,7 @@ from chats import Message, answer, assert_paired, calls, memory_of, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import Heard, ManualExecutor, of_kind
-from views import ledger_of, messages_of, spans
+from views import get_ledger, messages_of, spans
 
 from compactor import (
     ContextCompactor,
@@ -43,11 +43,11 @@ def as_if_long(text: str) -> int:
 
 
 def view_of(memory: Memory, *, role: str = ROLE) -> View:
-    return views.view_of(memory, role=role, ledger=ledger_of(memory, role, as_if_long))
+    return views.view_of(memory, role=role, ledger=get_ledger(memory, role, as_if_long))
 
 
 def reduced(memory: Memory, strategy: Callable[[View], Iterable[Reduction]], *, role: str = ROLE) -> list[Reduction]:
-    return views.reduced(memory, strategy, role=role, ledger=ledger_of(memory, role, as_if_long))
+    return views.reduced(memory, strategy, role=role, ledger=get_ledger(memory, role, as_if_long))
 
 
 def shown(memory: Memory, role: str = ROLE) -> list[str]:
@@ -638,8 +638,8 @@ def test_whatever_is_said_what_must_stay_stays(memory: Memory, rules: list[tuple
 
 def must_stay(memory: Memory, view: View) -> list[Message]:
     """Return the messages of the newest query and of the latest answer to the user, and what is pinned or waits."""
-    groups = [(place, unit) for place in view.places for _, unit in view.groups(place)]
-    stays = [unit for place, unit in groups if not view.reducible(view.round(place), unit)]
+    groups = [(place, unit) for place in view.places for _, unit in view.list_groups(place)]
+    stays = [unit for place, unit in groups if not view.is_reducible(view.get_round(place), unit)]
     asked = max((place for place, unit in groups if unit.from_user), default=-1)
     kept = stays + [unit for place, unit in groups if unit.from_user and place == asked]
     said = [unit for _, unit in groups if len(unit.posts) == 1 and unit.posts[0] and _is_answer(unit.posts[0])]

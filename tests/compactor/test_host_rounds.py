@@ -12,7 +12,7 @@ import pytest
 from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, memory_of, text_of
 
 from compactor import CompactionFailed, CompactorConfig, ContextCompactor
-from compactor.host_rounds import COVERED, HostRounds, NotARound, rounds_for
+from compactor.host_rounds import COVERED, HostRounds, NotARound, adapt_rounds
 from compactor.testing import ScriptedSummarizer
 from memory import CompactedMessage, Post, Round, Rounds
 
@@ -128,7 +128,7 @@ def test_a_memorys_rounds_are_taken_as_they_are() -> None:
     memory = memory_of(4)
     memory.add_post(memory.create_round("q"), send_from="Other", send_to="User", message="not for the planner")
     memory.finish_round("r2", state="failed")
-    rounds = rounds_for(memory.conversation.rounds, ROLE)
+    rounds = adapt_rounds(memory.conversation.rounds, ROLE)
     assert isinstance(rounds, Rounds)
     assert [round_.id for round_ in rounds[:3]] == ["r1", "r3", "r4"]
     assert rounds[3].post_list == ()
@@ -373,9 +373,9 @@ def compaction_to(end: int, name: str | None) -> CompactedMessage:
 def test_a_round_is_found_by_its_id() -> None:
     """The number of rounds up to it."""
     rounds = named("a", "b", "c")
-    assert [rounds.end_of(name) for name in ("a", "c", "gone")] == [1, 3, None]
-    assert HostRounds([HostRound("q")] * 2, "").end_of("#2") == 2
-    assert named("a", "b", "a").end_of("a") == 3, "the last of several of one id"
+    assert [rounds.find_end(name) for name in ("a", "c", "gone")] == [1, 3, None]
+    assert HostRounds([HostRound("q")] * 2, "").find_end("#2") == 2
+    assert named("a", "b", "a").find_end("a") == 3, "the last of several of one id"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from chats import Message, answer, assert_paired, calls, result, user, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scene import on_command
-from views import ledger_of
+from views import get_ledger
 
 from compactor import CompactorConfig, Prompt, SummaryRequest, View, compact_view, compose, count_tokens
 from compactor.prompt.groups import group_messages
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message
-from compactor.view import last_prompt_of
+from compactor.view import find_last_prompt
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load
@@ -171,7 +171,7 @@ def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued |
 
 
 def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
-    last = last_prompt_of(memory, ASSISTANT)
+    last = find_last_prompt(memory, ASSISTANT)
     if last is None:
         return None
     return last.go_on(view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
@@ -180,7 +180,7 @@ def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: in
 def seen(memory: Memory) -> View:
     rounds, _ = memory.get_role_rounds(ASSISTANT)
     compaction = rounds.anchor(memory.journal(ASSISTANT).read().current)
-    ledger = ledger_of(memory, ASSISTANT, count_tokens)
+    ledger = get_ledger(memory, ASSISTANT, count_tokens)
     return View(rounds, compaction, ledger)
 
 
@@ -213,7 +213,7 @@ def test_without_a_prompt_there_is_nothing_to_continue(memory: Memory) -> None:
     prompted(memory)
     assert request_of(memory) is not None
     assert request_of(memory, 0) is None
-    assert last_prompt_of(Memory("other"), ASSISTANT) is None
+    assert find_last_prompt(Memory("other"), ASSISTANT) is None
 
 
 def test_a_publication_since_then_ends_it(memory: Memory) -> None:
@@ -279,7 +279,7 @@ def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
     """Not even from memory: the prompt is forgotten, with all that it knew."""
     asked(memory, 6)
     memory.redact("r5.p1")
-    assert last_prompt_of(memory, ASSISTANT) is None
+    assert find_last_prompt(memory, ASSISTANT) is None
     assert request_of(memory, 1) is None
     prompted(memory)
     assert request_of(memory, 1) is not None
@@ -337,7 +337,7 @@ def test_the_plan_stands_where_the_provider_has_it(memory: Memory) -> None:
         going_on = request_of(memory, count)
         assert going_on is not None
         assert going_on.messages[:-1] == prompt.messages[:sent]
-    assert "book" not in repr(last_prompt_of(memory, ASSISTANT))
+    assert "book" not in repr(find_last_prompt(memory, ASSISTANT))
 
 
 def test_a_plan_between_the_rounds_is_sent_as_it_was(memory: Memory) -> None:
@@ -511,7 +511,7 @@ def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Messa
         *beginning, instruction = going_on.messages
         assert instruction == user("Summarise.")
         shared = next((n for n, pair in enumerate(zip(beginning, sent, strict=False)) if pair[0] != pair[1]), len(sent))
-        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.groups(place))
+        behind = sum(len(unit.messages) for place in before.places[count:] for _, unit in before.list_groups(place))
         end = (
             len(sent) - behind - (plan_at >= len(sent) - behind - 1)
         )  # the plan is sent where something stands behind it

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Memory, compose, formats
-from compactor.tokens import MESSAGE_TOKENS, count_message, count_tokens, counter_for
+from compactor.tokens import MESSAGE_TOKENS, count_message, count_tokens, get_counter
 
 
 def png(width: int, height: int) -> bytes:
@@ -45,7 +45,7 @@ def webp_extended(width: int, height: int) -> bytes:
 
 def count(model: str, part: dict[str, Any]) -> int:
     """Return the tokens of one part of a message."""
-    return count_message({"role": "user", "content": [part]}, counter_for(model)) - MESSAGE_TOKENS
+    return count_message({"role": "user", "content": [part]}, get_counter(model)) - MESSAGE_TOKENS
 
 
 def picture(data: bytes, detail: str = "") -> dict[str, Any]:
@@ -206,5 +206,5 @@ def test_a_picture_in_a_providers_own_item_counts_as_a_picture(name: str, items:
     """Not as the text of its base64, and not as nothing."""
     data = base64.b64encode(png(700, 1_400) + bytes(300_000)).decode()
     messages = formats.to_chat(json.loads(json.dumps(items).replace("PICTURE", data)), name)
-    tokens = sum(count_message(message, counter_for("claude-opus-4-7")) for message in messages)
+    tokens = sum(count_message(message, get_counter("claude-opus-4-7")) for message in messages)
     assert 25 * 50 < tokens < 25 * 50 + 60

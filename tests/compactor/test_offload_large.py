@@ -551,7 +551,7 @@ def test_whatever_is_said_nothing_is_lost(said: list[Message], options: dict[str
 
     assert (after.tokens < before.tokens) if found else (after.tokens == before.tokens)
     assert_paired(messages_of(after))
-    asked = [place for place in before.places for _, unit in before.groups(place) if unit.from_user]
+    asked = [place for place in before.places for _, unit in before.list_groups(place) if unit.from_user]
     newest = memory.conversation.rounds[max(asked)] if asked else None
     for reduction in found:
         round_ = next(one for one in memory.conversation.rounds if one.id == reduction.round_id)

@@ -35,14 +35,14 @@ ROUNDS, END = 46, 40
 def reading() -> Iterator[list[int]]:
     """Give the numbers of the rounds that are read, each as often as it is."""
     numbers: list[int] = []
-    read = Snapshot.round_at
+    read = Snapshot.get_round_at
 
     def noted(self: Snapshot, number: int) -> Round:
         numbers.append(number)
         return read(self, number)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Snapshot, "round_at", noted)
+        patched.setattr(Snapshot, "get_round_at", noted)
         yield numbers
 
 
@@ -239,11 +239,11 @@ def test_a_view_tells_of_covered_rounds_when_a_host_asks() -> None:
     view = view_of(memory, 30, ledger=Ledger(ROLE, count_tokens))
     whole = view_of(memory, 0, ledger=Ledger(ROLE, count_tokens))
 
-    assert view.tokens_behind(30) == whole.tokens_behind(30)
-    assert view.tokens_behind(20) == whole.tokens_behind(20)
-    assert view.closed_tokens(20, 35) == whole.closed_tokens(20, 35)
-    assert view.closed_tokens(0, 10) == whole.closed_tokens(0, 10)
-    assert view.closed_tokens(10, 10) == 0
+    assert view.count_tokens_after(30) == whole.count_tokens_after(30)
+    assert view.count_tokens_after(20) == whole.count_tokens_after(20)
+    assert view.count_closed_tokens(20, 35) == whole.count_closed_tokens(20, 35)
+    assert view.count_closed_tokens(0, 10) == whole.count_closed_tokens(0, 10)
+    assert view.count_closed_tokens(10, 10) == 0
 
 
 def test_another_hosts_covered_rounds_are_not_turned_into_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budge
 def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
     """A compactor may still look at the round as it was, while the chat goes on."""
     memory = Memory.from_messages([user("Do all of it.")])
-    ledger = accounting.ledger_of(memory, "assistant", count_tokens)
+    ledger = accounting.get_ledger(memory, "assistant", count_tokens)
     for number in range(20):
         memory.append(calls(f"c{number}"))
         memory.append(result(f"c{number}", words(30)))
@@ -150,7 +150,7 @@ def test_an_older_snapshot_does_not_undo_what_is_kept() -> None:
 def test_a_reduction_leaves_the_other_posts_as_they_were_read() -> None:
     """An agent whose results are offloaded one by one does not have its whole round read anew for each."""
     memory = Memory.from_messages([user("Do all of it.")])
-    ledger = accounting.ledger_of(memory, "assistant", count_tokens)
+    ledger = accounting.get_ledger(memory, "assistant", count_tokens)
     for number in range(20):
         memory.append(calls(f"c{number}"))
         memory.append(result(f"c{number}", words(30)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.plan import MAX_CHARACTERS, Plan, is_pending, plan_text
+from compactor.plan import MAX_CHARACTERS, Plan, is_pending, render_plan
 
 TRIP = Plan(
     "Book the trip",
@@ -137,10 +137,10 @@ def test_a_plan_is_text_a_plan_or_anything_that_has_a_text() -> None:
         def __str__(self) -> str:
             return "from the host"
 
-    assert plan_text(" 1. {search}\n") == " 1. {search}\n"
-    assert plan_text(TRIP) == str(TRIP)
-    assert plan_text(Host()) == "from the host"
-    assert [plan_text(nothing) for nothing in (None, "", " \n\t", Plan(""))] == [None] * 4
+    assert render_plan(" 1. {search}\n") == " 1. {search}\n"
+    assert render_plan(TRIP) == str(TRIP)
+    assert render_plan(Host()) == "from the host"
+    assert [render_plan(nothing) for nothing in (None, "", " \n\t", Plan(""))] == [None] * 4
 
 
 def test_a_long_plan_says_how_much_of_it_is_left_out() -> None:
@@ -177,7 +177,7 @@ def test_a_plans_text_is_bounded_and_its_content_is_data(plan: Plan) -> None:
     """Whatever stands in it: never over ``MAX_CHARACTERS``, never formatted, and each subtask on one line at most."""
     text = str(plan)
     assert len(text) <= MAX_CHARACTERS
-    assert plan_text(plan) == (text if text.strip() else None)
+    assert render_plan(plan) == (text if text.strip() else None)
     lines = text.split("\n")
     opened = [name for wanted in ("in_progress", "pending") for name, state in plan.subtasks if state == wanted]
     shown = [line for line in lines if line.startswith(("- [in progress] ", "- [pending] "))]
@@ -191,7 +191,7 @@ def test_a_plans_text_is_bounded_and_its_content_is_data(plan: Plan) -> None:
 @given(texts)
 def test_a_text_is_the_plan_as_it_is_unless_it_is_too_long(text: str) -> None:
     """Bounded: it stands in every compaction's prompt."""
-    found = plan_text(text)
+    found = render_plan(text)
     assert found == (
         text[: MAX_CHARACTERS - 6] + " [...]" if len(text) > MAX_CHARACTERS else text if text.strip() else None
     )

@@ -27,7 +27,7 @@ from compactor.acceptance.checks import CHECKS, Source
 from compactor.events import Discarded, Failed, Prepared, Published, Rejected
 from compactor.host_rounds import HostRounds
 from compactor.journal import JournalWriter, LocalJournal
-from compactor.summarize import Work, digest_of
+from compactor.summarize import Work, compute_digest
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
@@ -270,9 +270,9 @@ def test_steps_of_a_fold_before_one_that_failed_are_not_asked_for_again() -> Non
     compactor, executor = resumed(store, summarizer, config=config)
     executor.run_all()
     assert end_of(compactor) == 1
-    paid = [digest_of(request) for request in failing.requests[:2]]
-    asked = [digest_of(request) for request in summarizer.requests]
-    assert asked[0] == digest_of(failing.requests[2])
+    paid = [compute_digest(request) for request in failing.requests[:2]]
+    asked = [compute_digest(request) for request in summarizer.requests]
+    assert asked[0] == compute_digest(failing.requests[2])
     assert not {*paid} & {*asked}
     assert [event.reused for event in of_kind(compactor.events, Prepared)] == [True, True, *[False] * len(asked)]
     steps = records(store, CompactionPrepared)
@@ -372,7 +372,7 @@ def test_an_answer_that_fails_the_checks_of_today_is_asked_for_again() -> None:
     """A newer version may know more of what is wrong with one."""
     request = SummaryRequest(messages=[{"role": "user", "content": "Summarise."}])
     kept, asked = JournalWriter(LocalJournal(lambda: None), "", print), []  # type: ignore[arg-type, return-value]
-    kept.prepare(CompactionPrepared(role="", digest=digest_of(request), base=0, text="Hello! How can I help you?"))
+    kept.prepare(CompactionPrepared(role="", digest=compute_digest(request), base=0, text="Hello! How can I help you?"))
 
     def ask(request: SummaryRequest) -> str:
         asked.append(request)
@@ -441,7 +441,7 @@ class Two:
 
     def asked_by(self, memory: Memory) -> Callable[[SummaryRequest], str]:
         def summarizer(request: SummaryRequest) -> str:
-            question = (memory.journal(ROLE).read().generation, digest_of(request))
+            question = (memory.journal(ROLE).read().generation, compute_digest(request))
             if question in self.answered:
                 self.wrong.append("an answer is paid for twice")
             if self.in_flight and not self.stopped:

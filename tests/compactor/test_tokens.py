@@ -30,9 +30,9 @@ from compactor.tokens import (
     TokenCounter,
     clip_to_tokens,
     count_tokens,
-    counter_for,
-    encoding_for,
-    window_of,
+    find_encoding,
+    find_window,
+    get_counter,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,8 +200,8 @@ def test_clipping_takes_no_more_than_it_must(text: str) -> None:
 )
 def test_a_model_maps_to_its_encoding(model: str, encoding: str) -> None:
     """Names of versions, fine-tunes and providers in front included; very old ones to the default."""
-    assert encoding_for(model) == encoding
-    assert counter_for(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字", encoding)
+    assert find_encoding(model) == encoding
+    assert get_counter(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字", encoding)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +209,16 @@ def test_a_model_maps_to_its_encoding(model: str, encoding: str) -> None:
 )
 def test_nobody_knows_an_unknown_model(model: str) -> None:
     """It has no encoding, which the compactor tells of, and its texts are counted in the default one."""
-    assert encoding_for(model) is None
-    assert counter_for(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字")
+    assert find_encoding(model) is None
+    assert get_counter(model)("ünïcödé 漢字") == count_tokens("ünïcödé 漢字")
 
 
 def test_models_of_one_encoding_share_their_counter() -> None:
     """So that what was counted for one is counted for all."""
-    assert counter_for("gpt-4") is counter_for("gpt-3.5-turbo")
-    assert counter_for("gpt-4o") is counter_for("gpt-5") is counter_for()
-    assert counter_for("claude-opus-4-7") is counter_for("anthropic/claude-opus-5") is not counter_for("gemini-2.5-pro")
-    assert isinstance(counter_for("gpt-4"), TokenCounter)
+    assert get_counter("gpt-4") is get_counter("gpt-3.5-turbo")
+    assert get_counter("gpt-4o") is get_counter("gpt-5") is get_counter()
+    assert get_counter("claude-opus-4-7") is get_counter("anthropic/claude-opus-5") is not get_counter("gemini-2.5-pro")
+    assert isinstance(get_counter("gpt-4"), TokenCounter)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_models_of_one_encoding_share_their_counter() -> None:
 )
 def test_a_window_goes_by_the_whole_name(model: str, window: int | None) -> None:
     """gpt-4-turbo is no gpt-4."""
-    assert window_of(model) == window
+    assert find_window(model) == window
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_window_goes_by_the_whole_name(model: str, window: int | None) -> None
 def test_a_hosts_own_windows_come_first(model: str, window: int | None) -> None:
     """The longest that fits, with the provider's name or without, in capitals or not; then those that are known."""
     own = {"my-model": 50_000, "my-model-large": 70_000, "gpt-4o-mini": 64_000, "Local/other": 9_000, "": 1}
-    assert window_of(model, own) == window
+    assert find_window(model, own) == window
 
 
 # -- speed, threads, network ------------------------------------------------------------------------------------------

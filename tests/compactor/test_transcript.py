@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tokens import TokenCounter, count_tokens
-from compactor.transcript import MIN_ROOM, Step, StepLimit, StepsTooSmall, answered_calls, quote, steps
+from compactor.transcript import MIN_ROOM, Step, StepLimit, StepsTooSmall, find_answered_calls, quote, split_into_steps
 from memory import Attachment, ContextError, Memory, Post, Round, ToolCall
 from prompts import TAGS
 
@@ -26,7 +26,7 @@ def rounds(*queries: str) -> list[Round]:
 
 
 def made(items: Sequence[Round], room: int, count: TokenCounter = count_tokens) -> list[Step]:
-    return list(steps(items, StepLimit(room), count))
+    return list(split_into_steps(items, StepLimit(room), count))
 
 
 def numbers(found: list[Step]) -> list[list[int]]:
@@ -250,7 +250,7 @@ def test_too_little_room_is_an_error_with_the_remedy() -> None:
 def test_the_room_is_asked_for_each_step() -> None:
     """A summary that grew leaves less for the next request; one that shrank leaves more."""
     room, sizes = StepLimit(400), []
-    for step in steps(rounds(*(words(90) for _ in range(12)), words(900)), room, count_tokens):
+    for step in split_into_steps(rounds(*(words(90) for _ in range(12)), words(900)), room, count_tokens):
         assert count_tokens(step.text) <= room.tokens + count_tokens(Step().text)
         sizes.append(step.tokens)
         room.tokens = 120 if len(sizes) % 2 else 400
@@ -344,7 +344,7 @@ def test_each_result_of_a_long_round_carries_its_tool_arguments_and_place() -> N
         posts.append(Post(send_from="A", send_to="tool", tool_calls=(call,), number=2 * number - 1))
         posts.append(Post(send_from="tool", send_to="A", message="row " * 400, tool_call_id=call.id, number=2 * number))
     round_ = Round(number=3, user_query="Search all.", post_list=tuple(posts))
-    texts = [step.text for step in steps([round_], StepLimit(600), count_tokens)]
+    texts = [step.text for step in split_into_steps([round_], StepLimit(600), count_tokens)]
     assert len(texts) > 3
     for text in texts:
         for line in text.splitlines():
@@ -362,7 +362,7 @@ def test_a_result_names_the_call_it_answers_where_ids_recur() -> None:
         Post(send_from="A", send_to="t", tool_calls=(ToolCall(id="1", name="second"), ToolCall(id="2", name="other"))),
         Post(send_from="t", send_to="A", tool_call_id="1", message="two"),
     ]
-    answered = answered_calls(Round(user_query="q", post_list=tuple(posts)))
+    answered = find_answered_calls(Round(user_query="q", post_list=tuple(posts)))
     assert [answered[posts[place].id].name for place in (1, 3)] == ["first", "second"]
 
 

@@ -18,10 +18,10 @@ from compactor.transcript import (
     MIN_ROOM,
     Calls,
     StepLimit,
-    answered_calls,
+    find_answered_calls,
     quote,
     shorten_name,
-    steps,
+    split_into_steps,
 )
 from memory import Attachment, Post, Round, ToolCall
 from prompts import TAGS, escape_tags
@@ -62,7 +62,7 @@ def written(
         names = {name: on_one_line(shorten_name(value, most)) for name, value in said.items() if value}
         return Part(tag, names, escape_tags(text))
 
-    answered = answered_calls(round_) if calls is None else calls
+    answered = find_answered_calls(round_) if calls is None else calls
     yield Part("round", {"number": str(round_.number)} | ({"part": "yes"} if partial else {}), None)
     posts = round_.post_list
     if round_.user_query:
@@ -180,7 +180,7 @@ def test_a_reader_gets_back_exactly_the_parts_of_a_round(round_: Round) -> None:
 @given(st.lists(rounds_of_all_hosts(), min_size=1, max_size=4))
 def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) -> None:
     """Between the tags of the conversation, which nothing in it closes."""
-    (step,) = steps(items, StepLimit(100_000), len)
+    (step,) = split_into_steps(items, StepLimit(100_000), len)
     opening, *found, closing = step.text.split("\n")
     assert (opening, closing) == ("<conversation>", "</conversation>")
     whole = [one for round_ in items for one in written(round_)]
@@ -192,8 +192,8 @@ def test_a_reader_gets_back_exactly_the_rounds_of_a_request(items: list[Round]) 
 def test_a_reader_gets_back_exactly_the_pieces_of_a_long_round(round_: Round) -> None:
     """Also where a text is cut within what looks like a tag: its halves make none."""
     long = round_.model_copy(update={"user_query": round_.user_query + "\n<message>" * 40})
-    calls = {where: call.model_copy(update={"arguments": ""}) for where, call in answered_calls(long).items()}
-    for step in steps([long], StepLimit(MIN_ROOM), count_tokens):
+    calls = {where: call.model_copy(update={"arguments": ""}) for where, call in find_answered_calls(long).items()}
+    for step in split_into_steps([long], StepLimit(MIN_ROOM), count_tokens):
         _, *found, _ = step.text.split("\n")
         partial = step.rounds[0] is not long
         whole = [

@@ -37,7 +37,7 @@ def big_results(*ids: str) -> list[Message]:
 
 def shown_results(memory: Memory, role: str = "assistant") -> list[Any]:
     view = view_of(memory, role=role)
-    messages = [message for place in view.places for _, unit in view.groups(place) for message in unit.messages]
+    messages = [message for place in view.places for _, unit in view.list_groups(place) for message in unit.messages]
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 

@@ -10,7 +10,7 @@ from chats import answer, calls, note_of, result, user, words
 from views import Ledger
 
 from compactor import CompactorConfig, View, compose
-from compactor.host_rounds import rounds_for
+from compactor.host_rounds import adapt_rounds
 from compactor.tokens import DEFAULT_WINDOW, MESSAGE_TOKENS, PROMPT_TOKENS, count_message, count_tokens
 from memory import RECALL_TOOLS, CompactedMessage, InMemoryStore, Memory, Reduction
 
@@ -77,14 +77,14 @@ def test_the_header_counts() -> None:
 def test_a_token_mark_retains_at_most_the_usual_and_as_few_as_it_takes(mark: int) -> None:
     """The smallest end that leaves half of the mark, at least the usual, never past what is closed."""
     view, config = replace(view_of(chat(20)), header_tokens=20), CompactorConfig(retain_recent=10, target_tokens=50)
-    end = view.due_end(config, mark)
+    end = view.find_due_end(config, mark)
     assert 10 <= end <= 19
 
     def fits(end: int) -> bool:
-        return 20 + 50 + view.tokens_behind(end) <= mark // 2
+        return 20 + 50 + view.count_tokens_after(end) <= mark // 2
 
     assert end == next((place for place in range(10, 20) if fits(place)), 19)
-    assert view.due_end(config) == 10
+    assert view.find_due_end(config) == 10
 
 
 @pytest.mark.parametrize("mark", [None, 1, 10**6])
@@ -92,7 +92,7 @@ def test_what_is_covered_stays_covered(mark: int | None) -> None:
     """Where more is to be retained than there is behind the compaction, its end is what is due; rounds before it are
     not even counted."""
     view = view_of(chat(20), 15)
-    assert view.due_end(CompactorConfig(retain_recent=10, target_tokens=50), mark) == (19 if mark == 1 else 15)
+    assert view.find_due_end(CompactorConfig(retain_recent=10, target_tokens=50), mark) == (19 if mark == 1 else 15)
     assert view.prefix_sums.start == 15
 
 
@@ -101,7 +101,7 @@ def test_calls_of_the_model_are_counted_in_closed_rounds_and_in_open_ones(end: i
     """Also behind the open one, where there are none."""
     view = view_of(chat(5))
     assert view.closed == 4
-    assert view.calls_behind(end) == calls
+    assert view.count_calls_after(end) == calls
 
 
 def test_the_summary_costs_its_text_as_the_prompt_shows_it() -> None:
@@ -118,7 +118,7 @@ def test_tokens_behind_a_place_are_those_of_the_rounds_after_it() -> None:
     costs = [cost(user(words(number + 1)), answer()) for number in range(5)]
 
     for end in range(5):
-        assert view.tokens_behind(end) == sum(costs[end:])
+        assert view.count_tokens_after(end) == sum(costs[end:])
 
 
 def test_closed_tokens_count_as_a_slice_does() -> None:
@@ -126,11 +126,11 @@ def test_closed_tokens_count_as_a_slice_does() -> None:
     view = view_of(chat(5))
     costs = [cost(user(words(number + 1)), answer()) for number in range(4)]
 
-    assert view.closed_tokens(1, 3) == sum(costs[1:3])
-    assert view.closed_tokens(3, 1) == 0
-    assert view.closed_tokens(2, 2) == 0
-    assert view.closed_tokens(0, 99) == sum(costs)
-    assert view.closed_tokens(7, 99) == 0
+    assert view.count_closed_tokens(1, 3) == sum(costs[1:3])
+    assert view.count_closed_tokens(3, 1) == 0
+    assert view.count_closed_tokens(2, 2) == 0
+    assert view.count_closed_tokens(0, 99) == sum(costs)
+    assert view.count_closed_tokens(7, 99) == 0
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_posts_of_another_host_may_change_while_their_round_is_open() -> None:
     host = [SimpleNamespace(user_query="q", post_list=[post], state="created")]
     ledger = Ledger("A", count_tokens)
 
-    before = View(rounds_for(host, "A"), None, ledger).tokens
+    before = View(adapt_rounds(host, "A"), None, ledger).tokens
     post.message += words(100)
 
-    assert View(rounds_for(host, "A"), None, ledger).tokens >= before + 100
+    assert View(adapt_rounds(host, "A"), None, ledger).tokens >= before + 100
 
 
 def test_a_role_sees_and_pays_for_its_own() -> None:
@@ -231,9 +231,9 @@ def test_a_round_reads_through_its_reductions() -> None:
     reduced(memory, 1, 2, "dropped")
     view = view_of(memory)
 
-    assert len(view.round(0).post_list) == 2
+    assert len(view.get_round(0).post_list) == 2
     assert len(view.tail[0].post_list) == 4
-    assert view.round(1) is view.rounds[1]
+    assert view.get_round(1) is view.rounds[1]
     assert view.messages == before.messages - 2
     assert view.tokens == before.tokens - cost(calls("first0"), result("first0", words(20)))
     prompt = compose(memory, budget=10_000)
@@ -257,17 +257,17 @@ def test_a_call_and_its_results_are_one_group() -> None:
     """How many messages each group has: between two groups, no call is parted from its results."""
     memory = Memory.from_messages([user(), calls("a", "b"), result("b"), result("a"), answer(), calls("c")])
 
-    assert [len(group.posts) for _, group in view_of(memory).groups(0)] == [1, 3, 1, 1]
-    assert [len(group.posts) for _, group in view_of(worked("f")).groups(0)] == [1, 2]
+    assert [len(group.posts) for _, group in view_of(memory).list_groups(0)] == [1, 3, 1, 1]
+    assert [len(group.posts) for _, group in view_of(worked("f")).list_groups(0)] == [1, 2]
 
 
 def test_costs_are_of_each_message() -> None:
     """By the view's own counter, in the order of the unit's messages."""
     view = view_of(worked("f"))
-    ((round_, query), (_, called)) = view.groups(0)
+    ((round_, query), (_, called)) = view.list_groups(0)
 
-    assert view.costs(round_, query) == (cost(user("first")),)
-    assert view.costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
+    assert view.count_costs(round_, query) == (cost(user("first")),)
+    assert view.count_costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
 
 
 def test_pinned_posts_are_known_by_their_round_and_number() -> None:
@@ -278,20 +278,20 @@ def test_pinned_posts_are_known_by_their_round_and_number() -> None:
     view = view_of(memory)
 
     assert view.pinned == {view.rounds[0].id: {0, 4}, view.rounds[1].id: {1}}
-    assert [view.is_pinned(round_, unit) for round_, unit in view.groups(0)] == [True, False, True]
-    assert [view.reducible(round_, unit) for round_, unit in view.groups(0)] == [False, True, False]
-    assert [view.is_pinned(round_, unit) for round_, unit in view.groups(1)] == [False, True, False]
+    assert [view.is_pinned(round_, unit) for round_, unit in view.list_groups(0)] == [True, False, True]
+    assert [view.is_reducible(round_, unit) for round_, unit in view.list_groups(0)] == [False, True, False]
+    assert [view.is_pinned(round_, unit) for round_, unit in view.list_groups(1)] == [False, True, False]
 
 
 def test_what_waits_is_not_reducible() -> None:
     """Calls that the host is about to run, and results that no model has read yet."""
     memory = Memory.from_messages([user(), calls("a"), result("a"), calls("b")])
-    assert [view_of(memory).reducible(*unit) for unit in view_of(memory).groups(0)] == [True, True, False]
+    assert [view_of(memory).is_reducible(*unit) for unit in view_of(memory).list_groups(0)] == [True, True, False]
 
     memory.append(result("b"))
-    assert not view_of(memory).reducible(*view_of(memory).groups(0)[2])
+    assert not view_of(memory).is_reducible(*view_of(memory).list_groups(0)[2])
     memory.append(answer("Read."))
-    assert view_of(memory).reducible(*view_of(memory).groups(0)[2])
+    assert view_of(memory).is_reducible(*view_of(memory).list_groups(0)[2])
 
 
 @pytest.mark.parametrize("tool", sorted(RECALL_TOOLS))
@@ -301,8 +301,8 @@ def test_what_was_recalled_is_not_reducible_in_the_newest_round(tool: str) -> No
     memory.append(answer("Read."))
     view = view_of(memory)
 
-    assert [view.reducible(*unit) for unit in view.groups(0)] == [True, True, True]
-    assert [view.reducible(*unit) for unit in view.groups(1)][:3] == [True, False, True]
+    assert [view.is_reducible(*unit) for unit in view.list_groups(0)] == [True, True, True]
+    assert [view.is_reducible(*unit) for unit in view.list_groups(1)][:3] == [True, False, True]
 
 
 def test_the_correction_makes_the_prompt_as_long_as_the_provider_says() -> None:

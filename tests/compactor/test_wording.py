@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.prompt.shorten import attachments_line, cut_text, kept_line, only_text, size_of, summary_text
+from compactor.prompt.shorten import (
+    cut_text,
+    describe_size,
+    is_text_only,
+    make_attachments_line,
+    make_kept_line,
+    make_summary_text,
+)
 from compactor.tokens import count_tokens
 from memory.rounds import Attachment, freeze_mapping
 
@@ -26,7 +33,7 @@ joined_text = st.lists(
 def test_the_line_names_size_and_reference() -> None:
     """What a model needs to decide whether to reload: how much there is, and by which name."""
     assert (
-        kept_line(size_of(12_345, 3_086), "r12.p3")
+        make_kept_line(describe_size(12_345, 3_086), "r12.p3")
         == "[12,345 characters, about 3,100 tokens, left out here and kept in full; reload r12.p3]"
     )
 
@@ -36,12 +43,12 @@ def test_the_line_names_size_and_reference() -> None:
 )
 def test_tokens_are_named_to_two_digits(tokens: int, said: str) -> None:
     """Every model counts them in its own way: more digits would only look exact."""
-    assert size_of(5, tokens) == f"5 characters, about {said} tokens"
+    assert describe_size(5, tokens) == f"5 characters, about {said} tokens"
 
 
 def test_a_summary_says_that_it_is_one_and_how_to_read_the_original() -> None:
     """It stands where a tool or the agent spoke: none of them said it."""
-    said = summary_text("Three users.", "the page that stood here", "r2.p5")
+    said = make_summary_text("Three users.", "the page that stood here", "r2.p5")
 
     assert said == "[Summary of the page that stood here, kept in full; reload r2.p5]\nThree users."
 
@@ -50,8 +57,8 @@ def test_the_line_for_attachments_counts_them_and_their_characters() -> None:
     """Several of one type share a line."""
     plan = Attachment(type="plan", content="x" * 1_500)
 
-    assert attachments_line([plan], "r1.p2") == kept_line("plan, 1,500 characters", "r1.p2")
-    assert attachments_line([plan, plan], "r1.p2") == kept_line("2 × plan, 3,000 characters", "r1.p2")
+    assert make_attachments_line([plan], "r1.p2") == make_kept_line("plan, 1,500 characters", "r1.p2")
+    assert make_attachments_line([plan, plan], "r1.p2") == make_kept_line("2 × plan, 3,000 characters", "r1.p2")
 
 
 @pytest.mark.parametrize(
@@ -148,12 +155,12 @@ def test_only_a_few_times_as_much_is_counted_as_is_shown() -> None:
 )
 def test_what_is_no_text_is_seen(content: object, whole: bool) -> None:
     """The text behind a reference only says ``[image_url]`` where an image was."""
-    assert only_text(freeze_mapping({"openai": {"content": content}})) is whole
-    assert only_text(freeze_mapping({"openai": "a host's own"}))
-    assert only_text(freeze_mapping({}))
+    assert is_text_only(freeze_mapping({"openai": {"content": content}})) is whole
+    assert is_text_only(freeze_mapping({"openai": "a host's own"}))
+    assert is_text_only(freeze_mapping({}))
 
 
 def test_the_reference_is_found_by_its_word() -> None:
     """Every line that stands for something says ``reload`` and the name, as others look for it."""
-    for line in (kept_line("it", "r3.p4"), summary_text("s", "it", "r3.p4")):
+    for line in (make_kept_line("it", "r3.p4"), make_summary_text("s", "it", "r3.p4")):
         assert re.findall(r"reload (r\d+\.p\d+)", line) == ["r3.p4"]

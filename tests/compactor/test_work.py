@@ -17,7 +17,7 @@ from compactor.events import CompactionEvent, Prepared, Rejected, Started
 from compactor.summarize import (
     FAULTS,
     Work,
-    refusal_in,
+    find_refusal,
     with_feedback,
 )
 from compactor.testing import ScriptedSummarizer
@@ -194,11 +194,11 @@ def test_the_reason_goes_where_every_provider_takes_it() -> None:
 def test_the_reason_is_read_back_where_it_was_put() -> None:
     """For summarizers with a prompt of their own; what the conversation says is not taken for it."""
     again = with_feedback(request_of(), SummaryRejected("empty", "m"))
-    assert f"Summarise.{refusal_in(again)}" == said_last(again)
+    assert f"Summarise.{find_refusal(again)}" == said_last(again)
     spoken = said_last(again) + "\n</conversation>\nSummarise."
-    assert [refusal_in(request_of(messages=said)) for said in ([], [{"role": "user", "content": spoken}])] == ["", ""]
+    assert [find_refusal(request_of(messages=said)) for said in ([], [{"role": "user", "content": spoken}])] == ["", ""]
     twice = with_feedback(request_of(messages=[{"role": "user", "content": spoken}]), SummaryRejected("empty", "m"))
-    assert refusal_in(twice) == refusal_in(again)
+    assert find_refusal(twice) == find_refusal(again)
 
 
 def test_whoever_has_no_cycle_asks_the_same_way() -> None:

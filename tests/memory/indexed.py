@@ -126,13 +126,13 @@ def shown(memory: Memory, *roles: str) -> object:
             (
                 list(rounds),
                 rounds.closed,
-                [rounds.number_at(place) for place in range(len(rounds))],
+                [rounds.get_number(place) for place in range(len(rounds))],
                 compaction,
                 journal.read(),
                 journal.read().prepared,
                 rounds.reductions.version,
                 dict(rounds.reductions.by_round),
-                [rounds.end_of(round_.id) for round_ in memory.conversation.rounds],
+                [rounds.find_end(round_.id) for round_ in memory.conversation.rounds],
                 memory.usage(role),
                 memory.messages(role),
             )

@@ -14,7 +14,7 @@ from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 from compactor import compose
 from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
 from memory.entries import Entry, PostPinned, ReductionPublished, RoundFinished
-from memory.log.checkpoint import checkpoint_of
+from memory.log.checkpoint import make_checkpoint
 from memory.log.round_store import StoredRounds, rebuild
 from memory.log.state import BATCH
 
@@ -23,7 +23,7 @@ ROLE = "Planner"
 
 def reopened(store: Indexed, memory: Memory) -> Memory:
     """Return another Memory of the session, opened by a checkpoint of just now; what it reads is counted from here."""
-    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    store.checkpoints["s"] = make_checkpoint(memory.snapshot)
     again = Memory("s", store=store)
     store.handed_out = 0
     return again
@@ -253,7 +253,7 @@ def test_what_was_read_before_an_erasing_is_not_kept_after_it() -> None:
         return iter(entries)
 
     store.read_rounds = overtaken  # type: ignore[method-assign]
-    assert memory.snapshot.round_at(1).post_list[0].message == "answer 1"
+    assert memory.snapshot.get_round_at(1).post_list[0].message == "answer 1"
     assert memory.conversation.rounds[1].post_list[0].message == "[Redacted]"
     assert "answer 2" not in "".join(entry.body for entry in store.read("s"))
 
@@ -313,7 +313,7 @@ def test_what_a_forked_child_does_first_empties_the_cache_and_makes_new_locks() 
     with archive._lock:
         archive._after_fork()
         assert memory.conversation.rounds[0].post_list[0].message == "answer 1"
-        assert memory.snapshot.round("2") is not None
+        assert memory.snapshot.find_round("2") is not None
 
 
 # -- overlays of old rounds --------------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ def test_a_pinned_post_that_cannot_be_read_stops_nobody(fault: type[StoreError])
     """The prompt says which it is; a store that is away is asked again instead."""
     store = Indexed()
     memory = with_pins(store)
-    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    store.checkpoints["s"] = make_checkpoint(memory.snapshot)
     read_rounds, wrong = store.read_rounds, [fault("entry 9")]
 
     def damaged(session: str, first: int, last: int) -> Iterator[Entry]:
@@ -521,7 +521,7 @@ def test_pins_that_are_not_of_the_log_are_found_out() -> None:
     store = Indexed()
     memory = with_rounds(store, 3)
     memory.pin("r2.p1")
-    made = checkpoint_of(memory.snapshot)
+    made = make_checkpoint(memory.snapshot)
     store.checkpoints["s"] = made._replace(body=made.body.replace('["2",1,2]', '["2",1,9]'))
     assert store.checkpoints["s"] != made
     assert Memory("s", store=store).pins() == ("r2.p1",)
@@ -595,7 +595,7 @@ def test_opening_reads_the_reductions_of_the_tail_in_one_go(spread: bool) -> Non
     """And how many there are in all is known without reading any."""
     store = Counted()
     memory = reduced(store, spread=spread)
-    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    store.checkpoints["s"] = make_checkpoint(memory.snapshot)
     store.asked = []
     again = Memory("s", store=store)
     assert len(store.asked) < 6
@@ -608,7 +608,7 @@ def test_what_a_log_says_of_old_rounds_is_followed_without_looking_for_their_num
     """Each entry says which round it is about: a long tail of reductions is one reading."""
     store = Counted()
     memory = with_rounds(store, 40)
-    store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+    store.checkpoints["s"] = make_checkpoint(memory.snapshot)
     for number in range(1, 31):
         reduce(memory, number, f"shorter {number}")
     memory.pin("r35.p1")

@@ -296,7 +296,7 @@ class Copies(Overlays):
             assert fork.journal(role).read().generation <= memory.journal(role).read().generation
             before, after = memory.snapshot, fork.snapshot
             for round_ in fork.conversation.rounds:
-                left, live = after.reductions_on(role, round_.id), before.reductions_on(role, round_.id)
+                left, live = after.list_reductions(role, round_.id), before.list_reductions(role, round_.id)
                 assert set(left) <= set(live)
                 if round_.number < at_round - 1 and round_.state == "finished":
                     asked_later = any(one.state != "failed" for one in fork.conversation.rounds[round_.number :])

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalled import pages
 
-from compactor.plan import plan_text
+from compactor.plan import render_plan
 from compactor.prompt.shorten import clip_text
 from compactor.prompt.shorten import cut_text as preview
 from compactor.tokens import clip_to_tokens, count_tokens
-from compactor.transcript import StepLimit, steps
+from compactor.transcript import StepLimit, split_into_steps
 from memory import Memory, Recall
-from memory.references import MAX_GRAPHEME, beginning, ceil_boundary, floor_boundary
+from memory.references import MAX_GRAPHEME, find_ceil_boundary, find_floor_boundary, take_beginning
 
 FAMILY = "👨‍👩‍👧‍👦"
 #: What a reader sees as one character each.
@@ -59,9 +59,9 @@ def test_a_cut_is_the_nearest_border(characters: list[str], place: int) -> None:
     legal = borders(characters) - {at + 1 for at in range(len(text) - 1) if text[at : at + 2] == "\r\n"}
     place = min(place, len(text))
 
-    assert floor_boundary(text, place) == max(at for at in legal if at <= place)
-    assert ceil_boundary(text, place) == min(at for at in legal if at >= place)
-    assert beginning(text, place) == text[: floor_boundary(text, place)]
+    assert find_floor_boundary(text, place) == max(at for at in legal if at <= place)
+    assert find_ceil_boundary(text, place) == min(at for at in legal if at >= place)
+    assert take_beginning(text, place) == text[: find_floor_boundary(text, place)]
 
 
 @given(
@@ -72,11 +72,11 @@ def test_a_cut_is_the_nearest_border(characters: list[str], place: int) -> None:
 )
 def test_a_cut_of_any_text_is_stable_and_near(text: str, place: int) -> None:
     """Cutting again where it was cut changes nothing, and what is no character at all is cut anyway."""
-    before, after = floor_boundary(text, place), ceil_boundary(text, place)
+    before, after = find_floor_boundary(text, place), find_ceil_boundary(text, place)
 
     assert 0 <= before <= min(place, len(text)) <= after <= len(text) or place > len(text)
     assert after - before <= MAX_GRAPHEME
-    assert (floor_boundary(text, before), ceil_boundary(text, after)) == (before, after)
+    assert (find_floor_boundary(text, before), find_ceil_boundary(text, after)) == (before, after)
 
 
 def torn(part: str, whole: str) -> bool:
@@ -96,7 +96,7 @@ FAMILIES = FAMILY * 400
         lambda n: clip_to_tokens(FAMILIES, n),
         lambda n: clip_text(FAMILIES, 60 + n, "r1.p1", count_tokens).partition("\n[...")[0],
         lambda n: clip_text(FAMILIES, 60 + n, "r1.p1", count_tokens).rpartition("...]\n")[2],
-        lambda n: str(plan_text("x" * n + 2 * FAMILIES)).partition(" [...]")[0].lstrip("x"),
+        lambda n: str(render_plan("x" * n + 2 * FAMILIES)).partition(" [...]")[0].lstrip("x"),
     ],
     ids=["preview", "preview in tokens", "clip_to_tokens", "head of a clip", "tail of a clip", "plan"],
 )
@@ -148,7 +148,7 @@ def test_what_a_summarizer_reads_in_parts_is_whole() -> None:
     memory = memory_of(user("q"), result("a", FAMILIES), answer())
     read = [
         post.message
-        for step in steps(memory.conversation.rounds[:], StepLimit(300), count_tokens)
+        for step in split_into_steps(memory.conversation.rounds[:], StepLimit(300), count_tokens)
         for round_ in step.rounds
         for post in round_.post_list
         if FAMILY in post.message
@@ -163,5 +163,5 @@ def test_a_cut_costs_little_in_hostile_texts(character: str) -> None:
     text = character * (1_000_000 // len(character))
     began = time.process_time()
     for place in range(0, len(text), len(text) // 100):
-        floor_boundary(text, place)
+        find_floor_boundary(text, place)
     assert time.process_time() - began < 5

@@ -256,7 +256,7 @@ def test_a_publication_survives_a_conflict_that_does_not_concern_it() -> None:
     one.finish_round("6", state="failed")
     one.create_round("new")
     assert publish(two, 1, 4, base=0).generation == 1
-    assert two.get_role_rounds("Planner")[0].end_of("6") == 5
+    assert two.get_role_rounds("Planner")[0].find_end("6") == 5
 
 
 def prepared(text: str, compaction: CompactedMessage | None = None) -> CompactionPrepared:

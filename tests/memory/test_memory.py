@@ -586,7 +586,7 @@ def test_a_writer_that_was_interrupted_leaves_nothing_behind() -> None:
     memory = Memory("s", store=store)
     round_ = memory.create_round("q")
     half_done = Post(send_from="a", send_to="b", message="half done")
-    memory.snapshot.open_rounds[1].after(PostAdded(round_id=round_.id, post=half_done))
+    memory.snapshot.open_rounds[1].apply_record(PostAdded(round_id=round_.id, post=half_done))
     say(memory, round_, "one")
     say(memory, round_, "two")
     assert said(memory) == [["one", "two"]]
@@ -627,7 +627,7 @@ def test_closing_what_is_closed_changes_nothing_also_in_a_log() -> None:
     resumed = Memory("s", store=store)
     assert resumed.conversation.rounds == memory.conversation.rounds
     rounds, _ = resumed.get_role_rounds("Planner")
-    assert [rounds.end_of(name) for name in ("one", "two")] == [0, 1]
+    assert [rounds.find_end(name) for name in ("one", "two")] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, InMemoryStore, Memory, MessageError, Post, Round, ToolCall
-from memory.messages import from_post, from_round, query_message, repeats_query, text_of, text_with_calls
+from memory.messages import from_post, from_round, join_text, join_text_with_calls, make_query_message, repeats_query
 
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline.jsonl"
 
@@ -450,8 +450,8 @@ def test_only_the_first_post_can_repeat_the_query() -> None:
 
 def test_a_round_that_the_user_did_not_open_has_no_query() -> None:
     """Agents may speak on their own account."""
-    assert query_message(Round(user_query="")) is None
-    assert query_message(Round(user_query="q")) == user("q")
+    assert make_query_message(Round(user_query="")) is None
+    assert make_query_message(Round(user_query="q")) == user("q")
 
 
 def test_attachments_are_part_of_what_is_said() -> None:
@@ -462,12 +462,12 @@ def test_attachments_are_part_of_what_is_said() -> None:
         message="m",
         attachment_list=(Attachment(type="plan", content="1."), Attachment(type="python", content="{}")),
     )
-    assert text_of(post) == "m\n\n[plan]\n1.\n\n[python]\n{}"
-    assert text_of(post.model_copy(update={"message": ""})) == "[plan]\n1.\n\n[python]\n{}"
-    assert from_post(post, "Planner") == assistant(text_of(post))
-    assert from_post(post, "User") == assistant(text_of(post)) | {
+    assert join_text(post) == "m\n\n[plan]\n1.\n\n[python]\n{}"
+    assert join_text(post.model_copy(update={"message": ""})) == "[plan]\n1.\n\n[python]\n{}"
+    assert from_post(post, "Planner") == assistant(join_text(post))
+    assert from_post(post, "User") == assistant(join_text(post)) | {
         "role": "user",
-        "content": f"Planner: {text_of(post)}",
+        "content": f"Planner: {join_text(post)}",
     }
 
 
@@ -481,8 +481,8 @@ def test_tool_calls_and_results_between_agents() -> None:
     assert from_post(asked, "Planner") == assistant("run", tool_calls=[call("f", "{}", "1")])
     assert from_post(answered, "Planner") == {"role": "tool", "content": "ok", "tool_call_id": "1"}
     assert from_post(asked, "python") == user("Planner: run\nPlanner calls f({}) as 1")
-    assert text_with_calls(calls_only) == "Planner calls f({}) as 1"
-    assert text_with_calls(Post(send_from="Planner", send_to="User")) == ""
+    assert join_text_with_calls(calls_only) == "Planner calls f({}) as 1"
+    assert join_text_with_calls(Post(send_from="Planner", send_to="User")) == ""
 
 
 def test_system_posts_are_system_messages_for_every_agent() -> None:

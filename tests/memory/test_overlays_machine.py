@@ -58,7 +58,7 @@ def assert_sound(memory: Memory) -> None:
         for round_id, live in memory.rounds_getter(role)().reductions.by_round.items():
             assert live
             assert all(one.last_number < other.first_number for one, other in pairwise(live))
-            round_ = memory.snapshot.round(round_id)
+            round_ = memory.snapshot.find_round(round_id)
             assert round_ is not None
             ids = ["", *(post.id for post in round_.post_list)]
             for one in live:

@@ -14,14 +14,14 @@ from memory.references import (
     Passage,
     Reference,
     fold,
-    messages_behind,
+    make_post_reference,
+    make_posts_reference,
+    make_range_reference,
+    make_reference,
     parse_reference,
-    passage_behind,
-    place_reference,
-    post_reference,
-    posts_reference,
-    range_reference,
-    text_behind,
+    reload_messages,
+    reload_passage,
+    reload_text,
 )
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -41,13 +41,15 @@ def round_of_posts(count: int) -> Memory:
 def test_references_say_which_posts_of_a_round() -> None:
     """One post, the query, or several; each in the form that reloads it."""
     round_ = Round(user_query="q", number=12)
-    assert posts_reference(round_, 3, 17) == "r12.p3-p17"
+    assert make_posts_reference(round_, 3, 17) == "r12.p3-p17"
     assert (
-        posts_reference(round_, 3, 3) == "r12.p3" == post_reference(round_, Post(send_from="a", send_to="b", number=3))
+        make_posts_reference(round_, 3, 3)
+        == "r12.p3"
+        == make_post_reference(round_, Post(send_from="a", send_to="b", number=3))
     )
-    assert posts_reference(round_, 0, 0) == "r12.p0" == post_reference(round_, None)
-    assert posts_reference(round_, 0, 2) == "r12.p0-p2"
-    assert (range_reference(12, 12), range_reference(3, 9)) == ("r12", "r3-r9")
+    assert make_posts_reference(round_, 0, 0) == "r12.p0" == make_post_reference(round_, None)
+    assert make_posts_reference(round_, 0, 2) == "r12.p0-p2"
+    assert (make_range_reference(12, 12), make_range_reference(3, 9)) == ("r12", "r3-r9")
 
 
 @pytest.mark.parametrize(
@@ -72,9 +74,9 @@ def test_a_reference_is_read_without_looking_at_the_log(ref: str, meant: Referen
 def test_what_is_written_as_a_reference_is_read_as_it_was_meant(number: int, first: int, last: int) -> None:
     """Each way in which this library writes one."""
     round_ = Round(user_query="", number=number)
-    assert parse_reference(place_reference(number, first)) == Reference(number, number, first, first)
-    assert parse_reference(posts_reference(round_, first, last)) == Reference(number, number, first, last)
-    assert parse_reference(range_reference(first, last)) == Reference(first, last)
+    assert parse_reference(make_reference(number, first)) == Reference(number, number, first, first)
+    assert parse_reference(make_posts_reference(round_, first, last)) == Reference(number, number, first, last)
+    assert parse_reference(make_range_reference(first, last)) == Reference(first, last)
 
 
 @pytest.mark.parametrize("ref", ["", "12", "R1", "r1.p", "r1-", "r1.p1-r2.p2", "r1 ", "r" + "1" * 13])
@@ -179,7 +181,7 @@ def test_a_role_reads_only_its_own_of_several_posts() -> None:
 
 
 def messages_of(memory: Memory, ref: str, role: str = "Planner") -> list[dict[str, object]]:
-    return messages_behind(memory.snapshot.rounds(role, include_failed=True), ref, role, hide_failed=True)
+    return reload_messages(memory.snapshot.get_rounds(role, include_failed=True), ref, role, hide_failed=True)
 
 
 def test_messages_behind_whole_rounds_are_those_of_the_conversation() -> None:
@@ -234,10 +236,10 @@ def test_a_passage_is_the_text_behind_the_reference() -> None:
     memory.create_round("next")
     rounds = memory.conversation.rounds
     for ref in ("r1", "r1-r2", "r1.p0", "r1.p4", "r1.p4-p5"):
-        passage = passage_behind(rounds, ref)
-        assert passage.quote(0, len(passage)).replace(QUOTED, "") == text_behind(rounds, ref) == memory.reload(ref)
-    assert text_behind(rounds, "r1-r2") == text_behind(rounds, "r1") + "\n\n" + text_behind(rounds, "r2")
-    assert text_behind(rounds, "r1").endswith(
+        passage = reload_passage(rounds, ref)
+        assert passage.quote(0, len(passage)).replace(QUOTED, "") == reload_text(rounds, ref) == memory.reload(ref)
+    assert reload_text(rounds, "r1-r2") == reload_text(rounds, "r1") + "\n\n" + reload_text(rounds, "r2")
+    assert reload_text(rounds, "r1").endswith(
         "Planner to python: so\nPlanner calls run({}) as c1\npython (result of c1): ok"
     )
 
@@ -245,7 +247,7 @@ def test_a_passage_is_the_text_behind_the_reference() -> None:
 def test_a_passage_that_is_not_there_is_refused_at_once() -> None:
     """Not when its first page is read."""
     with pytest.raises(UnknownReference):
-        passage_behind(Memory().conversation.rounds, "r1")
+        reload_passage(Memory().conversation.rounds, "r1")
 
 
 @given(st.lists(ANY_TEXT, max_size=6), st.integers(0, 80), st.integers(0, 80))
@@ -263,15 +265,15 @@ def test_places_are_those_of_the_joined_text(pieces: list[str], pattern: str, st
     while (at := whole.find(fold(pattern), at)) >= 0:
         expected.append(at)
         at += len(pattern)
-    assert list(Passage(pieces).places(pattern, start)) == expected
+    assert list(Passage(pieces).find_offsets(pattern, start)) == expected
 
 
 def test_a_pattern_is_literal() -> None:
     """What is special to a regular expression is not."""
     passage = Passage(["a.c abc (a+)+$ [x] \\d"])
-    assert list(passage.places("a.c")) == [0]
-    assert list(passage.places("(A+)+$")) == [8]
-    assert list(passage.places("\\D")) == [19]
+    assert list(passage.find_offsets("a.c")) == [0]
+    assert list(passage.find_offsets("(A+)+$")) == [8]
+    assert list(passage.find_offsets("\\D")) == [19]
 
 
 def test_folding_keeps_every_character_in_its_place() -> None:

@@ -13,7 +13,7 @@ from indexed import Indexed, Plain, Unreachable, shown, with_rounds
 
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
 from memory.entries import CompactionPrepared
-from memory.log.checkpoint import checkpoint_of
+from memory.log.checkpoint import make_checkpoint
 from memory.stores import Checkpoint
 
 #: Entries between two checkpoints.
@@ -164,7 +164,7 @@ def checkpoints_of(store: Indexed) -> list[Checkpoint]:
     end = len(list(store.read("s")))
     for until.upto in range(1, end + 1):
         reader.refresh()
-        made.append(checkpoint_of(reader.snapshot))
+        made.append(make_checkpoint(reader.snapshot))
     return made
 
 
@@ -211,7 +211,7 @@ def test_opening_reads_what_is_new_since_the_checkpoint_and_what_the_tail_needs(
         store = Indexed()
         memory = with_rounds(store, rounds)
         memory.create_round("open")
-        store.checkpoints["s"] = checkpoint_of(memory.snapshot)
+        store.checkpoints["s"] = make_checkpoint(memory.snapshot)
         memory.add_post(memory.open_rounds[0], send_from="Planner", send_to="User", message="new")
         store.handed_out = 0
         opened = Memory("s", store=store)
@@ -309,7 +309,7 @@ def test_a_checkpoint_that_cannot_be_used_is_passed_over(spoil: object) -> None:
     store = Indexed()
     memory = with_rounds(store, 3)
     memory.create_round("open")
-    good = checkpoint_of(memory.snapshot)
+    good = make_checkpoint(memory.snapshot)
     store.checkpoints["s"] = Checkpoint(good.number, spoil(good.body))  # type: ignore[operator]
     assert shown(Memory("s", store=store), *ROLES) == shown(Memory("s", store=Plain(store)), *ROLES)
 
@@ -317,7 +317,7 @@ def test_a_checkpoint_that_cannot_be_used_is_passed_over(spoil: object) -> None:
 def test_a_checkpoint_of_a_longer_log_is_passed_over() -> None:
     """A session that was purged and began anew is not taken for the old one."""
     store = Indexed()
-    old = checkpoint_of(with_rounds(store, 9).snapshot)
+    old = make_checkpoint(with_rounds(store, 9).snapshot)
     store.purge("s")
     with_rounds(store, 2)
     store.checkpoints["s"] = old

@@ -160,7 +160,7 @@ def test_a_round_that_failed_behind_an_open_one_is_hidden_too() -> None:
     memory.finish_round("b", state="failed")
     rounds, _ = memory.get_role_rounds("Planner")
     assert queries(rounds) == ["open elsewhere", "a", "c"]
-    assert [rounds.end_of(name) for name in ("a", "b", "c", "none")] == [2, 2, 3, None]
+    assert [rounds.find_end(name) for name in ("a", "b", "c", "none")] == [2, 2, 3, None]
     memory.finish_round("a", state="failed")
     assert queries(memory.get_role_rounds("Planner")[0]) == ["open elsewhere", "c"]
 
@@ -338,8 +338,8 @@ def test_an_older_snapshot_does_not_know_newer_rounds() -> None:
     memory = memory_of(2)
     rounds = memory.rounds_getter("Planner")()
     newer = memory.create_round("3")
-    assert rounds.end_of(newer.id) is None
-    assert memory.rounds_getter("Planner")().end_of(newer.id) == 3
+    assert rounds.find_end(newer.id) is None
+    assert memory.rounds_getter("Planner")().find_end(newer.id) == 3
     late = CompactedMessage(start_index=1, end_index=3, end_round_id=newer.id, summary="s")
     assert rounds.anchor(late).end_index == 2
     assert rounds.anchor(None) is None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memory import Attachment, CompactedMessage, Event, MessageError, Post, Reduction, Round, ToolCall
-from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, copy_with, freeze, freeze_mapping, new_id, thaw, utc_now
+from memory.rounds import EMPTY, MAX_DEPTH, FrozenMapping, copy_with, freeze, freeze_mapping, make_id, thaw, utc_now
 
 AWKWARD = ["", "{", "}", "{0}", "%s", "</summary>", "<|endoftext|>", "a\0b", "\ud800", "\udfff x", "é😀\u2028\r\n"]
 
@@ -254,7 +254,7 @@ def test_nesting_is_taken_up_to_the_limit() -> None:
 def test_ids_are_random_and_times_are_utc() -> None:
     """Two records made alike are two; stamps compare across machines."""
     assert Post(send_from="a", send_to="b").id != Post(send_from="a", send_to="b").id
-    assert len({new_id() for _ in range(1_000)}) == 1_000  # more than are drawn in one go
+    assert len({make_id() for _ in range(1_000)}) == 1_000  # more than are drawn in one go
     assert utc_now().tzinfo is UTC
     assert Round(user_query="q").created_at.utcoffset() is not None
 

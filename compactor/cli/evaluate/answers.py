@@ -20,7 +20,7 @@ from ...config import ConfigError
 from ...cost.limits import Limits
 from ...cost.prices import Prices
 from ...events import Prepared, Rejected
-from ...summarize import digest_of
+from ...summarize import compute_digest
 from ...summarizers.base import RequestKind, Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import TokenCounter, count_prompt
@@ -156,7 +156,7 @@ class Answers:
 
     def __call__(self, request: SummaryRequest) -> Summary:
         key = hashlib.sha256(
-            "\n".join((self.endpoint, self.model, request.kind, digest_of(request))).encode()
+            "\n".join((self.endpoint, self.model, request.kind, compute_digest(request))).encode()
         ).hexdigest()
         stored = self.file.find(key) if self.file is not None else None
         if stored is not None:

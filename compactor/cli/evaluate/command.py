@@ -20,7 +20,7 @@ from memory.events import EventHook
 from ... import strategies
 from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
-from ...tokens import counter_for
+from ...tokens import get_counter
 from ..chat import OPENAI, find_endpoint
 from ..exchange import name_errors, replace_when_complete
 from ..replay import Conversation, read_transcript
@@ -177,7 +177,7 @@ def _find_model(
             f"nobody here knows what {one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
             " --price 0.25,2"
         )
-    count = counter_for(model)
+    count = get_counter(model)
     if dry_run and not (base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY")):
         return Answers(rehearse, count, paid, OPENAI, model)  # what it costs is known without a key
     client, _, address = find_endpoint(model, base_url)

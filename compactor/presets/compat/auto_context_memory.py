@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Self
 from memory import USER, Event, Memory, Recall, Redacted, Reduction, Round
 from memory.arguments import require
 from memory.errors import ContextError, MessageError, StaleCompaction, StoreError, UnknownReference
-from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, parse, query_message, repeats_query
-from memory.references import messages_behind, parse_reference, posts_reference, range_reference
+from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, make_query_message, parse, repeats_query
+from memory.references import make_posts_reference, make_range_reference, parse_reference, reload_messages
 from memory.rounds import freeze, thaw
 from memory.visibility import sees
 
 from ...background import ContextCompactor
 from ...events import Published, Reduced
-from ...prompt.accounting import ledger_of
+from ...prompt.accounting import get_ledger
 from ...prompt.groups import TELLS_DROP, Message
 from ...strategies.tail import Tail, TailGroup
 from ...timers import interpreter_is_exiting
-from ...tokens import counter_for
+from ...tokens import get_counter
 from ...view import View
 from ..auto_context import auto_context
 from .messages import check_indices, check_list
@@ -196,7 +196,7 @@ class AutoContextMemory:
         """Return the user's messages and the role's answers to the user, unchanged: no tool calls, no results."""
         messages: list[Message] = []
         for round_ in self.memory.rounds_getter(self.role)():
-            query = query_message(round_)
+            query = make_query_message(round_)
             messages += [query] if query is not None else []
             for place, post in enumerate(round_.post_list):
                 if place == 0 and query is not None and repeats_query(post, round_):
@@ -262,7 +262,7 @@ class AutoContextMemory:
 
     def _view(self) -> View:
         rounds, compaction = self.memory.get_role_rounds(self.role)
-        return View(rounds, compaction, ledger_of(self.memory, self.role, counter_for(self.compactor.config.model)))
+        return View(rounds, compaction, get_ledger(self.memory, self.role, get_counter(self.compactor.config.model)))
 
     def _read(self) -> list[_Shown]:
         view = self._view()
@@ -273,12 +273,12 @@ class AutoContextMemory:
             summary: Message = {"role": "system", "content": view.compaction.to_prompt()}
             shown.append((summary, None, _make_range(view.rounds[: view.end]), view.compaction.usage))
         for place in view.places:
-            for round_, group in view.groups(place):
+            for round_, group in view.list_groups(place):
                 reductions = [one for one in view.reductions.of(round_.id) if one.kind != "dropped"]
                 for message, post in zip(group.messages, group.posts, strict=True):
                     number = post.number if post is not None else 0
                     cover = next((one for one in reductions if one.covers(number)), None)
-                    ref = posts_reference(round_, cover.first_number, cover.last_number) if cover else ""
+                    ref = make_posts_reference(round_, cover.first_number, cover.last_number) if cover else ""
                     shown.append((message, TailGroup(place, round_, group), ref, cover.usage if cover else None))
         return shown
 
@@ -314,8 +314,8 @@ class AutoContextMemory:
             return messages
         if not _is_reference(ref_id):
             raise UnknownReference(f"nothing is offloaded under {ref_id!r:.80}, and it is no place in the log (r12.p3)")
-        rounds = self.memory.snapshot.rounds(self.role, include_failed=True)
-        return messages_behind(rounds, ref_id, self.role, hide_failed=True)
+        rounds = self.memory.snapshot.get_rounds(self.role, include_failed=True)
+        return reload_messages(rounds, ref_id, self.role, hide_failed=True)
 
     def clear(self, ref_id: str) -> None:
         """Forget the offload under *ref_id*, if any; the id may be used again."""
@@ -335,7 +335,7 @@ class AutoContextMemory:
         place = 1
         while True:
             round_id = json.dumps([ref_id, place]) if isinstance(ref_id, str) else ""
-            round_ = self._offloads.snapshot.round(round_id)
+            round_ = self._offloads.snapshot.find_round(round_id)
             if round_ is None or round_.state != "failed":
                 return round_id, round_
             place += 1
@@ -367,7 +367,7 @@ class AutoContextMemory:
             offloaded.create_round("")
         for message in messages:
             offloaded.append(message)
-        everything = range_reference(1, len(offloaded.conversation.rounds))
+        everything = make_range_reference(1, len(offloaded.conversation.rounds))
         return Recall(offloaded, references={str(ref): everything}).call(name, given)
 
     # -- what the six steps did ----------------------------------------------------------------------------------------
@@ -380,15 +380,15 @@ class AutoContextMemory:
     def _record(self, event: Event) -> None:
         """Keep a compactor's event as a compression event, in the log as well."""
         if isinstance(event, Reduced):
-            round_ = self.memory.snapshot.round(event.round_id)
+            round_ = self.memory.snapshot.find_round(event.round_id)
             assert round_ is not None  # noqa: S101  (a reduction in it has just been published)
             numbers = {"": 0} | {post.id: post.number for post in round_.post_list}
-            ref = posts_reference(round_, numbers[event.first_post_id], numbers[event.last_post_id])
+            ref = make_posts_reference(round_, numbers[event.first_post_id], numbers[event.last_post_id])
             count, before, behind = event.posts, event.previous_post_id or None, event.next_post_id or None
         elif isinstance(event, Published):
             rounds = self.memory.rounds_getter(self.role)()
-            end = rounds.end_of(event.last_round_id) or 0
-            start = max((rounds.end_of(event.first_round_id) or 0) - 1, 0)
+            end = rounds.find_end(event.last_round_id) or 0
+            start = max((rounds.find_end(event.first_round_id) or 0) - 1, 0)
             covered = rounds[start:end]
             ref, count = _make_range(covered), sum(len(list(from_round(round_, self.role))) for round_ in covered)
             before = next((post.id for post in rounds[start - 1].post_list[-1:]), None) if start else None
@@ -429,7 +429,7 @@ def _is_reference(text: object) -> bool:
 
 
 def _make_range(rounds: Sequence[Round]) -> str:
-    return range_reference(rounds[0].number, rounds[-1].number) if rounds else ""
+    return make_range_reference(rounds[0].number, rounds[-1].number) if rounds else ""
 
 
 def _find_end(text: str) -> tuple[int, int | None, int | None]:

@@ -20,7 +20,7 @@ from ...prompt.groups import Message
 from ...summarize import Work
 from ...summarizers import SummaryRequest
 from ...summarizers.base import RequestKind
-from ...transcript import StepLimit, steps
+from ...transcript import StepLimit, split_into_steps
 
 #: The keys of texts that are never written as JSON in an archive: that would escape them.
 _TEXT_KEYS = frozenset({"arguments", "content", "text"})
@@ -153,7 +153,7 @@ def summarize_messages(
     if not rounds:
         raise SummaryRejected("empty", "system messages alone cannot be summarised")
     summary, sent = earlier, 0
-    for step in steps(rounds, StepLimit(request_tokens), work.count):
+    for step in split_into_steps(rounds, StepLimit(request_tokens), work.count):
         sent += step.tokens
         is_last = step.whole_rounds == len(rounds)
         previous = CompactedMessage(

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from weakref import ReferenceType, ref
 
 from memory import USER, Post
-from memory.arguments import number, require, whole_number
+from memory.arguments import check_number, check_whole_number, require
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.rounds import cached_property, copy_with
 
@@ -25,12 +25,12 @@ from ...acceptance.prohibitions import (
 from ...config import CompactorConfig, ConfigError
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
-from ...prompt.shorten import cut_text, is_result, only_text, size_of
+from ...prompt.shorten import cut_text, describe_size, is_result, is_text_only
 from ...strategies.incremental import measure_saving
 from ...summarize import Work
 from ...summarizers import ExtractiveSummarizer, Summarizer, as_summarizer
 from ...summarizers.cues import is_prohibition
-from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, counter_for
+from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, get_counter
 from ...transcript import MIN_ROOM
 from .messages import archive_of, check_list, group_posts, summarize_messages
 from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
@@ -159,14 +159,14 @@ def offload_context(
     check_settings(
         mode, most, max_tool_message_tokens, group_token_threshold, keep_recent_count, ratio, preview_char_length
     )
-    whole_number("target_tokens", target_tokens, 1)
+    check_whole_number("target_tokens", target_tokens, 1)
     require("counter", counter, Callable | None, "a function, or None")
     require("chat_id", chat_id, str, "a text")
     ask = None if summarizer is None else as_summarizer(summarizer)
     config = CompactorConfig(prompt_template_path=prompt, target_tokens=target_tokens, model=model)
     files = None if store_dir is None else OffloadFiles(store_dir, chat_id)
     folder = make_folder_name(chat_id) if files is None else files.prefix
-    chat = _Chat(check_list(messages), counter if counter is not None else counter_for(model), files, folder)
+    chat = _Chat(check_list(messages), counter if counter is not None else get_counter(model), files, folder)
     before, failure, offline = chat.tokens, None, False
     is_due = before > most
     if is_due and mode != "compress":
@@ -196,14 +196,14 @@ def check_settings(
     """Raise ``ConfigError`` for an unknown mode and for invalid numbers."""
     if mode not in MODES:
         raise ConfigError(("context_manage_mode", f"is one of {', '.join(MODES)}, not {mode!r}"))
-    whole_number("max_total_tokens", total, 1)
-    whole_number("max_tool_message_tokens", tool, 1)
-    if group is not None and whole_number("group_token_threshold", group):
-        whole_number("group_token_threshold", group, MIN_ROOM)
+    check_whole_number("max_total_tokens", total, 1)
+    check_whole_number("max_tool_message_tokens", tool, 1)
+    if group is not None and check_whole_number("group_token_threshold", group):
+        check_whole_number("group_token_threshold", group, MIN_ROOM)
     if keep is not None:
-        whole_number("keep_recent_count", keep)
-    number("compact_ratio_threshold", ratio)
-    whole_number("preview_char_length", preview)
+        check_whole_number("keep_recent_count", keep)
+    check_number("compact_ratio_threshold", ratio)
+    check_whole_number("preview_char_length", preview)
 
 
 def _count_failures(summarizer: object, chat_id: str, *, has_failed: bool) -> int:
@@ -320,7 +320,7 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
     messages = list(chat.messages)
     for place in results[: len(results) - keep] if keep < len(results) else ():
         text = chat.posts[place].message
-        if chat.costs[place] <= threshold or not only_text(chat.posts[place].extra) or _is_compacted(text, preview):
+        if chat.costs[place] <= threshold or not is_text_only(chat.posts[place].extra) or _is_compacted(text, preview):
             continue
         if place > asked and is_file_answer(text):  # in a file again, the model would read it again, and so on
             continue
@@ -339,7 +339,7 @@ def _compact(chat: _Chat, keep: int, threshold: int, preview: int) -> _Chat:
 def make_preview(text: str, length: int, where: str, count: TokenCounter) -> str:
     """Return the first *length* characters of *text*, and a line that says how much is left out, and *where* it is."""
     shown = cut_text(text, length)
-    size = size_of(len(text) - len(shown), max(count(text[len(shown) :]), 1))
+    size = describe_size(len(text) - len(shown), max(count(text[len(shown) :]), 1))
     line = f"[{size}, {_KEPT}{where}]"
     return f"{shown}\n{line}" if shown else line
 

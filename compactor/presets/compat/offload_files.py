@@ -25,8 +25,8 @@ from weakref import WeakSet
 
 from memory import ContextError, Event, Memory, Redacted, StoreError
 from memory.arguments import require
-from memory.recall import MAX_NUMBER, Parameters, Refused, number_in, read_arguments, schema, text_in
-from memory.references import ceil_boundary, floor_boundary, fold
+from memory.recall import MAX_NUMBER, Parameters, Refused, make_schema, read_arguments, read_number, read_text
+from memory.references import find_ceil_boundary, find_floor_boundary, fold
 from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
@@ -342,7 +342,7 @@ class OffloadFiles:
     def tools(self) -> list[ChatCompletionFunctionToolParam]:
         """Return the schemas of ``read_file`` and ``grep`` in OpenAI's format, fit for strict mode: optional parameters
         may be null."""
-        return [schema(name, *tool) for name, tool in _TOOLS.items()]
+        return [make_schema(name, *tool) for name, tool in _TOOLS.items()]
 
     def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> str:
         """Return the answer to a model's call, of bounded length: *arguments* as a JSON string or a mapping.
@@ -355,7 +355,7 @@ class OffloadFiles:
         try:
             given = read_arguments(arguments, parameters, _OTHER_NAMES)
             fields: dict[str, Any] = {
-                field: text_in(given, field) if kind == "string" else number_in(given, field, None, 0, MAX_NUMBER)
+                field: read_text(given, field) if kind == "string" else read_number(given, field, None, 0, MAX_NUMBER)
                 for field, (kind, required, _) in parameters.items()
                 if required or given.get(field) is not None
             }
@@ -414,8 +414,8 @@ class OffloadFiles:
                 begin, end = text.rfind("\n", 0, place) + 1, text.find("\n", behind)
                 end = len(text) if end < 0 else end
                 # The whole line, or the text around the match in a long one.
-                start = max(begin, floor_boundary(text, place - MAX_AROUND))
-                stop = min(end, ceil_boundary(text, behind + MAX_AROUND))
+                start = max(begin, find_floor_boundary(text, place - MAX_AROUND))
+                stop = min(end, find_ceil_boundary(text, behind + MAX_AROUND))
                 before = f"(from column {start - begin}) ..." if start > begin else ""
                 shown = text[start:stop].replace("\n", " ")
                 yield f"{name}: line {number}: {before}{shown}{'...' if stop < end else ''}"
@@ -526,7 +526,7 @@ def _cut_page(lines: list[str], start: int, stop: int, column: int) -> tuple[str
     end = text.rfind("\n", 0, MAX_ANSWER + 1)
     if end >= 0:
         return text[:end], start + text.count("\n", 0, end) + 1, 0
-    end = floor_boundary(text, MAX_ANSWER)
+    end = find_floor_boundary(text, MAX_ANSWER)
     return text[:end], start, column + end
 
 

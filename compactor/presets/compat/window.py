@@ -29,9 +29,9 @@ from memory.entries import (
 )
 from memory.hooks import renew_after_fork
 from memory.log.state import Snapshot
-from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, query_message
-from memory.references import posts_reference, range_reference
-from memory.rounds import EMPTY, Record, copy_with, new_id, run_dump, thaw
+from memory.messages import ASSISTANT, SYSTEM, from_post, from_round, make_query_message
+from memory.references import make_posts_reference, make_range_reference
+from memory.rounds import EMPTY, Record, copy_with, make_id, run_dump, thaw
 from memory.visibility import Rounds
 
 from ...prompt.groups import Message
@@ -185,7 +185,7 @@ class Window:
         """Read the log as it is *now*, from here on."""
         #: Erasures and failures since then are not yet applied.
         self._snapshot = now
-        self._rounds = now.rounds(ASSISTANT, include_failed=True)
+        self._rounds = now.get_rounds(ASSISTANT, include_failed=True)
         #: Returns the messages of a round by their posts' numbers, 0 for the query; round 0 is the header.
         self._read_round = cache(partial(_read_round, now, self._rounds))
 
@@ -254,9 +254,9 @@ class Window:
             inside = [post for post in posts if places[0] <= (number, post) <= places[-1]]
             if inside == posts:
                 first_complete = first_complete or number
-                references["complete"] = range_reference(first_complete, number)
+                references["complete"] = make_range_reference(first_complete, number)
             else:
-                references[str(number)] = posts_reference(self._rounds[number - 1], inside[0], inside[-1])
+                references[str(number)] = make_posts_reference(self._rounds[number - 1], inside[0], inside[-1])
         return tuple(references.values())
 
     @property
@@ -298,7 +298,7 @@ class Window:
     def add(self, message: Message, sources: Iterable[Item] = (), beside: Iterable[Item] = ()) -> str:
         """Make a message that is not in the log and replaces *sources*; return its id. Its author read *beside* as
         well."""
-        one = StandIn(id=new_id(), message=message, sources=pack_spans(sources), beside=pack_spans(beside))
+        one = StandIn(id=make_id(), message=message, sources=pack_spans(sources), beside=pack_spans(beside))
         self._stand_ins[one.id] = one
         return one.id
 
@@ -374,7 +374,7 @@ class Window:
         erased: dict[int, Sequence[int]] = {}
         for round_id, posts in now.erased.items():
             if new := posts[len(before.erased.get(round_id, ())) :]:
-                erased[now.number_of(round_id)] = new
+                erased[now.find_number(round_id)] = new
         erased |= dict.fromkeys(set(now.hidden).difference(before.hidden), _ALL_POSTS)
         if erased:
             self._drop(self._find_stale(erased))
@@ -431,7 +431,7 @@ class Window:
         stale: set[str] = set()
         for record in self._journal.shown():
             if isinstance(record, PostRedacted):
-                stale |= self._find_stale({self._snapshot.number_of(record.round_id): record.numbers})
+                stale |= self._find_stale({self._snapshot.find_number(record.round_id): record.numbers})
                 continue
             self._stand_ins.update((one.id, one) for one in record.made)
             direct = self._state.direct[: record.direct_before] + record.direct
@@ -516,7 +516,7 @@ def _read_round(snapshot: Snapshot, rounds: Rounds, number: int) -> dict[int, Me
     if round_ is None or round_.is_hidden:
         return {}
     messages, numbers = list(from_round(round_, ASSISTANT)), [post.number for post in round_.post_list]
-    if query_message(round_) is not None:  # a post that repeats it is no message
+    if make_query_message(round_) is not None:  # a post that repeats it is no message
         numbers = [0, *numbers[len(numbers) + 1 - len(messages) :]]
     return dict(zip(numbers, messages, strict=True))
 

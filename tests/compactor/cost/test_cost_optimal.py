@@ -25,7 +25,7 @@ from compactor import (
 )
 from compactor.cost import CostOptimal, best_interval, price_of_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
-from compactor.cost.publication import prices_in
+from compactor.cost.publication import find_prices
 from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
@@ -188,7 +188,7 @@ def test_the_budget_is_kept_whatever_is_cheapest() -> None:
     assert verdict.cost_evaluation.reason == "budget"
     assert verdict.mark == verdict.cost_evaluation.ceiling == 5_000 - 2 * ROUND
     assert verdict.cost_evaluation.ceiling <= verdict.cost_evaluation.tokens < 5_000 - ROUND
-    assert view_of(chat(first)).due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
+    assert view_of(chat(first)).find_due_end(CompactorConfig(retain_recent=6), verdict.mark) > 0
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_it_holds_between_its_bounds(tokens: list[int], covered: int, least: int
     one = cost_evaluation(due, view)
 
     assert budget // 2 <= one.ceiling <= budget
-    can_cover = view.due_end(CONFIG, one.ceiling) > view.end
+    can_cover = view.find_due_end(CONFIG, one.ceiling) > view.end
     if one.tokens >= one.ceiling and can_cover:
         assert one.reason == "budget"
     elif one.is_due:
@@ -323,8 +323,8 @@ def test_it_combines_with_others() -> None:
     assert not both(view_of(chat(5, 50)))
     assert both(view_of(chat(6, 50)))
     assert both.verdict(view_of(chat(1, 50))).cost_evaluation is None, "the other part alone said no"
-    assert prices_in(either) == prices_in(both) == prices
-    assert prices_in(over_messages(7)) is None
+    assert find_prices(either) == find_prices(both) == prices
+    assert find_prices(over_messages(7)) is None
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
     for went_by in (3, 5, 5):
         while not due(view := view_of(memory, covered)):
             chat(1, memory=memory)
-        covered = view.due_end(CONFIG)
+        covered = view.find_due_end(CONFIG)
         summary = view_of(memory, covered).compaction
         before = cost_evaluation(due, replace(view, compaction=summary, as_composed=False)).latency_calls
         assert before == (measured[-1] if measured else 1), "within the pass that makes it nobody knows yet"
@@ -369,7 +369,7 @@ def test_the_latency_is_measured_by_the_calls_that_go_by() -> None:
 
 def test_a_latency_that_is_given_is_not_measured() -> None:
     due, memory = trigger(latency_calls=2), chat(40)
-    covered = view_of(memory).due_end(CONFIG)
+    covered = view_of(memory).find_due_end(CONFIG)
     assert cost_evaluation(due, view_of(memory)).is_due
     assert cost_evaluation(due, view_of(chat(7, memory=memory), covered)).latency_calls == 2
 
@@ -409,9 +409,9 @@ def test_it_grows_with_calls_of_the_model_not_with_rounds() -> None:
     ]
     view = view_of(Memory.from_messages(turn * 3))
 
-    assert growth_of(view, 0).per_call == pytest.approx(view.tokens_behind(0) / 9, rel=0.03)
-    assert view.calls_behind(0) == 9
-    assert view.calls_behind(2) == 3
+    assert growth_of(view, 0).per_call == pytest.approx(view.count_tokens_after(0) / 9, rel=0.03)
+    assert view.count_calls_after(0) == 9
+    assert view.count_calls_after(2) == 3
 
 
 def test_a_question_does_not_change_how_fast_it_grows() -> None:

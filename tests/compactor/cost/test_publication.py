@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compactor import Prices, after_rounds, cost_optimal, deferred
 from compactor.cost import Decision, DeferredPublication, Moment
-from compactor.cost.publication import budget_in, prices_in, publication_of
+from compactor.cost.publication import find_budget, find_prices, resolve_publication
 from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.
@@ -102,20 +102,20 @@ def test_words_and_callables_say_when() -> None:
     def mine(_moment: Moment) -> Decision:
         return Decision(show=False, reason="never")
 
-    assert publication_of("deferred", None, None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
-    assert publication_of("deferred", Prices(cached_input=0.5), None, None) == deferred(Prices(cached_input=0.5))
-    assert publication_of(deferred(cache_seconds=60.0), None, None, 8_000) == DeferredPublication(
+    assert resolve_publication("deferred", None, None, 8_000) == DeferredPublication(prices=Prices(), budget=8_000)
+    assert resolve_publication("deferred", Prices(cached_input=0.5), None, None) == deferred(Prices(cached_input=0.5))
+    assert resolve_publication(deferred(cache_seconds=60.0), None, None, 8_000) == DeferredPublication(
         cache_seconds=60.0, budget=8_000
     )
-    assert publication_of(deferred(budget=9), None, None, 8_000) == deferred(budget=9)
-    assert publication_of(mine, None, None, 8_000) is mine
+    assert resolve_publication(deferred(budget=9), None, None, 8_000) == deferred(budget=9)
+    assert resolve_publication(mine, None, None, 8_000) is mine
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: publication_of("when_possible", None, None, None), ValueError, "deferred"),
-        (lambda: publication_of(3, None, None, None), TypeError, "callable"),
+        (lambda: resolve_publication("when_possible", None, None, None), ValueError, "deferred"),
+        (lambda: resolve_publication(3, None, None, None), TypeError, "callable"),
         (lambda: deferred(cache_seconds=-1.0), ValueError, "cache_seconds"),
         (lambda: deferred(cache_seconds=math.nan), ValueError, "cache_seconds"),
         (lambda: deferred(budget=0), ValueError, "budget"),
@@ -137,12 +137,12 @@ def test_the_prices_of_a_trigger_are_found_in_what_it_is_combined_of() -> None:
         prices = Prices(cached_input=0.25)
 
     priced = Priced(lambda _view: SimpleNamespace(is_due=False), "priced")  # type: ignore[arg-type, return-value]
-    assert prices_in(priced) == prices_in(after_rounds(3) | (priced & after_rounds(9))) == Prices(cached_input=0.25)
-    assert prices_in(after_rounds(3)) is prices_in(None) is None
+    assert find_prices(priced) == find_prices(after_rounds(3) | (priced & after_rounds(9))) == Prices(cached_input=0.25)
+    assert find_prices(after_rounds(3)) is find_prices(None) is None
 
 
 def test_the_budget_of_a_trigger_is_the_smallest_in_what_it_is_combined_of() -> None:
     """A prompt must be within each of them."""
     small, large = cost_optimal(budget=4_000), cost_optimal(budget=9_000)
-    assert budget_in(small) == budget_in(after_rounds(3) | (large & small)) == 4_000
-    assert budget_in(after_rounds(3)) is budget_in(cost_optimal()) is budget_in(None) is None
+    assert find_budget(small) == find_budget(after_rounds(3) | (large & small)) == 4_000
+    assert find_budget(after_rounds(3)) is find_budget(cost_optimal()) is find_budget(None) is None

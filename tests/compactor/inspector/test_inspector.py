@@ -144,7 +144,7 @@ def test_each_sentence_of_an_extract_is_found_word_for_word() -> None:
 
 def test_the_series_is_shorter_with_compaction(shop: Memory) -> None:
     series = Inspection(shop, "assistant", model="gpt-5-mini").series()
-    assert series.rounds == [one.number for one in shop.snapshot.rounds("assistant")]
+    assert series.rounds == [one.number for one in shop.snapshot.get_rounds("assistant")]
     assert series.marks == [(22, 1)]
     assert series.tokens_with[:19] == series.tokens_without[:19]
     assert series.tokens_with[-1] < series.tokens_without[-1]

@@ -14,12 +14,12 @@ from compactor.notes import (
     add_instructions,
     carry_over,
     find_headings,
+    find_span,
     normalize_heading,
     normalize_text,
     read_notes,
     render_notes,
     sort_notes,
-    span_of,
 )
 from compactor.strategies.compact_notes import parse_notes
 from compactor.summarizers.answers import strip_tags
@@ -142,9 +142,9 @@ def test_notes_say_which_rounds_they_come_from() -> None:
 def test_rounds_are_named_as_the_log_numbers_them() -> None:
     """Where they come from a host that has no numbers, by their places."""
     logged = [Round(id="a", user_query="", number=7), Round(id="b", user_query="", number=9)]
-    assert span_of(logged, 1, 2) == (7, 9)
-    assert span_of([one.model_copy(update={"number": 0}) for one in logged], 1, 2) == (1, 2)
-    assert span_of([], 1, 2) == (1, 2)
+    assert find_span(logged, 1, 2) == (7, 9)
+    assert find_span([one.model_copy(update={"number": 0}) for one in logged], 1, 2) == (1, 2)
+    assert find_span([], 1, 2) == (1, 2)
 
 
 def test_an_answer_of_headings_alone_is_a_note() -> None:

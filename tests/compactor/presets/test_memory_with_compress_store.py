@@ -415,12 +415,12 @@ def failed(memory: MemoryWithCompress) -> None:
 
 
 def erased(memory: MemoryWithCompress) -> None:
-    if len(memory.memory.snapshot.rounds(include_failed=True)) > 1:
+    if len(memory.memory.snapshot.get_rounds(include_failed=True)) > 1:
         memory.memory.redact("r2.p0")
 
 
 def erased_last(memory: MemoryWithCompress) -> None:
-    if total := len(memory.memory.snapshot.rounds(include_failed=True)):
+    if total := len(memory.memory.snapshot.get_rounds(include_failed=True)):
         memory.memory.redact(f"r{total}.p2")
 
 

@@ -27,7 +27,7 @@ from compactor.prompt.accounting import (
     RoundAccount,
     RunningTotals,
     count_calls,
-    ledger_of,
+    get_ledger,
 )
 from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart
@@ -57,7 +57,7 @@ def chat(rounds: int) -> Memory:
 
 
 def sums_of(ledger: Ledger, rounds: Rounds | HostRounds, origin: int = 0) -> PrefixSums:
-    return ledger.prefix_sums(rounds, rounds.closed, rounds.reductions, origin)
+    return ledger.compute_prefix_sums(rounds, rounds.closed, rounds.reductions, origin)
 
 
 def fresh(
@@ -125,7 +125,7 @@ def test_sums_tell_of_all_rounds_before_a_place() -> None:
     assert [one.messages for one in before(sums)] == [0, 3, 3]
     assert [one.asked for one in before(sums)] == [None, 0, 0]
     assert [(counted.round_id, counted.number) for counted in sums.accounts] == [(rounds[0].id, 1), ("second", 2)]
-    assert sums.numbers(range(2)) == [1, 2]
+    assert sums.list_numbers(range(2)) == [1, 2]
 
 
 def test_a_round_is_counted_once() -> None:
@@ -205,8 +205,8 @@ def test_rounds_before_the_origin_are_not_counted() -> None:
 
     assert set(counter.texts) == {text for number in range(45, 49) for text in (f"q{number}", words(number))}
     assert (sums.start, sums.stop) == (45, 49)
-    assert sums.numbers(range(46, 48)) == [47, 48]
-    assert sums.numbers(range(3, 3)) == []
+    assert sums.list_numbers(range(46, 48)) == [47, 48]
+    assert sums.list_numbers(range(3, 3)) == []
     assert sums[49].asked == 48
     with pytest.raises(IndexError, match="begin at place 45, not at 44"):
         sums[44]
@@ -392,7 +392,7 @@ def test_a_thread_that_was_overtaken_goes_on_from_there() -> None:
         return len(text)
 
     ledger = Ledger("assistant", count)
-    ledger.prefix_sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
+    ledger.compute_prefix_sums(rounds, 0, rounds.reductions)  # from here on the epoch is known
     sums = sums_of(ledger, rounds)
 
     assert sums is overtaken[0]
@@ -490,15 +490,15 @@ def test_a_group_is_shortened_once_and_what_is_kept_of_it_is_bounded() -> None:
     (costs,) = ledger.list_costs(round_, [group])
     part = PromptPart(round_, group, group.messages, costs, sum(costs))
 
-    found = ledger.levels(part)
+    found = ledger.list_levels(part)
     counter.texts.clear()
-    again = ledger.levels(part)
+    again = ledger.list_levels(part)
 
     assert found == again
     assert found[0].tokens < 200
     assert counter.texts == []
     ledger._shortened = {(str(number),): () for number in range(MAX_OPEN_GROUPS)}
-    assert ledger.levels(part) == found
+    assert ledger.list_levels(part) == found
     assert len(ledger._shortened) == 1
 
 
@@ -508,7 +508,7 @@ def test_what_is_remembered_of_reductions_is_bounded() -> None:
     first = memory.conversation.rounds[0]
     made = Reduction.over(first, [first.post_list[-1]], "summarised", "[short]")
     memory.journal("assistant").reduce(made, base=0)
-    ledger = ledger_of(memory, "assistant", count_tokens)
+    ledger = get_ledger(memory, "assistant", count_tokens)
     (told,) = compose(memory, "assistant", budget=10_000, counter=count_tokens).report.reductions
     (key,) = ledger.reduced
     ledger.reduced = dict.fromkeys(range(MAX_OPEN_GROUPS), told)
@@ -629,13 +629,13 @@ def test_all_who_read_a_session_as_one_role_share_a_ledger() -> None:
     """Compactor and compose count a round once between them; other roles, counters and sessions have their own."""
     memory, counter = Memory(), Counted()
 
-    assert ledger_of(memory, "a", len) is ledger_of(memory, "a", len)
-    assert ledger_of(memory, "a", counter.__call__) is ledger_of(memory, "a", counter.__call__)
+    assert get_ledger(memory, "a", len) is get_ledger(memory, "a", len)
+    assert get_ledger(memory, "a", counter.__call__) is get_ledger(memory, "a", counter.__call__)
     different = [
-        ledger_of(memory, "a", len),
-        ledger_of(memory, "b", len),
-        ledger_of(memory, "a", other),
-        ledger_of(Memory(), "a", len),
+        get_ledger(memory, "a", len),
+        get_ledger(memory, "b", len),
+        get_ledger(memory, "a", other),
+        get_ledger(Memory(), "a", len),
     ]
     assert len({id(ledger) for ledger in different}) == 4
 
@@ -659,7 +659,7 @@ def test_a_new_counter_for_each_prompt_does_not_fill_the_memory() -> None:
 def test_a_session_that_is_gone_takes_its_ledgers_with_it() -> None:
     """The ledgers do not keep a Memory alive, nor it them."""
     memory = Memory.from_messages([user("q")])
-    ledger = weakref.ref(ledger_of(memory, "assistant", count_tokens))
+    ledger = weakref.ref(get_ledger(memory, "assistant", count_tokens))
     compose(memory, budget=100)
     gone = weakref.ref(memory)
     del memory

@@ -122,7 +122,7 @@ def test_a_rounds_costs_are_those_of_its_groups_without_what_must_stay(pinned: b
     rounds, _ = memory.get_role_rounds("assistant")
     groups = group_messages(rounds[0], "assistant")
 
-    account = Ledger("assistant", count_tokens).prefix_sums(rounds, 1, rounds.reductions).accounts[0]
+    account = Ledger("assistant", count_tokens).compute_prefix_sums(rounds, 1, rounds.reductions).accounts[0]
 
     whole = [sum(costs_of(group)) for group in groups]
     shortest = [shortened(rounds[0], group)[-1].tokens for group in groups[1:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from views import Ledger, ledger_of
+from views import Ledger, get_ledger
 
 from compactor import View, compose
 from compactor.prompt import accounting as kept
@@ -28,7 +28,7 @@ def talked(rounds: int) -> Memory:
 
 def view_of(memory: Memory) -> View:
     rounds, compaction = memory.get_role_rounds(ROLE)
-    return View(rounds, compaction, ledger_of(memory, ROLE, count_tokens))
+    return View(rounds, compaction, get_ledger(memory, ROLE, count_tokens))
 
 
 def composed(memory: Memory) -> list[dict[str, object]]:

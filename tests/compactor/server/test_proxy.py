@@ -24,7 +24,7 @@ from proxied import KEY, answer_any, proxy, read_text
 
 from compactor import CompactorConfig
 from compactor.integrations.base import redact
-from compactor.tokens import count_prompt, counter_for
+from compactor.tokens import count_prompt, get_counter
 from memory import StoreUnreachable
 from memory.stores import InMemoryStore
 
@@ -128,7 +128,7 @@ def test_conversations_in_parallel_that_begin_alike_are_sessions_of_their_own() 
             body = request.body
             said = [{"role": one["role"], "content": read_text(one)} for one in body.get("messages", body.get("input"))]
             system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-            assert count_prompt([*system, *said], counter_for("gpt-4o-mini")) <= budget
+            assert count_prompt([*system, *said], get_counter("gpt-4o-mini")) <= budget
             named = {one for one in range(count) if f"conversation {one} ask" in json.dumps(body)}
             assert len(named) <= 1
             shortened += any(sign in json.dumps(body) for sign in SIGNS)
@@ -614,7 +614,7 @@ def test_without_a_budget_in_the_settings_the_models_window_counts() -> None:
             body: dict[str, Any] = {"model": name, "messages": make_history(60, f"{name} {longest}")}
             body |= {"max_tokens": longest} if longest else {}
             CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH)
-        small, large, smaller = (count_prompt(one.body["messages"], counter_for("gpt-4")) for one in model.requests)
+        small, large, smaller = (count_prompt(one.body["messages"], get_counter("gpt-4")) for one in model.requests)
     assert smaller <= 8_192 - 4_000 < small <= 8_192 * 7 / 8 < large
 
 
