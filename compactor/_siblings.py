@@ -19,7 +19,7 @@ def require_siblings(*names: str) -> None:
     """
     home = Path(__file__).resolve().parent.parent
     for name in names:
-        found = _file_of(name)
+        found = _find_file(name)
         if found is not None and found.parent == home / name:
             continue
         where = found or "something without a file"
@@ -34,7 +34,7 @@ def require_siblings(*names: str) -> None:
         raise ShadowedModule(message, name="compactor", path=str(found))
 
 
-def _file_of(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     module = sys.modules.get(name)
     spec = importlib.util.find_spec(name) if module is None else None
     file = getattr(module, "__file__", None) if spec is None else spec.origin

@@ -179,7 +179,7 @@ def compose(
     return prompt
 
 
-def _off_loop(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+def _run_off_loop(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Return a coroutine function that calls *function*, of a Memory, on that Memory's turn."""
 
     async def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -194,7 +194,7 @@ def _off_loop(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 #: Returns what ``compose`` returns, for the same arguments, without holding up the event loop: it may read a database.
-acompose = _off_loop(compose)
+acompose = _run_off_loop(compose)
 
 
 def warm_up(model: str = "") -> None:
@@ -377,7 +377,7 @@ def budget_status(
     by_kind: Counter[str] = Counter()
     for place in view.places:
         for round_, group in view.list_groups(place):
-            for post, tokens in zip(group.posts, view.count_costs(round_, group), strict=True):
+            for post, tokens in zip(group.posts, view.list_costs(round_, group), strict=True):
                 by_kind[_name_kind(post, group, role)] += tokens
     conversation = by_kind.total()
     summary = count_added(front, [view.summary], summary_as, ledger.count) if view.summary is not None else 0

@@ -33,7 +33,7 @@ from memory.arguments import (
 )
 from memory.rounds import FrozenModel, name_arguments, run_dump
 from memory.values import ValueObject
-from prompts import PromptError, PromptTemplate, is_path, load, shipped
+from prompts import PromptError, PromptTemplate, is_path, list_shipped, load
 
 __all__ = ["CompactorConfig", "ConfigError", "Settings", "check_number", "check_whole_number"]
 
@@ -42,7 +42,7 @@ __all__ = ["CompactorConfig", "ConfigError", "Settings", "check_number", "check_
 Seconds = Annotated[float, Field(gt=0, le=4_000_000)]
 
 
-def _path_text(value: Any) -> Any:
+def _read_path(value: Any) -> Any:
     """Return a ``Path`` as text that is a path again: without suffix and separator, it would name a shipped prompt."""
     if not isinstance(value, os.PathLike):
         return value
@@ -50,7 +50,7 @@ def _path_text(value: Any) -> Any:
     return os.path.join(os.curdir, text) if isinstance(text, str) and not is_path(text) else text
 
 
-PathText = Annotated[str, BeforeValidator(_path_text)]
+PathText = Annotated[str, BeforeValidator(_read_path)]
 
 
 def _split_names(value: Any) -> Any:
@@ -286,10 +286,10 @@ class Settings(ValueObject):
     def for_role(self, role: str) -> CompactorConfig:
         """Return the configuration of *role*, which is the agent's name or its snake case."""
         require_role(role)
-        name = _snake(role)
+        name = _make_snake_case(role)
         if (own := dict(self._by_role).get(name)) is not None:
             return own
-        if name in shipped() and "prompt_template_path" not in self.base.model_fields_set:
+        if name in list_shipped() and "prompt_template_path" not in self.base.model_fields_set:
             return self.base.copy_with(prompt_template_path=name)
         return self.base
 
@@ -355,7 +355,7 @@ def _assign(settings: Iterable[tuple[str, str, Any]], spell: Callable[[str], str
     values: _Values = {}
     problems: list[tuple[str, str]] = []
     for key, name, value in settings:
-        target = _target(key)
+        target = _find_target(key)
         if target is None:
             near = _find_nearest(key)
             suggestion = f"; did you mean {spell(near)!r}?" if near else ""
@@ -371,7 +371,7 @@ def _assign(settings: Iterable[tuple[str, str, Any]], spell: Callable[[str], str
     return values
 
 
-def _target(key: str) -> tuple[str, str] | None:
+def _find_target(key: str) -> tuple[str, str] | None:
     """Return the role and the field that *key* sets."""
     match key.replace("compaction.summarizer.", "compaction.summarizer_").split("."):
         case ["compaction", name]:
@@ -382,7 +382,7 @@ def _target(key: str) -> tuple[str, str] | None:
             pass
         case _:
             return None
-    snake = _snake(role)
+    snake = _make_snake_case(role)
     return (snake, name) if snake not in _NO_ROLES and name in _FIELDS else None
 
 
@@ -394,12 +394,12 @@ def _is_ours(key: str) -> bool:
 def _find_nearest(key: str) -> str | None:
     role = key.partition(".")[0]
     known = [f"compaction.{name}" for name in _FIELDS]
-    if _snake(role) not in _NO_ROLES:
+    if _make_snake_case(role) not in _NO_ROLES:
         known += [f"{role}.compaction_prompt_path", *(f"{role}.{name}" for name in known)]
     return find_near(key.lower(), known) if len(key) <= _MAX_KEY else None
 
 
-def _snake(role: str) -> str:
+def _make_snake_case(role: str) -> str:
     """Return ``code_interpreter`` for ``CodeInterpreter``, ``code-interpreter`` and itself."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", role)
     return re.sub(r"[\W_]+", "_", words).strip("_").lower()
@@ -424,7 +424,7 @@ def _make_config(role: str, values: _Values, base_dir: Path | None, where: str) 
     try:
         if path and isinstance(path, str | os.PathLike):
             fields["prompt_template_path"] = load(path, beside=base_dir).name
-        elif "prompt_template_path" not in fields and role in shipped():
+        elif "prompt_template_path" not in fields and role in list_shipped():
             fields["prompt_template_path"] = role
         return CompactorConfig(**fields)
     except PromptError as exc:

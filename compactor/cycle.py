@@ -748,7 +748,7 @@ def _read_round(view: View, index: int) -> RoundRead:
     posts = view.rounds[index].post_list
     messages: dict[int, list[tuple[Message, int]]] = {}
     for round_, group in view.list_groups(index):
-        for post, message, tokens in zip(group.posts, group.messages, view.count_costs(round_, group), strict=True):
+        for post, message, tokens in zip(group.posts, group.messages, view.list_costs(round_, group), strict=True):
             messages.setdefault(post.number if post is not None else 0, []).append((message, tokens))
     return [post.number for post in posts], [post.id for post in posts], messages
 

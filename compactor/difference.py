@@ -12,7 +12,7 @@ from memory.overlays import CompactedMessage
 from memory.values import ValueObject
 
 from .summarizers.content import find_identifiers, find_unknown
-from .summarizers.sentences import letters_of, sentences
+from .summarizers.sentences import keep_letters, split_sentences
 
 __all__ = ["Difference", "compare"]
 
@@ -36,17 +36,17 @@ class Difference(ValueObject):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return self._of("dropped")
+        return self._select("dropped")
 
     @property
     def came_in(self) -> tuple[str, ...]:
-        return self._of("came in")
+        return self._select("came in")
 
     @property
     def stayed(self) -> tuple[str, ...]:
-        return self._of("stayed")
+        return self._select("stayed")
 
-    def _of(self, wanted: Fate) -> tuple[str, ...]:
+    def _select(self, wanted: Fate) -> tuple[str, ...]:
         return tuple(text for fate, text in self.sentences if fate == wanted)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def _split(summary: str) -> Iterator[str]:
     """Yield the sentences of *summary*, and its lines of data."""
     for line in filter(None, summary.splitlines()):
         is_data = any(len(word) > _MAX_WORD for word in line.split())
-        parts = [] if is_data else list(sentences(line, _MAX_SENTENCE))
+        parts = [] if is_data else list(split_sentences(line, _MAX_SENTENCE))
         if parts:
             yield from parts
         elif any(map(str.isalnum, line)):
@@ -85,7 +85,7 @@ def _split(summary: str) -> Iterator[str]:
 
 
 def _find_changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Fate, str]]:
-    before, after = [letters_of(text) for text in old], [letters_of(text) for text in new]
+    before, after = [keep_letters(text) for text in old], [keep_letters(text) for text in new]
     changes: list[tuple[Fate, str, str]] = []  # each with its key: the bare text
     old_at = new_at = 0
     for old_index, new_index in (*_match(before, after), (len(before), len(after))):

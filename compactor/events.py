@@ -48,9 +48,9 @@ __all__ = [
     "Stopped",
     "StrategyFailed",
     "SummaryEvent",
+    "escape_controls",
     "log_events",
-    "logger_to",
-    "visible",
+    "make_logger",
 ]
 
 
@@ -624,7 +624,7 @@ _NO_HOOKS = EventHooks()
 _CONTROLS = compile_later("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return *text* safe to print: characters that a terminal would act on are escaped, as ``\\x1b``."""
     return _CONTROLS.sub(_escape, text)
 
@@ -649,7 +649,7 @@ def log_events(logger: Any | None = None) -> EventHook:
     return write
 
 
-def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = "info") -> Any:
+def make_logger(stream: TextIO | None = None, *, json: bool = False, level: str = "info") -> Any:
     """Return a logger that writes JSON lines, or lines for a console, to *stream* (standard error by default).
 
     structlog's global configuration is left as it is. Raises ``ValueError`` for a *level* that logging does not have.
@@ -673,4 +673,6 @@ def logger_to(stream: TextIO | None = None, *, json: bool = False, level: str = 
 
 def _escape_texts(_logger: Any, _name: str, facts: Any) -> Any:
     """Return *facts* with each text on one line and escaped, so that none looks like another event."""
-    return {name: " ".join(visible(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    return {
+        name: " ".join(escape_controls(fact).split()) if isinstance(fact, str) else fact for name, fact in facts.items()
+    }

@@ -96,7 +96,7 @@ class Experience:
             self.continued, self.separate = continued, 0 if continued else self.separate + 1
         if continued and not (refused and usage.get("input_tokens") is None):  # without usage, no hit can be seen
             share = min(usage.get("cached_tokens", 0) / max(usage.get("input_tokens", 0), 1), 1.0)
-            self.cached_share = _mean(self.cached_share, share)
+            self.cached_share = _update_mean(self.cached_share, share)
         if kind == "changes":
             self.asked_for_changes += 1
             # "None" from a model that has written edits before is no failure to keep the form.
@@ -104,14 +104,14 @@ class Experience:
         if refused:
             return
         length, charged = float(tokens), usage.get("output_tokens", 0)
-        self.thoughts = _mean(self.thoughts, max(charged - length, 0.0) if charged <= MAX_ANSWER else 0.0)
+        self.thoughts = _update_mean(self.thoughts, max(charged - length, 0.0) if charged <= MAX_ANSWER else 0.0)
         if kind == "changes":
-            self.edits = _mean(self.edits, length)
+            self.edits = _update_mean(self.edits, length)
         elif kind == "rounds" and is_addition:
-            self.addition = _mean(self.addition, length)
+            self.addition = _update_mean(self.addition, length)
         elif kind == "rounds":
-            self.full = _mean(self.full, length)
+            self.full = _update_mean(self.full, length)
 
 
-def _mean(mean: float | None, newest: float) -> float:
+def _update_mean(mean: float | None, newest: float) -> float:
     return newest if mean is None else mean + NEWEST * (newest - mean)

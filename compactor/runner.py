@@ -44,9 +44,9 @@ from .timers import (
     Clock,
     DaemonExecutor,
     Job,
-    backoff_seconds,
     bound_wait,
     call_weakly,
+    compute_backoff,
     interpreter_is_exiting,
     report_uncaught,
 )
@@ -556,7 +556,7 @@ class Runner:
         self.failures += 1
         self._model_failed = bool(run.asked)
         after, paid = getattr(error, "retry_after", None), isinstance(error, SummaryRejected)
-        delay = backoff_seconds(self._config, self.failures, self._rng(), after, paid=paid)
+        delay = compute_backoff(self._config, self.failures, self._rng(), after, paid=paid)
         kind, status = classify_failure(error)
         self._events.emit(
             Failed(

@@ -71,7 +71,7 @@ _NAMED = " Named: "
 
 def summarize_by_terms(request: SummaryRequest) -> str:
     """Return a short summary that passes the checks: a few terms of the previous summary and of the new rounds."""
-    said = [text for round_ in request.rounds for text in _texts(round_) if text]
+    said = [text for round_ in request.rounds for text in _list_texts(round_) if text]
     before = request.previous.summary if request.previous else ""
     known = [*find_telling_terms(before.partition(_NAMED)[2] or before)]
     most = min(_MAX_NEW_TERMS, max(2, sum(map(len, said)) // _CHARACTERS_PER_TERM))
@@ -80,7 +80,7 @@ def summarize_by_terms(request: SummaryRequest) -> str:
     return f"Summary of rounds 1-{request.end_index}." + (f"{_NAMED}{', '.join(terms)}." if terms else "")
 
 
-def _texts(round_: Round) -> Iterator[str]:
+def _list_texts(round_: Round) -> Iterator[str]:
     yield round_.user_query
     for post in round_.post_list:
         yield post.message

@@ -64,7 +64,7 @@ def report_uncaught(error: BaseException) -> None:
 MAX_DOUBLINGS = 6
 
 
-def backoff_seconds(
+def compute_backoff(
     config: CompactorConfig, failures: int, jitter: float, retry_after: object = None, *, paid: bool = False
 ) -> float:
     """Return the seconds to wait after so many *failures* in a row.

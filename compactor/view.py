@@ -129,7 +129,7 @@ class View(ValueObject):
         if not self.end <= self.asked < view.end:
             return view.compaction_tokens
         spoken = [
-            sum(self.count_costs(round_, group)) for round_, group in self.list_groups(self.asked) if group.from_user
+            sum(self.list_costs(round_, group)) for round_, group in self.list_groups(self.asked) if group.from_user
         ]
         return view.compaction_tokens + sum(spoken[:1]) + sum(spoken[1:][-1:])
 
@@ -253,7 +253,7 @@ class View(ValueObject):
         """Those of ``open_accounts`` that the tail has."""
         return self.open_accounts[max(self.end - self.closed, 0) :]
 
-    def count_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
+    def list_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
         if isinstance(self.rounds, Rounds):
             return self.ledger.list_costs(round_, [group])[0]

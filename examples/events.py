@@ -9,7 +9,7 @@ import sys
 import threading
 
 from compactor import CompactorConfig, ContextCompactor, Event, ExtractiveSummarizer, Memory, Summary, SummaryRequest
-from compactor.events import log_events, logger_to
+from compactor.events import log_events, make_logger
 
 _extract = ExtractiveSummarizer()
 _attempts = iter(range(1_000))
@@ -27,7 +27,7 @@ def main() -> None:
     config = CompactorConfig(threshold=4, retain_recent=1, backoff_initial=0.05)
     compactor = ContextCompactor.for_role(memory, "Planner", config, flaky)
     # level="debug" shows every look at the trigger as well, with the reason where nothing was done.
-    compactor.on_event(log_events(logger_to(sys.stdout, json=True)))
+    compactor.on_event(log_events(make_logger(sys.stdout, json=True)))
     published = threading.Event()
 
     def notice(event: Event) -> None:  # a hook runs in the background, where things happen: be quick

@@ -35,7 +35,7 @@ from .log.state import OpenRound, Snapshot, preview, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, is_over
 from .references import make_range_reference, make_reference, reload_text
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, make_id, utc_now
-from .search import Hit, find_hits, split_words, sync_index
+from .search import Hit, find_hits, split_query, sync_index
 from .stores import InMemoryStore, Store
 from .stores.base import adapt_store
 from .sync import NEWEST, Synced, SyncState, list_messages, sync_messages
@@ -719,7 +719,7 @@ class Memory(Log):
         """
         require("query", query, str, "a text: the words to look for")
         require_role(role)
-        words = split_words(query)
+        words = split_query(query)
         return find_hits(self._store, self.session_id, self.snapshot, words, role)[:limit] if words else []
 
     def index_texts(self, *, most_rounds: int | None = None) -> bool:

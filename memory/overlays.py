@@ -80,7 +80,7 @@ class CompactedMessage(Record):
         def __init__(self, *leading, **fields) -> None:
             super().__init__(*leading, **fields)
             if self.end_index < self.start_index - 1:
-                raise self._refused(f"end_index, {self.end_index}, lies before start_index, {self.start_index}")
+                raise self._make_refusal(f"end_index, {self.end_index}, lies before start_index, {self.start_index}")
 
         __init__.__pydantic_base_init__ = True  # as in Record: stored ones are not checked
 

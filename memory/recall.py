@@ -17,7 +17,7 @@ from .messages import ASSISTANT
 from .patterns import compile_later
 from .references import QUOTED, Passage, make_range_reference, reload_passage
 from .rounds import FrozenMapping
-from .search import RECALL_TOOLS, split_words
+from .search import RECALL_TOOLS, split_query
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
@@ -218,7 +218,7 @@ class Recall:
 
     def _search_history(self, given: Mapping[str, Any]) -> str:
         query = read_text(given, "query")
-        words = split_words(query)
+        words = split_query(query)
         if not words:
             raise Refused("query is empty; give one or more words to look for")
         skip = read_number(given, "offset", 0, 0, MAX_NUMBER)

@@ -234,7 +234,7 @@ class Record(FrozenModel):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise self._refused(*(_describe_fault(type(self), fault) for fault in error.errors())) from error
+                raise self._make_refusal(*(_describe_fault(type(self), fault) for fault in error.errors())) from error
 
         # Pydantic takes this for its own constructor, so records that are read from a log or a copy bypass it, and with
         # it the checks for hosts. ``model_validate`` raises pydantic's own error.

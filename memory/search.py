@@ -77,7 +77,7 @@ def normalize(text: str) -> str:
     return lowered if lowered.isascii() and "\0" not in lowered else storable(lowered)
 
 
-def split_words(query: str) -> tuple[str, ...]:
+def split_query(query: str) -> tuple[str, ...]:
     """Return the distinct words of *query*, folded; text without spaces also as pairs of characters."""
     words: dict[str, None] = {}
     for word in normalize(query[:MAX_QUERY]).split():
@@ -132,8 +132,8 @@ def rank_hits(hits: Iterable[Hit], total: int, characters: int) -> list[Hit]:
 def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[str], role: str = "") -> list[Hit]:
     """Return the texts that contain any of *words* and that *role* sees, best match first, without hidden rounds.
 
-    *words* come from ``split_words``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot be
-    read; a read-only store is searched all the same.
+    *words* come from ``split_query``. Indexes at most ``MAX_ROUNDS`` first. Raises ``StoreError`` if the store cannot
+    be read; a read-only store is searched all the same.
     """
     hits: list[Hit] = []
     reach = total = characters = 0

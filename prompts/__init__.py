@@ -29,11 +29,11 @@ __all__ = [
     "TAGS",
     "PromptError",
     "PromptTemplate",
-    "contract",
     "escape_tags",
     "is_path",
+    "list_shipped",
     "load",
-    "shipped",
+    "load_contract",
 ]
 
 #: The placeholders of a template. All other braces are text.
@@ -217,11 +217,11 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
             " PromptTemplate is accepted, pass PromptTemplate('mine', text)"
         )
     if not (isinstance(name_or_path, os.PathLike) or is_path(name)):
-        if name in shipped():
+        if name in list_shipped():
             return _load_shipped(name)
         here = f"; for the file here write {os.path.join(os.curdir, name)!r}" if os.path.isfile(name) else ""
         raise PromptError(
-            f"prompt {name!r}: not found; {_nearest(name)}the shipped prompts are {', '.join(shipped())},"
+            f"prompt {name!r}: not found; {_find_nearest(name)}the shipped prompts are {', '.join(list_shipped())},"
             f" and a path has a suffix or a separator{here}"
         )
     if there := [place for place in places if os.path.exists(place)]:
@@ -229,8 +229,8 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
         return _parse(_read(place), str(place))
     looked = ", ".join(dict.fromkeys(repr(os.path.abspath(place)) for place in places))
     raise PromptError(
-        f"prompt {name!r}: not found; looked for {looked}; {_nearest(os.path.basename(name))}the shipped prompts, which"
-        f" are named without a suffix, are {', '.join(shipped())}"
+        f"prompt {name!r}: not found; looked for {looked}; {_find_nearest(os.path.basename(name))}the shipped prompts, which"
+        f" are named without a suffix, are {', '.join(list_shipped())}"
     )
 
 
@@ -250,14 +250,14 @@ def _is_prose(name: str) -> bool:
     return not name.endswith((".yaml", ".yml")) and (len(name.split()) > 1 or foreign)
 
 
-def _nearest(name: str) -> str:
+def _find_nearest(name: str) -> str:
     """Return a hint with the shipped prompt most similar to *name*; empty if none is similar."""
     words = re.sub(r"\.ya?ml$|_compaction_prompt|_compression_prompt", "", name.lower()[:100])
-    near = find_near(words, shipped())
+    near = find_near(words, list_shipped())
     return f"for the shipped prompt write {near!r}; " if near else ""
 
 
-def contract(name: str) -> PromptTemplate:
+def load_contract(name: str) -> PromptTemplate:
     """Return one of ``CONTRACTS``, which prescribe the form of an answer."""
     if name not in CONTRACTS:
         raise PromptError(f"there is no contract {name!r}; there are {', '.join(CONTRACTS)}")
@@ -265,19 +265,19 @@ def contract(name: str) -> PromptTemplate:
 
 
 @cache
-def shipped() -> tuple[str, ...]:
+def list_shipped() -> tuple[str, ...]:
     """Return the names of the prompts that come with the library."""
-    files = (entry.name for entry in _files().iterdir())
+    files = (entry.name for entry in _find_files().iterdir())
     names = (name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
     return tuple(sorted(name for name in names if name not in CONTRACTS))
 
 
 @cache
 def _load_shipped(name: str) -> PromptTemplate:
-    return _parse(_files().joinpath(f"{name}.yaml").read_bytes(), name)
+    return _parse(_find_files().joinpath(f"{name}.yaml").read_bytes(), name)
 
 
-def _files() -> Traversable:
+def _find_files() -> Traversable:
     """Return the folder of this package, which may lie in an archive."""
     from importlib import resources
 

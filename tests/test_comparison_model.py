@@ -19,7 +19,7 @@ from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
 from compactor.strategies.note_edits import parse_edits
 from compactor.tokens import count_tokens
-from prompts import contract
+from prompts import load_contract
 
 
 def test_the_cache_gives_a_thousand_tokens_and_then_steps() -> None:
@@ -65,7 +65,7 @@ def test_asked_for_changes_the_model_names_what_is_new(structured: bool) -> None
     model = FakeModel(change_words=100)
     model.answered({"messages": [said("user", told(*facts[0]))]})
     noted = f"1. {facts[0][0]}={facts[0][1]}\n{told(*facts[1])}\n"
-    body: dict[str, Any] = {"messages": [said("user", noted + contract("changes").content)]}
+    body: dict[str, Any] = {"messages": [said("user", noted + load_contract("changes").content)]}
     assert asks_for_changes(body)
     if structured:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "changes", "schema": {}}}

@@ -208,7 +208,7 @@ def test_shell_blocks_of_the_docs_only_set_variables() -> None:
 @functools.cache
 def names_in_use() -> set[str]:
     """Return the names in the source, those of its modules, and its strings of one word: keys, events and the like."""
-    names = {*prompts.shipped(), *prompts.PLACEHOLDERS}
+    names = {*prompts.list_shipped(), *prompts.PLACEHOLDERS}
     for package in ("memory", "compactor", "prompts"):
         for path in (ROOT / package).rglob("*.py"):
             names |= {path.stem, path.parent.name}

@@ -16,11 +16,11 @@ import pytest
 from hostile import SIZES, Read, find_growth
 
 from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
-from compactor.acceptance.prohibitions import UserWords, instructions_in, read_user_words, restore_sentences
+from compactor.acceptance.prohibitions import UserWords, find_instructions, read_user_words, restore_sentences
 from compactor.cli.evaluate.retention import SummaryWords, find_items, find_made_up
 from compactor.cli.replay import read_transcript
-from compactor.cli.terminal import CannotRun, one_line
-from compactor.events import visible
+from compactor.cli.terminal import CannotRun, make_one_line
+from compactor.events import escape_controls
 from compactor.host_rounds import HostRounds
 from compactor.notes import find_headings, normalize_heading, read_notes, render_notes
 from compactor.plan import Plan, render_plan
@@ -28,10 +28,10 @@ from compactor.presets import (
     MemoryWithCompress,
     NotAnArchive,
     OffloadFiles,
-    archive_of,
+    make_archive,
     memory_with_compress,
-    messages_in,
     offload_context,
+    read_archive,
 )
 from compactor.prompt.groups import parse_kind
 from compactor.prompt.shorten import clip_message, clip_text
@@ -39,10 +39,10 @@ from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import NoteEdit, apply_edits
 from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
-from compactor.summarizers.content import assignment, content
-from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit, words_in
-from compactor.summarizers.results import structures
-from compactor.summarizers.sentences import clauses, sentences
+from compactor.summarizers.content import find_assignment, read_content
+from compactor.summarizers.cues import is_prohibition, may_prohibit, rate_instruction, split_words
+from compactor.summarizers.results import find_structures
+from compactor.summarizers.sentences import split_clauses, split_sentences
 from compactor.summarizers.statements import from_rounds, from_summary
 from compactor.tokens import clip_to_tokens, count_tokens
 from compactor.transcript import StepLimit, quote, shorten_name, split_into_steps
@@ -51,7 +51,7 @@ from memory.errors import StoreDamaged, UnknownReference
 from memory.recall import Refused, read_arguments, read_number
 from memory.references import Passage, find_ceil_boundary, find_floor_boundary, parse_reference, take_beginning
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
-from memory.search import split_words
+from memory.search import split_query
 from memory.stores import InMemoryStore
 from memory.transfer.jsonl import import_session
 from prompts import PromptTemplate, escape_tags, load
@@ -227,7 +227,7 @@ def attribute(text: str) -> None:
 
 def carry(text: str) -> None:
     restore_sentences(text, ("Never sell it.", text[:400]), 1_000, count_tokens)
-    instructions_in(f"Instructions from the user:\n{text}")
+    find_instructions(f"Instructions from the user:\n{text}")
     read_user_words([asked(text)])
 
 
@@ -286,9 +286,9 @@ def offload(text: str) -> None:
 
 
 def archive(text: str) -> None:
-    messages_in(archive_of([{"role": "user", "content": text, text: text, "x": {text: [text]}}]))
+    read_archive(make_archive([{"role": "user", "content": text, text: text, "x": {text: [text]}}]))
     with suppress(NotAnArchive):
-        messages_in(f"--- message 1 of 1: {{}}\n{text}")
+        read_archive(f"--- message 1 of 1: {{}}\n{text}")
 
 
 def search_files(folder: Path, text: str) -> None:
@@ -336,7 +336,7 @@ READERS: dict[str, Read] = {
     "another host's rounds": host,
     "cuts": cut,
     "references and passages": look_up,
-    "words of a query": split_words,
+    "words of a query": split_query,
     "arguments of our tools": read_call,
     "lines of an export": import_lines,
     "prompt values": render,
@@ -344,16 +344,16 @@ READERS: dict[str, Read] = {
     "tokens": count_tokens,
     "tokens of a beginning": lambda text: clip_to_tokens(text, 500),
     "names": lambda text: shorten_name(text, 64),
-    "JSON-like text": lambda text: list(structures(text)),
-    "terms": content,
-    "values": assignment,
-    "clauses": lambda text: list(clauses(text)),
+    "JSON-like text": lambda text: list(find_structures(text)),
+    "terms": read_content,
+    "values": find_assignment,
+    "clauses": lambda text: list(split_clauses(text)),
     "a line of an action": parse_action,
-    "words of cues": words_in,
-    "instructions": lambda text: (instruction_strength(text), is_prohibition(text), may_prohibit(text)),
+    "words of cues": split_words,
+    "instructions": lambda text: (rate_instruction(text), is_prohibition(text), may_prohibit(text)),
     "plans": lambda text: (render_plan(text), str(Plan(text, text, [(text, text), (text, "done")]))),
     "settings": configure,
-    "log lines": lambda text: (visible(text), one_line(text)),
+    "log lines": lambda text: (escape_controls(text), make_one_line(text)),
     "structured answers": answer_in_json,
     "carried instructions": carry,
     "archives": archive,
@@ -365,7 +365,7 @@ LONGER: dict[str, Read] = {
         for place, make in ROUNDS.items()
     },
     **{f"actions of a {place}": partial(choose_actions, make) for place, make in ROUNDS.items()},
-    "sentences": lambda text: list(sentences(text, 400)),
+    "sentences": lambda text: list(split_sentences(text, 400)),
     "an earlier summary": lambda text: list(from_summary(text)),
     "a summary by notes": take_notes,
     "quotes in a summary": attribute,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from compactor.cost.cost_optimal import Sizes, best_interval, cost_per_token
+from compactor.cost.cost_optimal import Sizes, compute_cost_per_token, find_best_interval
 from compactor.cost.prices import Prices
 from compactor.summarizers.base import Style
 from compactor.tokens import count_tokens
@@ -27,8 +27,10 @@ class Met:
 
     def told(self, prices: Prices) -> dict[str, float | None]:
         """Return W* and J* by *prices*, and the sizes that they follow from."""
-        every = best_interval(prices, self.sizes, self.style)
-        return {"every": every, "least": cost_per_token(every, prices, self.sizes, self.style)} | asdict(self.sizes)
+        every = find_best_interval(prices, self.sizes, self.style)
+        return {"every": every, "least": compute_cost_per_token(every, prices, self.sizes, self.style)} | asdict(
+            self.sizes
+        )
 
 
 def shape_of(scenario: Scenario, outcome: Outcome) -> Met | None:

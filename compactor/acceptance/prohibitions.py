@@ -27,8 +27,8 @@ from ..summarizers.sentences import (
     MESSAGE_ENDS,
     Section,
     is_heading,
-    letters_of,
-    sentences,
+    keep_letters,
+    split_sentences,
     strip_list_mark,
 )
 from ..tokens import TokenCounter
@@ -41,7 +41,7 @@ MAX_PROHIBITIONS, MAX_SENTENCE = 32, 400
 HEADING = Section.INSTRUCTIONS.value
 
 #: Headings that attribute the text below to the user.
-_ATTRIBUTING = {letters_of(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)}
+_ATTRIBUTING = {keep_letters(one): one for one in (Section.INSTRUCTIONS, Section.SAID, Section.NOW)}
 
 #: Code and quoted lines of another person's message: the user only shows them.
 _SHOWN = compile_later(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|^[ \t]*>[^\n]*", re.MULTILINE | re.DOTALL)
@@ -59,7 +59,7 @@ def collect_prohibitions(previous: CompactedMessage | None, rounds: Iterable[Rou
     for text in read_user_words(rounds):
         if not may_prohibit(text):
             continue
-        said = list(sentences(_WRAPPED.sub(" ", text), MAX_SENTENCE))
+        said = list(split_sentences(_WRAPPED.sub(" ", text), MAX_SENTENCE))
         if len(said) > LONG_MESSAGE:
             said = said[:MESSAGE_ENDS] + said[-MESSAGE_ENDS:]
         found += [take_beginning(sentence, MAX_SENTENCE) for sentence in said if is_prohibition(sentence)]
@@ -100,7 +100,7 @@ def _keep_newest(sentences: Iterable[str]) -> tuple[str, ...]:
     """Return the last ``MAX_PROHIBITIONS`` of *sentences*; a repeated sentence keeps its last position."""
     latest: dict[str, str] = {}
     for sentence in sentences:
-        key = letters_of(sentence)
+        key = keep_letters(sentence)
         latest.pop(key, None)
         latest[key] = sentence
     return tuple(latest.values())[-MAX_PROHIBITIONS:]
@@ -112,8 +112,8 @@ def find_lost(prohibitions: Iterable[str], texts: Iterable[str]) -> tuple[str, .
     Compares letters and digits only, so a summary's quotation style does not matter.
     """
     prohibitions = tuple(prohibitions)
-    read = [letters_of(text) for text in texts] if prohibitions else []
-    return tuple([sentence for sentence in prohibitions if not any(letters_of(sentence) in text for text in read)])
+    read = [keep_letters(text) for text in texts] if prohibitions else []
+    return tuple([sentence for sentence in prohibitions if not any(keep_letters(sentence) in text for text in read)])
 
 
 def restore_sentences(text: str, sentences: Sequence[str], max_tokens: int, count: TokenCounter) -> tuple[str, int]:
@@ -135,7 +135,7 @@ def restore_sentences(text: str, sentences: Sequence[str], max_tokens: int, coun
     return "\n".join([*before, HEADING, *items, *lines, *gap, *behind]), len(lines)
 
 
-def instructions_in(text: str) -> tuple[str, ...]:
+def find_instructions(text: str) -> tuple[str, ...]:
     """Return the items below ``HEADING`` in a stored summary."""
     _, items, _ = _split_at_instructions(text)
     return tuple(map(strip_list_mark, items))
@@ -148,21 +148,21 @@ def _split_at_instructions(text: str) -> tuple[list[str], list[str], list[str]]:
     come before.
     """
     lines = text.split("\n")
-    start = next((at for at, line in enumerate(lines) if _heading_in(line) is Section.INSTRUCTIONS), len(lines))
+    start = next((at for at, line in enumerate(lines) if _find_heading(line) is Section.INSTRUCTIONS), len(lines))
     end = start + 1
     while end < len(lines) and lines[end].strip() and not is_heading(lines[end]):
         end += 1
     return lines[:start], lines[start + 1 : end], lines[end:]
 
 
-def _heading_in(line: str) -> Section | None:
+def _find_heading(line: str) -> Section | None:
     """Return this library's heading if *line* attributes the words below to the user, with any markup; else None.
 
     The goal's heading must match exactly: models also use it for their own words.
     """
     if line.strip() == Section.GOAL:
         return Section.GOAL
-    return _ATTRIBUTING.get(letters_of(line)) if len(line) <= MAX_HEADING else None
+    return _ATTRIBUTING.get(keep_letters(line)) if len(line) <= MAX_HEADING else None
 
 
 # Attribution: check the instructions in a model's summary against the user's own words.
@@ -194,7 +194,7 @@ class UserWords:
     @cached_property
     def _texts(self) -> list[tuple[str, str]]:
         """The user's texts, newest first, each with its letters."""
-        return [(text, letters_of(text)) for text in (*self.known, *read_user_words(self.rounds))][::-1]
+        return [(text, keep_letters(text)) for text in (*self.known, *read_user_words(self.rounds))][::-1]
 
     @cached_property
     def _letters_of_all(self) -> str:
@@ -208,10 +208,10 @@ class UserWords:
         is_of_others = False
         for line in self.previous.split("\n"):
             if is_heading(line):
-                is_of_others = letters_of(line) == letters_of(OTHERS)
+                is_of_others = keep_letters(line) == keep_letters(OTHERS)
             elif is_of_others:
                 texts.append(strip_list_mark(line))
-        return "\n".join(map(letters_of, texts))
+        return "\n".join(map(keep_letters, texts))
 
     def find_sentence(self, quote: str) -> str:
         """Return the user's whole sentence that contains *quote* word for word, or "" if none does.
@@ -219,7 +219,7 @@ class UserWords:
         The whole sentence, because a part may say the opposite. A quote across several sentences returns all of them.
         After ``MAX_QUOTES`` quotes, the result is always "".
         """
-        letters = letters_of(quote)
+        letters = keep_letters(quote)
         if not letters or self._quotes_left == 0:
             return ""
         self._quotes_left -= 1
@@ -232,7 +232,7 @@ class UserWords:
                 continue
             first, last = bisect_right(ends, start), bisect_left(ends, start + len(letters))
             whole = " ".join(said[first : last + 1])
-            if _is_long(letters) or 2 * len(letters) >= len(letters_of(whole)):
+            if _is_long(letters) or 2 * len(letters) >= len(keep_letters(whole)):
                 return whole
         return ""
 
@@ -240,13 +240,13 @@ class UserWords:
         """Return a model's *text* with only the user's sentences below ``HEADING``; the rest moves below ``OTHERS`` or
         ``UNSAID``. Any other heading that attributes words to the user is marked as the summary's own words."""
         lines = text.split("\n")
-        if not any(map(_heading_in, lines)):
+        if not any(map(_find_heading, lines)):
             return text
         result: list[str] = []
         found: dict[str, None] = {}
         place, inside, unsaid = len(lines), False, ""
         for line in lines:
-            heading = _heading_in(line)
+            heading = _find_heading(line)
             if heading is Section.INSTRUCTIONS:
                 place, inside = min(place, len(result)), True
             elif heading is not None or is_heading(line):
@@ -258,7 +258,7 @@ class UserWords:
                 said, is_all = self._split_quotes(line)
                 found.update(dict.fromkeys(said))
                 if not is_all:
-                    before, unsaid = unsaid, self._heading_for(line)
+                    before, unsaid = unsaid, self._choose_heading(line)
                     result += [line] if unsaid == before else [unsaid, line]
         if found:
             result[place:place] = [HEADING, *(f"- {sentence}" for sentence in found), ""]
@@ -269,49 +269,49 @@ class UserWords:
         return tuple(map(self._attribute_note, notes))
 
     def _attribute_note(self, note: Note) -> Note:
-        heading, text, section = _heading_in(note.section), note.text, note.section
+        heading, text, section = _find_heading(note.section), note.text, note.section
         text = "\n".join(map(_mark_heading, text.split("\n")))
         if heading is Section.INSTRUCTIONS:
             said, is_all = self._split_quotes(note.text)
             if not is_all:
-                section = self._heading_for(note.text).rstrip(":")
-            elif letters_of(" ".join(said)) != letters_of(note.text):
+                section = self._choose_heading(note.text).rstrip(":")
+            elif keep_letters(" ".join(said)) != keep_letters(note.text):
                 text = " ".join(said)
         elif heading is not None:
             section += _IN_OTHER_WORDS
         is_same = (text, section) == (note.text, note.section)
         return note if is_same else copy_with(note, text=text, section=section)
 
-    def _heading_for(self, item: str) -> str:
+    def _choose_heading(self, item: str) -> str:
         """Return the heading for *item*, which is not the user's: ``OTHERS`` or ``UNSAID``."""
         item = strip_list_mark(item)
-        asked = map(letters_of, (*_quotes_in(item), item)) if self._quotes_left else ()
+        asked = map(keep_letters, (*_find_quotes(item), item)) if self._quotes_left else ()
         return OTHERS if any(_is_long(one) and one in self._letters_of_all for one in asked) else UNSAID
 
     def _split_quotes(self, item: str) -> tuple[list[str], bool]:
         """Return the user's sentences that *item* quotes, and True if it contains hardly anything else."""
         item = strip_list_mark(item)
-        quotes = _quotes_in(item) or [item]
+        quotes = _find_quotes(item) or [item]
         found = [sentence for quote in quotes if (sentence := self.find_sentence(quote))]
         if not found and (sentence := self.find_sentence(item)):  # the user's sentence itself contains a quotation
             return [sentence], True
-        letters = sum(len(letters_of(quote)) for quote in quotes)
-        return found, len(found) == len(quotes) and 2 * letters >= len(letters_of(item))
+        letters = sum(len(keep_letters(quote)) for quote in quotes)
+        return found, len(found) == len(quotes) and 2 * letters >= len(keep_letters(item))
 
 
 def _split_sentences(text: str) -> tuple[list[str], str, list[int]]:
     """Return the sentences of *text*, their letters joined, and the end of each sentence in these."""
-    said = list(sentences(text, MAX_SENTENCE))
-    parts = list(map(letters_of, said))
+    said = list(split_sentences(text, MAX_SENTENCE))
+    parts = list(map(keep_letters, said))
     return said, "".join(parts), list(accumulate(map(len, parts)))
 
 
 def _mark_heading(line: str) -> str:
     """Return *line*; mark a heading that attributes words to the user as the summary's own words."""
-    return line if _heading_in(line) is None else f"{line.rstrip(' :*')}{_IN_OTHER_WORDS}:"
+    return line if _find_heading(line) is None else f"{line.rstrip(' :*')}{_IN_OTHER_WORDS}:"
 
 
-def _quotes_in(item: str) -> list[str]:
+def _find_quotes(item: str) -> list[str]:
     return ["".join(groups) for groups in _QUOTED.findall(item)]
 
 
@@ -340,7 +340,7 @@ def find_missing(
     lost = {name for name in named - (after.identifiers | after.numbers) if name not in after.folded}
     rules: list[str] = []
     if may_prohibit(read):
-        rules = list(dict.fromkeys(islice(filter(is_prohibition, sentences(read, MAX_SENTENCE)), 40)))
+        rules = list(dict.fromkeys(islice(filter(is_prohibition, split_sentences(read, MAX_SENTENCE)), 40)))
     broken = [rule for rule in rules if not _says(after.words, Terms(rule).words)]
     only_before = frozenset(name for name in named if name not in source.folded)
     superseded: set[str] | None = None
@@ -355,7 +355,7 @@ def find_missing(
         # A share of fewer than four names says little, but a lost identifier does.
         if kept < minimum * total and (total >= 4 or (total >= 2 and missing & previous.identifiers)):
             return kept, total, (*sorted(missing), *gone)
-    words = previous.words - previous.words_in(source)
+    words = previous.words - previous.find_words(source)
     if len(words) < 8 or not after.is_in_the_language_of(previous):
         return None
     kept_names = len(only_before - lost)

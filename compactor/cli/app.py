@@ -26,27 +26,35 @@ from .demo import draw_screen, play_live, play_plainly, print_promises, print_su
 from .evaluate import command as evaluate_command
 from .page import open_page
 from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
-from .session_commands import AsJson, BaseUrl, LogEvents, Prompt, Store, make_config, option
-from .terminal import CannotRun, ConversationScreen, Interrupts, can_redraw, event_log, one_line, screen
+from .session_commands import AsJson, BaseUrl, LogEvents, Prompt, Store, make_config, make_option
+from .terminal import (
+    CannotRun,
+    ConversationScreen,
+    Interrupts,
+    can_redraw,
+    make_console,
+    make_event_hooks,
+    make_one_line,
+)
 
 DEFAULT_MODEL = "gpt-5-mini"
 
 
-def _number(text: str, minimum: int = 0, maximum: int | None = None, metavar: str = "N") -> Any:
+def _make_number_option(text: str, minimum: int = 0, maximum: int | None = None, metavar: str = "N") -> Any:
     return typer.Option(min=minimum, max=maximum, metavar=metavar, help=text)
 
 
-def _seconds(text: str) -> Any:
-    return _number(text, 0, 60, "SECONDS")
+def _make_seconds_option(text: str) -> Any:
+    return _make_number_option(text, 0, 60, "SECONDS")
 
 
 By = Literal["extractive", "openai"]
 Preset = Literal["auto_context", "selective", "memory_with_compress", "context_offload"]
-Budget = Annotated[int, _number("Maximum prompt tokens.", 1, metavar="TOKENS")]
-Threshold = Annotated[int, _number("Compact when more than N rounds are not compacted.")]
-Retain = Annotated[int, _number("Number of newest rounds to leave as they are.")]
+Budget = Annotated[int, _make_number_option("Maximum prompt tokens.", 1, metavar="TOKENS")]
+Threshold = Annotated[int, _make_number_option("Compact when more than N rounds are not compacted.")]
+Retain = Annotated[int, _make_number_option("Number of newest rounds to leave as they are.")]
 _BUDGET_HELP = f"Maximum prompt tokens.  [default: a quarter of the longest conversation, up to {replays.MAX_BUDGET:,}]"
-Html = Annotated[str | None, option("FILE", "Write what is shown as one page, too.", "--html")]
+Html = Annotated[str | None, make_option("FILE", "Write what is shown as one page, too.", "--html")]
 _DEFAULT_ROUNDS = f"[default: {SALES_FORECAST.length}, or {INCIDENT.length} with --pressure]"
 
 app = typer.Typer(
@@ -79,10 +87,14 @@ def demo(
     pressure: Annotated[
         bool, typer.Option("--pressure", help="Play one agent with huge results and all strategies instead.")
     ] = False,
-    rounds: Annotated[int | None, _number(f"Number of rounds.  {_DEFAULT_ROUNDS}", 1, 10_000)] = None,
-    pace: Annotated[float | None, _seconds("Length of a round.  [default: 0.3 on a terminal, else 0.05]")] = None,
+    rounds: Annotated[int | None, _make_number_option(f"Number of rounds.  {_DEFAULT_ROUNDS}", 1, 10_000)] = None,
+    pace: Annotated[
+        float | None, _make_seconds_option("Length of a round.  [default: 0.3 on a terminal, else 0.05]")
+    ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="The same as --pace 0.")] = False,
-    latency: Annotated[float | None, _seconds("Time added to each summary.  [default: 2.5 x pace, up to 1]")] = None,
+    latency: Annotated[
+        float | None, _make_seconds_option("Time added to each summary.  [default: 2.5 x pace, up to 1]")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up figures.")] = 0,
     html: Html = None,
     price: Annotated[str, typer.Option(metavar="MODEL", help="Model whose prices are paid.")] = "gpt-4.1-mini",
@@ -98,7 +110,7 @@ def demo(
     With --pressure, one agent investigates an outage: results of thousands of tokens, dozens of calls in a round, an id
     that it has to read back, and never a prompt of more than 4,000 tokens. Shows the savings of each strategy.
     """
-    console, hooks = screen(), event_log(log)
+    console, hooks = make_console(), make_event_hooks(log)
     live = not as_json and can_redraw(console, hooks)
     pace = 0.0 if fast else pace if pace is not None else 0.3 if live else 0.05
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
@@ -143,7 +155,7 @@ def replay(
     ] = True,
     summarizer: Annotated[By, typer.Option(help="Summarise offline, or with a model.")] = "extractive",
     model: Annotated[
-        str, option("NAME", f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]")
+        str, make_option("NAME", f"Model that summarises, and whose tokens are counted.  [default: {DEFAULT_MODEL}]")
     ] = "",
     base_url: BaseUrl = None,
     preset: Annotated[
@@ -151,7 +163,7 @@ def replay(
         typer.Option(help="Strategies that users of other systems know, with --budget as their max_token."),
     ] = None,
     prompt: Prompt = "assistant",
-    budget: Annotated[int | None, _number(_BUDGET_HELP, 1, metavar="TOKENS")] = None,
+    budget: Annotated[int | None, _make_number_option(_BUDGET_HELP, 1, metavar="TOKENS")] = None,
     threshold: Threshold = 10,
     retain: Retain = 3,
     show: Annotated[bool, typer.Option("--show", help="Print the last prompt, with its texts shortened.")] = False,
@@ -185,15 +197,15 @@ def replay(
         size, results = budget or replays.choose_budget(conversations, model), None
         while results is None:
             config = _make_config(prompt, size, threshold, retain, model)
-            replaying = replays.Replay(config, size, client, event_log(log), preset or "")
+            replaying = replays.Replay(config, size, client, make_event_hooks(log), preset or "")
             try:
-                results = replaying.run_all(conversations, screen(sys.stderr))
+                results = replaying.run_all(conversations, make_console(sys.stderr))
             except replays.BudgetTooSmall:
                 if budget is not None:
                     raise
                 size *= 2
         figures = [one for one, _ in results]
-        for console in filter(None, (page, None if as_json else screen())):
+        for console in filter(None, (page, None if as_json else make_console())):
             if show:
                 replays.print_last_prompt(results, console)
             replays.print_report(figures, size, console)
@@ -205,14 +217,14 @@ def replay(
 def chat(
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that answers and summarises.")] = DEFAULT_MODEL,
     base_url: BaseUrl = None,
-    system: Annotated[str, option("TEXT", "System message.")] = "",
+    system: Annotated[str, make_option("TEXT", "System message.")] = "",
     summarizer: Annotated[By, typer.Option(help="Summarise with the model, or offline.")] = "openai",
     prompt: Prompt = "assistant",
     budget: Budget = 8_000,
     threshold: Threshold = 10,
     retain: Retain = 3,
     store: Store = None,
-    session: Annotated[str | None, option("NAME", "Session in the store, resumed if it exists.")] = None,
+    session: Annotated[str | None, make_option("NAME", "Session in the store, resumed if it exists.")] = None,
     log: LogEvents = None,
 ) -> None:
     """Chat with any OpenAI-compatible endpoint, and watch its compaction as it happens.
@@ -225,12 +237,12 @@ def chat(
     config = _make_config(prompt, budget, threshold, retain, model)
     with open_memory(store, session) as memory:
         add_system_message(memory, system)
-        dialogue = ConversationScreen(screen(), screen(sys.stderr))
+        dialogue = ConversationScreen(make_console(), make_console(sys.stderr))
         dialogue.emit(f"{model} at {address}; /help lists the commands")
         if store:
             dialogue.emit(describe_resumed(memory))
         chosen = client if summarizer == "openai" else None
-        Chat(dialogue, memory, config, budget, chosen, answer, event_log(log)).run()
+        Chat(dialogue, memory, config, budget, chosen, answer, make_event_hooks(log)).run()
 
 
 app.add_typer(evaluate_command.app)
@@ -290,5 +302,5 @@ def _complain(message: str, code: int) -> int:
     if code == 130:
         end_interrupted()  # taking an interpreter down lasts, and a second Ctrl-C would end it otherwise
     with contextlib.suppress(OSError):
-        print(f"compactor: {one_line(message)}", file=sys.stderr)  # noqa: T201
+        print(f"compactor: {make_one_line(message)}", file=sys.stderr)  # noqa: T201
     return code

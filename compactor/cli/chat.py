@@ -24,7 +24,7 @@ from ..summarizers.model import make_client, make_sendable
 from ..summarizers.openai import OpenAISummarizer
 from .savings import Messages, describe_event
 from .sessions import open_named
-from .terminal import CannotRun, ConversationScreen, name_options, one_line, quantity
+from .terminal import CannotRun, ConversationScreen, make_one_line, name_options, render_quantity
 
 HELP = """\
 /prompt   show the tokens of the next prompt
@@ -144,19 +144,19 @@ def add_system_message(memory: Memory, system: str) -> None:
         return
     if memory.header or len(memory.conversation.rounds):
         raise CannotRun(
-            f"session '{one_line(memory.session_id, 80)}' has begun without this system message; leave --system out, or"
-            f" give another --session"
+            f"session '{make_one_line(memory.session_id, 80)}' has begun without this system message; leave --system out,"
+            f" or give another --session"
         )
     memory.append({"role": "system", "content": system})
 
 
 def describe_resumed(memory: Memory) -> str:
     """Return a line with the session's name and its present length."""
-    text = f"session {one_line(memory.session_id)}"
+    text = f"session {make_one_line(memory.session_id)}"
     rounds, compaction = memory.get_role_rounds(ASSISTANT)
     if not len(rounds):
         return f"{text} is new"
-    text = f"{text} goes on after {quantity(len(rounds), 'round')}"
+    text = f"{text} goes on after {render_quantity(len(rounds), 'round')}"
     if compaction is not None and compaction.end_index:
         text += f", 1-{compaction.end_index} of these as a summary"
     return text if is_answered(memory) else f"{text}; the last message has no answer, /retry asks for it"
@@ -197,7 +197,7 @@ class Chat:
                 if line.startswith("/"):
                     self._run_command(line)
                 elif line and self._append("user", line):
-                    self._answer()
+                    self._stream_answer()
         except KeyboardInterrupt:
             self._screen.emit("")
         finally:
@@ -213,11 +213,11 @@ class Chat:
             self._memory.append({"role": role, "content": text})
         except StoreError as error:
             again = "say it again" if role == "user" else "/retry asks for the answer again"
-            self._screen.complain(f"{one_line(str(error))}; the message is not kept, {again}")
+            self._screen.complain(f"{make_one_line(str(error))}; the message is not kept, {again}")
             return False
         return True
 
-    def _answer(self) -> None:
+    def _stream_answer(self) -> None:
         try:
             prompt = self._compose()
         except BudgetExceeded as error:
@@ -258,11 +258,11 @@ class Chat:
                 case "/retry" if is_answered(self._memory):
                     self._screen.emit("nothing waits for an answer")
                 case "/retry":
-                    self._answer()
+                    self._stream_answer()
                 case _:
-                    self._screen.emit(f"{one_line(line, 40)} is no command; these are:\n{HELP}")
+                    self._screen.emit(f"{make_one_line(line, 40)} is no command; these are:\n{HELP}")
         except (StoreError, BudgetExceeded, CompactionFailed, StaleCompaction) as error:
-            self._screen.complain(one_line(name_options(str(error))))
+            self._screen.complain(make_one_line(name_options(str(error))))
 
     def _show_prompt(self) -> None:
         prompt = self._compose()
@@ -270,8 +270,8 @@ class Chat:
         end = compaction.end_index if compaction else 0
         omitted, error_text = len(prompt.report.omitted_rounds), self._compactor.status().last_error
         self._screen.emit(
-            f"{quantity(len(rounds), 'round')}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as they"
-            f" were said{f', {omitted} of these left out' if omitted else ''}\n"
-            f"{quantity(len(prompt.messages), 'message')}, {quantity(prompt.tokens, 'token')} of at most"
+            f"{render_quantity(len(rounds), 'round')}: {f'1-{end} as a summary, ' if end else ''}{len(rounds) - end} as"
+            f" they were said{f', {omitted} of these left out' if omitted else ''}\n"
+            f"{render_quantity(len(prompt.messages), 'message')}, {render_quantity(prompt.tokens, 'token')} of at most"
             f" {self._budget:,}" + (f"\nthe last summary failed: {name_options(error_text)}" if error_text else "")
         )

@@ -23,7 +23,7 @@ from memory.journal import HISTORY_KINDS, CompactionRecord, history_of
 from memory.stores import Store
 
 from .health import list_active
-from .terminal import make_table, one_line
+from .terminal import make_one_line, make_table
 
 By = Literal["day", "role", "model"]
 _KINDS = HISTORY_KINDS | list_kinds(EventRecorded, ReductionPublished, UsageRecorded)
@@ -45,7 +45,7 @@ class Spending(NamedTuple):
 def measure_costs(store: Store, by: By, since: datetime | None, model: str) -> dict[str, Any]:
     """Return the JSON document of ``costs``. Sessions that cannot be read are counted as ``unread``."""
     groups: dict[str, dict[str, Any]] = {}
-    total, seen, sessions, unread = _new_group(), set[tuple[object, ...]](), 0, 0
+    total, seen, sessions, unread = _make_group(), set[tuple[object, ...]](), 0, 0
     for row in list_active(store, since):
         try:
             found = [*_read_spendings(store, row.name, model)]
@@ -57,13 +57,13 @@ def measure_costs(store: Store, by: By, since: datetime | None, model: str) -> d
             if (since is None or one.at >= since) and key not in seen:
                 seen.add(key)
                 label = {"day": f"{one.at.astimezone(UTC):%Y-%m-%d}", "role": one.role, "model": one.model}[by]
-                for group in (groups.setdefault(label, _new_group()), total):
+                for group in (groups.setdefault(label, _make_group()), total):
                     _add(group, one)
     rows = [{by: label, **groups[label]} for label in sorted(groups)]
     return {"by": by, "rows": rows, "total": total, "sessions": sessions, "unread": unread}
 
 
-def _new_group() -> dict[str, Any]:
+def _make_group() -> dict[str, Any]:
     counts = ("answers", "input_tokens", "cached_tokens", "output_tokens", "unpriced_answers", "prompts")
     return dict.fromkeys(counts, 0) | {"spent": 0.0, "saved_tokens": 0, "unpriced_saved_tokens": 0, "saved": 0.0}
 
@@ -118,7 +118,7 @@ def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
             case EventRecorded(facts=facts):
                 usage = {
                     name: count
-                    for name, count in (_mapping(facts.get("usage"))).items()
+                    for name, count in (_check_mapping(facts.get("usage"))).items()
                     if isinstance(name, str) and type(count) is int and count >= 0
                 }
                 model = facts.get("model")
@@ -126,7 +126,7 @@ def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
             yield entry, Spending(entry.created_at, record.role, model if isinstance(model, str) else "", usage)  # type: ignore[union-attr]
 
 
-def _mapping(value: object) -> Mapping[Any, Any]:
+def _check_mapping(value: object) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -159,19 +159,19 @@ def _find_saved(
         yield entry, Spending(entry.created_at, role, model or in_force[-1][1], None, saved, cached)
 
 
-def cost_table(document: Mapping[str, Any]) -> Table | str:
+def make_cost_table(document: Mapping[str, Any]) -> Table | str:
     by, rows = document["by"], document["rows"]
     if not rows:
         return "nothing was spent or saved"
     columns = (by, "answers", "input", "output", "spent", "not sent", "saved")  # of 80 columns, none is broken
-    shown = [(one_line(row[by]) or "(unknown)", *_cells(row)) for row in rows]
+    shown = [(make_one_line(row[by]) or "(unknown)", *_make_cells(row)) for row in rows]
     total, style = document["total"], {}
     if total["unpriced_answers"] or total["unpriced_saved_tokens"]:
         style = {"caption": "* without models whose price is unknown"}
-    return make_table(columns, [*shown, ("total", *_cells(total))], **style)
+    return make_table(columns, [*shown, ("total", *_make_cells(total))], **style)
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _make_cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
     spent, saved = (
         f"${row[name]:,.4f}{'*' if row[f'unpriced_{what}'] else ''}"
         for name, what in (("spent", "answers"), ("saved", "saved_tokens"))

@@ -14,13 +14,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..events import visible
+from ..events import escape_controls
 from ..runner import State
 from .plot import draw_plot
-from .savings import level_table, strategy_table
+from .savings import make_level_table, make_strategy_table
 from .scenario import BUDGET, Demo
 from .sides import Agent
-from .terminal import Interrupts, make_table, one_line, percent, quantity
+from .terminal import Interrupts, make_one_line, make_table, render_percent, render_quantity
 
 #: Frames a second of the live display.
 _RATE = 12
@@ -68,7 +68,7 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None, i
                 news.append((role, f"prompt: {figures['prompt_tokens']:,} tokens of {figures['raw_tokens']:,}"))
         for role, text in news:
             # Not wrapped, so that each thing is one line for other programs.
-            console.print(visible(f"round {demo.played:>3}  {role:<15}  {text}"), soft_wrap=True)
+            console.print(escape_controls(f"round {demo.played:>3}  {role:<15}  {text}"), soft_wrap=True)
 
     def pause() -> None:
         print_news()
@@ -96,11 +96,12 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
     asked = f"{demo.asked}  (said in round 2)" if demo.answers else demo.asked
     lines: list[RenderableType] = [
         _clip(f"{demo.scenario.command}: round {min(demo.played + 1, count)} of {count}. Prompts of {role}:", "bold"),
-        _clip(f"User: {one_line(asked)}", "default"),
+        _clip(f"User: {make_one_line(asked)}", "default"),
         Columns([_draw_side(demo, name, width // 2, spare - plot) for name in _STYLES], padding=0),
     ]
     series = [
-        (name, style, [*agent.longest]) for (name, style), agent in zip(_STYLES.items(), _focus(demo), strict=True)
+        (name, style, [*agent.longest])
+        for (name, style), agent in zip(_STYLES.items(), _choose_focus(demo), strict=True)
     ]
     what = f"longest prompt in tokens, rounds 1-{count}"
     ascii_only = console.options.ascii_only
@@ -108,7 +109,7 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
     return Group(*lines, _score(demo, width), *notes)
 
 
-def _focus(demo: Demo) -> tuple[Agent, Agent]:
+def _choose_focus(demo: Demo) -> tuple[Agent, Agent]:
     """Return both sides' agent whose prompts are shown."""
     role = demo.scenario.focus
     return demo.rival.agents[role], demo.agents[role]
@@ -128,7 +129,7 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, max_lines: int
 
 
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
-    agent = dict(zip(_STYLES, _focus(demo), strict=True))[name]
+    agent = dict(zip(_STYLES, _choose_focus(demo), strict=True))[name]
     waits = demo.rival.waits_since if name == WITHOUT else None
     title, style = f"{name}: sends", _STYLES[name]
     if waits is not None:
@@ -158,26 +159,26 @@ def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
     place = next((i for i, (one, _) in enumerate(agent.prompt) if summary and summary in str(one.get("content"))), None)
     first = 0 if place is None else place + 1
     for message, tokens in agent.prompt[: 1 if place is None else place]:
-        yield _row(_describe(message), tokens, width, "default")
+        yield _make_row(_describe(message), tokens, width, "default")
         rows, first = rows - 1, max(first, 1)
     if place is not None and agent.compaction is not None:
         fates = [fate for fate, _ in agent.sentences]
         title = f"summary 1-{agent.compaction.last_round}: {fates.count('came in')} new, {fates.count('stayed')} kept"
         if width > 50:
             title += f", {fates.count('dropped')} gone since the last one"
-        yield _row(title, agent.prompt[place][1], width, "bold")
+        yield _make_row(title, agent.prompt[place][1], width, "bold")
         room = min(len(fates), max(1, (rows - 2) * 3 // 4))
         for fate, text in _choose(agent.sentences, room):
             sign, style = _FATES[fate]
-            yield _clip(f"  {sign} {one_line(text, width)}", style)
+            yield _clip(f"  {sign} {make_one_line(text, width)}", style)
         rows -= 1 + room
     tail = agent.prompt[first:]
     if len(tail) > rows:
         rest = tail[: len(tail) - max(0, rows - 1)]
-        yield _row(f"... {len(rest)} messages as they were said", sum(tokens for _, tokens in rest), width, "dim")
+        yield _make_row(f"... {len(rest)} messages as they were said", sum(tokens for _, tokens in rest), width, "dim")
         tail = tail[len(rest) :]
     for message, tokens in tail:
-        yield _row(_describe(message), tokens, width, "default")
+        yield _make_row(_describe(message), tokens, width, "default")
 
 
 def _choose(sentences: Sequence[tuple[Any, str]], limit: int) -> list[tuple[Any, str]]:
@@ -190,10 +191,10 @@ def _choose(sentences: Sequence[tuple[Any, str]], limit: int) -> list[tuple[Any,
 
 def _describe(message: Mapping[str, Any]) -> str:
     calls = "".join(f"calls {call['function']['name']}" for call in message.get("tool_calls") or ())
-    return f"{message['role']}: {one_line(str(message.get('content') or calls), 300)}"
+    return f"{message['role']}: {make_one_line(str(message.get('content') or calls), 300)}"
 
 
-def _row(text: str, tokens: int, width: int, style: str) -> Text:
+def _make_row(text: str, tokens: int, width: int, style: str) -> Text:
     return Text(f"{set_cell_size(text, max(1, width - 7))} {tokens:>6,}", style=style, no_wrap=True, overflow="crop")
 
 
@@ -206,9 +207,9 @@ def _score(demo: Demo, width: int) -> Table:
     number = sum(one["prompts"] for one in figures[1])
     waits = [demo.rival.clock.longest_turn, demo.clock.longest_turn]
     rows = [
-        (f"tokens of {quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _less(sent)),
-        (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _less(bills)),
-        ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), _less(waits)),
+        (f"tokens of {render_quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _describe_saving(sent)),
+        (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _describe_saving(bills)),
+        ("longest wait in a turn", *(f"{1000 * one:,.0f} ms" for one in waits), _describe_saving(waits)),
     ]
     if demo.answers:
         rows.append(("what round 2 said", *map(_grade, demo.answers.values()), ""))
@@ -223,9 +224,9 @@ def _score(demo: Demo, width: int) -> Table:
     return table
 
 
-def _less(pair: Sequence[float]) -> str:
+def _describe_saving(pair: Sequence[float]) -> str:
     without, with_ = pair
-    return f"{percent(with_, without)} less" if without > with_ else ""
+    return f"{render_percent(with_, without)} less" if without > with_ else ""
 
 
 def _grade(answer: Mapping[str, Any]) -> str:
@@ -282,8 +283,8 @@ def print_promises(demo: Demo, console: Console) -> None:
     """Print what a scenario with references has to keep, and the savings of each strategy."""
     (agent,) = demo.agents.values()
     figures = agent.watch.figures()
-    console.print(strategy_table(figures["strategies"]))
-    console.print(level_table(figures["levels"]))
+    console.print(make_strategy_table(figures["strategies"]))
+    console.print(make_level_table(figures["levels"]))
     right = [one for one in demo.lookups if one["right"]]
     rows = [
         ("prompts without what is pinned", f"{demo.pins_lost} of {figures['prompts']}"),

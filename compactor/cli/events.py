@@ -27,7 +27,7 @@ from memory.references import make_range_reference, make_reference
 from memory.stores import Store
 
 from .sessions import format_time
-from .terminal import one_line
+from .terminal import make_one_line
 
 _COMPACTIONS = (CompactionPrepared, CompactionPublished, CompactionReverted)
 _OF_POSTS = (ReductionPublished, ReductionWithdrawn, PostPinned, PostRedacted, RoundUndone)
@@ -117,33 +117,33 @@ def _is_short(value: object) -> bool:
     return is_text or value is None or isinstance(value, bool | int | float)
 
 
-def event_table(events: Iterable[Mapping[str, Any]]) -> Table | str:
+def make_event_table(events: Iterable[Mapping[str, Any]]) -> Table | str:
     table = Table(pad_edge=False)
     table.add_column("entry", justify="right")
     table.add_column("time (UTC)", no_wrap=True)
     for name in ("role", "what", "about"):
         table.add_column(name, overflow="fold")
     for one in events:
-        about = ", ".join(_about(one))
-        role, what = one_line(one["role"] or ""), one_line(one["what"])
+        about = ", ".join(_describe_facts(one))
+        role, what = make_one_line(one["role"] or ""), make_one_line(one["what"])
         table.add_row(f"{one['number']}", format_time(one["at"]), role, what, about)
     return table if table.row_count else "nothing has happened to the history"
 
 
-def _about(one: Mapping[str, Any]) -> Iterator[str]:
+def _describe_facts(one: Mapping[str, Any]) -> Iterator[str]:
     if one["rounds"]:
         yield one["rounds"]
     if one["generation"] is not None:
         yield f"generation {one['generation']}"
     for name in (one["strategy"], one["model"]):
         if name:
-            yield one_line(name, 60)
+            yield make_one_line(name, 60)
     for name, value in one["facts"].items():
         if value not in (None, ""):
-            yield f"{one_line(name)} {one_line(str(value), 80)}"
+            yield f"{make_one_line(name)} {make_one_line(str(value), 80)}"
     if one["tokens_before"] is not None and one["tokens_after"] is not None:
         yield f"{one['tokens_before']:,} -> {one['tokens_after']:,} tokens"
     if one["usage"]:
-        yield ", ".join(f"{one_line(name)} {value}" for name, value in one["usage"].items())
+        yield ", ".join(f"{make_one_line(name)} {value}" for name, value in one["usage"].items())
     if one["checks"]:
-        yield f"passed {one_line(' '.join(one['checks']), 200)}"
+        yield f"passed {make_one_line(' '.join(one['checks']), 200)}"

@@ -17,7 +17,7 @@ from memory.transfer.jsonl import Imported, export_session, read_session
 from memory.transfer.state_dict import append_new, refuse_present
 
 from .sessions import open_named
-from .terminal import CannotRun, one_line
+from .terminal import CannotRun, make_one_line
 
 
 def export(store: Store, session: str, to: str, *, force: bool) -> int:
@@ -28,7 +28,7 @@ def export(store: Store, session: str, to: str, *, force: bool) -> int:
     if to == "-":
         return export_session(store, session, sys.stdout)
     with (
-        name_errors(f"{one_line(to)} cannot be written", "give another path by --to"),
+        name_errors(f"{make_one_line(to)} cannot be written", "give another path by --to"),
         replace_when_complete(to, force=force) as file,
     ):
         return export_session(store, session, file)
@@ -55,7 +55,7 @@ def replace_when_complete(path: str, *, force: bool = True) -> Iterator[TextIO]:
 
 def _require_free(target: Path, *, force: bool) -> None:
     if not force and os.path.lexists(target):
-        raise CannotRun(f"{one_line(str(target))} already exists; give another name, or --force to overwrite it")
+        raise CannotRun(f"{make_one_line(str(target))} already exists; give another name, or --force to overwrite it")
 
 
 def import_into(url: str | None, file: str, session: str | None) -> Imported:
@@ -63,7 +63,7 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
 
     A missing database file is created only for a complete session. *session* gives it another name.
     """
-    name = "standard input" if file == "-" else one_line(file)
+    name = "standard input" if file == "-" else make_one_line(file)
     with name_errors(f"{name} cannot be read", "give a file that `compactor export` wrote"), _open(file) as text:
         first = text.readline()
         if not first:

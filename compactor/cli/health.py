@@ -12,7 +12,7 @@ from rich.table import Table
 from memory.stores import SessionRow, Store
 
 from ..health import Health, RoleHealth, examine_session, sort_worst_first
-from .terminal import make_table, one_line, quantity
+from .terminal import make_one_line, make_table, render_quantity
 
 _PAGE = 500
 
@@ -35,7 +35,7 @@ def list_active(store: Store, since: datetime | None) -> Iterator[SessionRow]:
         after = rows[-1].cursor
 
 
-def health_document(health: Health) -> dict[str, Any]:
+def make_health_document(health: Health) -> dict[str, Any]:
     worst = [{field.name: getattr(one, field.name) for field in fields(RoleHealth)} for one in health.worst]
     for one in worst:
         one["since"] = one["since"] and one["since"].isoformat()
@@ -43,20 +43,20 @@ def health_document(health: Health) -> dict[str, Any]:
     return {"healthy": health.healthy, **counts, "worst": worst}
 
 
-def health_table(health: Health) -> Table | str:
+def make_health_table(health: Health) -> Table | str:
     if health.healthy:
-        return f"healthy: {quantity(health.sessions, 'session')} looked at"
+        return f"healthy: {render_quantity(health.sessions, 'session')} looked at"
     rows = [
         (
-            one_line(one.session),
-            one_line(one.role),
+            make_one_line(one.session),
+            make_one_line(one.role),
             ", ".join(word for word, holds in (("circuit open", one.circuit_open), ("behind", one.behind)) if holds),
             one.failures,
-            one_line(one.error or "", 60),
+            make_one_line(one.error or "", 60),
             one.uncovered,
         )
         for one in health.worst
     ]
     title = f"{health.failing:,} failing, {health.circuits_open:,} with an open circuit, {health.behind:,} behind"
     columns = ("session", "role", "state", "failures", "error", "uncovered rounds")
-    return make_table(columns, rows, title=f"{title}, of {quantity(health.sessions, 'session')}")
+    return make_table(columns, rows, title=f"{title}, of {render_quantity(health.sessions, 'session')}")

@@ -14,7 +14,7 @@ from ..config import Settings
 from ..sessions import Sessions
 from ..triggers import when
 from .serve import import_server, make_settings, run
-from .session_commands import Store, option
+from .session_commands import Store, make_option
 from .sessions import open_named
 from .terminal import CannotRun
 
@@ -24,10 +24,10 @@ app = typer.Typer()
 @app.command("mcp", short_help="Serve sessions to an MCP host.")
 def serve_mcp(
     store: Store = None,
-    session: Annotated[str | None, option("ID", "Serve this session only.")] = None,
+    session: Annotated[str | None, make_option("ID", "Serve this session only.")] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="The agent whose history it is.")] = ASSISTANT,
-    tenant: Annotated[str, option("NAME", "Whose sessions; over HTTP the token tells.")] = "",
-    config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
+    tenant: Annotated[str, make_option("NAME", "Whose sessions; over HTTP the token tells.")] = "",
+    config: Annotated[str | None, make_option("FILE", "Settings of the compactors, as JSON.")] = None,
     http: Annotated[bool, typer.Option("--http", help="Serve /mcp over HTTP instead of standard input.")] = False,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address; others than loopback need tokens.")] = (
         "127.0.0.1"

@@ -32,7 +32,7 @@ def draw_plot(
     columns = [
         sorted(
             (
-                (_eighths(values, place, length, width, height / top), index)
+                (_count_eighths(values, place, length, width, height / top), index)
                 for index, (*_, values) in enumerate(series)
             ),
             key=lambda one: (-(-one[0] // 8), -one[1]),
@@ -54,7 +54,7 @@ def draw_plot(
         yield line
 
 
-def _eighths(values: Sequence[int], column: int, length: int, width: int, scale: float) -> int:
+def _count_eighths(values: Sequence[int], column: int, length: int, width: int, scale: float) -> int:
     """Return how many eighths of a cell the largest value in *column* fills; at least one if there is a value."""
     columns = max(1, width - _LABEL)
     first = column * length // columns

@@ -21,7 +21,7 @@ from ..background import ContextCompactor
 from ..compose import Prompt, compose
 from ..config import CompactorConfig
 from ..errors import BudgetExceeded
-from ..events import visible
+from ..events import escape_controls
 from ..runner import State
 from ..strategies import compact_rounds
 from ..timers import SystemClock
@@ -35,10 +35,10 @@ from .savings import (
     count_open_calls,
     count_torn_calls,
     is_whole,
-    level_table,
-    strategy_table,
+    make_level_table,
+    make_strategy_table,
 )
-from .terminal import CannotRun, make_table, name_options, one_line, percent, progress_bar, quantity
+from .terminal import CannotRun, make_one_line, make_table, name_options, render_percent, render_quantity, show_progress
 
 #: Its ``id`` in the file, or else its number there; and its messages in OpenAI's format, all accepted by Memory.
 Conversation = tuple[str, Messages]
@@ -142,7 +142,7 @@ def _make_conversation(value: Any, number: int, where: str) -> Conversation:
     if not isinstance(messages, list):
         kinds = {dict: "an object without a list of messages", str: "a text", bool: "true or false", type(None): "null"}
         raise CannotRun(f"{where}: is no conversation but {kinds.get(type(value), 'a number')}; it needs {_SHAPES}")
-    name = one_line(str(known_as), 40) if isinstance(known_as, (str, int)) else str(number)
+    name = make_one_line(str(known_as), 40) if isinstance(known_as, (str, int)) else str(number)
     return name, [_check_message(message, f"{where}, message {index}") for index, message in enumerate(messages, 1)]
 
 
@@ -262,7 +262,7 @@ class Replay:
     def run_all(self, conversations: Sequence[Conversation], console: Console) -> list[tuple[Figures, Prompt]]:
         """Replay *conversations*, with a progress bar if *console* can redraw."""
         total = sum(len(messages) for _, messages in conversations)
-        with progress_bar("replaying", total, "messages", console, self.hooks) as step:
+        with show_progress("replaying", total, "messages", console, self.hooks) as step:
             return [self.run(conversation, step) for conversation in conversations]
 
     def make_document(self, file: str, results: Sequence[Figures], *, joined: bool) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _wait_for_model(compactor: ContextCompactor, looked: threading.Event) -> Non
         status = compactor.status()
         if status.failures >= MAX_FAILURES:
             reason = name_options(status.last_error or "no reason is known")
-            raise CannotRun(f"the summarizer failed {quantity(status.failures, 'time')} in a row: {reason}")
+            raise CannotRun(f"the summarizer failed {render_quantity(status.failures, 'time')} in a row: {reason}")
         looked.wait(_WAIT)
 
 
@@ -316,7 +316,7 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
     if 1 < len(results) <= _MAX_ROWS:
         columns = ("conversation", "rounds", "summarised", "compactions", "raw", "composed", "saved")
         names = ("name", "rounds", "covered_rounds", "compactions", "raw_tokens", "prompt_tokens")
-        few = [(*map(one.get, names), percent(one["prompt_tokens"], one["raw_tokens"])) for one in results]
+        few = [(*map(one.get, names), render_percent(one["prompt_tokens"], one["raw_tokens"])) for one in results]
         console.print(make_table(columns, few))
     sums = sum_results(results)
     composed, raw = sums["tokens_of_all_prompts"], sums["raw_tokens_of_all_prompts"]
@@ -332,26 +332,26 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
         ("reductions", sums["reductions"]),
         (f"{last}: raw tokens", sums["raw_tokens"]),
         (f"{last}: composed tokens", sums["prompt_tokens"]),
-        (f"{last}: saved", percent(sums["prompt_tokens"], sums["raw_tokens"])),
+        (f"{last}: saved", render_percent(sums["prompt_tokens"], sums["raw_tokens"])),
         (f"{every}: raw tokens", raw),
         (f"{every}: composed tokens", composed),
-        (f"{every}: saved", percent(composed, raw)),
+        (f"{every}: saved", render_percent(composed, raw)),
         ("prompts over the budget", sums["prompts_over_budget"]),
         ("tool calls parted from their results", sums["torn_calls"]),
         ("newest user messages not whole", sums["queries_not_whole"]),
         ("longest time to compose", f"{sums['longest_compose_ms']:.1f} ms"),
         ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
     ]
-    title = f"{name}: {quantity(sums['messages'], 'message')}"
+    title = f"{name}: {render_quantity(sums['messages'], 'message')}"
     console.print(make_table(("", ""), rows, title=title, show_header=False))
-    console.print(strategy_table(sums["strategies"]))
+    console.print(make_strategy_table(sums["strategies"]))
     if any(level["prompts"] for level in sums["levels"].values()):
-        console.print(level_table(sums["levels"]))
+        console.print(make_level_table(sums["levels"]))
     console.print(_plot(max(results, key=lambda one: one["raw_tokens"]), console))
     if not sums["compactions"] + sums["reductions"] + sum(level["prompts"] for level in sums["levels"].values()):
         console.print("Nothing had to be shortened: this conversation fits. Try a smaller --budget.")
     if sums["failures"]:
-        attempts = quantity(sums["failures"], "attempt")
+        attempts = render_quantity(sums["failures"], "attempt")
         console.print(f"{attempts} at a summary failed; what was there before stayed in place.")
 
 
@@ -380,4 +380,4 @@ def _shorten_message(message: Mapping[str, Any]) -> str:
         text = f"{text[:_MAX_SHOWN]} [... {len(text) - _MAX_SHOWN:,} more characters]"
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [f"calls {one['name']}({one['arguments']})" for one in functions if isinstance(one, Mapping)]
-    return "\n".join([*([visible(text)] if text else []), *(one_line(call, _MAX_SHOWN) for call in calls)])
+    return "\n".join([*([escape_controls(text)] if text else []), *(make_one_line(call, _MAX_SHOWN) for call in calls)])

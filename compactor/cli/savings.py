@@ -30,7 +30,7 @@ from ..events import (
     Stopped,
     StrategyFailed,
 )
-from .terminal import make_table, one_line
+from .terminal import make_one_line, make_table
 
 Messages = Sequence[Mapping[str, Any]]
 #: Numbers by the names of the JSON document, some of them in nested mappings.
@@ -226,20 +226,20 @@ def describe_event(event: Event) -> str:
             return ""
 
 
-def strategy_table(strategies: Mapping[str, Figures]) -> Table:
+def make_strategy_table(strategies: Mapping[str, Figures]) -> Table:
     """Return a table of the ``strategies`` in a role's figures."""
     columns = ("strategy", "overlays", "before", "after", "saved", "requests", "time")
     names = ("overlays", "tokens_before", "tokens_after", "tokens_saved", "requests")
     rows = []
     for strategy, saving in strategies.items():
-        label = one_line(strategy)
+        label = make_one_line(strategy)
         if len(label) > _MAX_NAME:  # break the line after underscores
             label = re.sub(rf".{{1,{_MAX_NAME - 1}}}_(?=.)", r"\g<0>\n", label)
         rows.append((label, *(saving[name] for name in names), f"{saving['background_seconds']:.1f} s"))
     return make_table(columns, rows, title="saved by strategies in the background", pad_edge=False)
 
 
-def level_table(levels: Mapping[str, Figures]) -> Table:
+def make_level_table(levels: Mapping[str, Figures]) -> Table:
     """Return a table of the ``levels`` in a role's figures."""
     rows = [(LEVELS[name], *level.values()) for name, level in levels.items()]
     return make_table(("level", "prompts", "times", "tokens saved"), rows, title="shortened anew in each prompt")

@@ -37,7 +37,7 @@ from ..tokens import MESSAGE_TOKENS, count_message, get_counter
 from ..triggers import over_tokens
 from ..view import View
 from .savings import Watch, count_open_calls, count_torn_calls, is_whole
-from .sides import Agent, Bill, InTurn, Side, text_of
+from .sides import Agent, Bill, InTurn, Side, join_text
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -195,7 +195,7 @@ class Demo(Side):
                 self._plan = Plan("End the incident", subtasks=[tuple(subtask) for subtask in script["plan"]])
             self._open_round()
             if script.get("pin"):
-                with self.clock.running():
+                with self.clock.measure_call():
                     self.memory.pin(f"r{self.round.number}.p0")
                 self._pinned.append(self.asked)
             self.scenario.play_round(self, script)
@@ -311,12 +311,12 @@ class Demo(Side):
         """Find an id as a model would: search, then read the hits, with only the prompts to go by."""
 
         def call(tool: str, arguments: str) -> str:
-            with self.clock.running():
+            with self.clock.measure_call():
                 answer = self._recall.call(tool, arguments)
             return str(self.use(role, (tool, arguments, answer)).messages[-1]["content"])
 
         right = self._names[script["look_up"]]
-        in_prompt = right in text_of(self._compose(role))
+        in_prompt = right in join_text(self._compose(role))
         found, source = self._search(script, call, _RESULT)
         self._names["found"] = found
         lookup = {"what": script["look_up"], "in_prompt": in_prompt, "ref": source, "right": found == right}
@@ -332,7 +332,7 @@ class Demo(Side):
     def _compose(self, role: str) -> Prompt:
         agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
         plan = True if self.scenario.recalls else None
-        with self.clock.running():
+        with self.clock.measure_call():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
         self.rival.compose(role, system, self._tick)
         count = get_counter()
@@ -348,7 +348,7 @@ class Demo(Side):
             has_query=is_whole({"role": "user", "content": self.asked}, prompt.messages),
         )
         if self.scenario.recalls:
-            text = text_of(prompt)
+            text = join_text(prompt)
             self.pins_lost += any(pinned not in text for pinned in self._pinned)
             self.plans_lost += self._plan.pending and str(self._plan) not in text
             for match in _REFERENCE.finditer(text):

@@ -16,8 +16,8 @@ from memory import StoreError
 from ..config import ConfigError, Settings
 from ..sessions import Session, Sessions
 from .scenario import BUDGET, INCIDENT, Demo, Scenario
-from .session_commands import Store, option
-from .terminal import CannotRun, screen
+from .session_commands import Store, make_option
+from .terminal import CannotRun, make_console
 
 if TYPE_CHECKING:
     from ..server.settings import ServerSettings
@@ -36,13 +36,13 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65_535, metavar="N", help="Port; 0: any free one.")] = 8765,
-    config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
-    budget: Annotated[int | None, option("N", "Tokens of a prompt whose request names none.", min=1)] = None,
-    role: Annotated[list[str] | None, option("ROLE", "An agent to compact for; may be repeated.")] = None,
-    upstream: Annotated[list[str] | None, option("KIND=URL", "A provider's address; KIND is openai or anthropic.")] = (
-        None
-    ),
-    allow_host: Annotated[list[str] | None, option("NAME", "Another name by which browsers may reach it.")] = None,
+    config: Annotated[str | None, make_option("FILE", "Settings of the compactors, as JSON.")] = None,
+    budget: Annotated[int | None, make_option("N", "Tokens of a prompt whose request names none.", min=1)] = None,
+    role: Annotated[list[str] | None, make_option("ROLE", "An agent to compact for; may be repeated.")] = None,
+    upstream: Annotated[
+        list[str] | None, make_option("KIND=URL", "A provider's address; KIND is openai or anthropic.")
+    ] = (None),
+    allow_host: Annotated[list[str] | None, make_option("NAME", "Another name by which browsers may reach it.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Play a made-up session, in memory, and keep nothing.")] = False,
 ) -> None:
     """Serve sessions over HTTP: a REST interface, a proxy before a model's endpoint, and a page that shows them.
@@ -162,7 +162,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
                 started()
-                screen().print(f"compactor serves at http://{name}:{port}/{path}", soft_wrap=True)
+                make_console().print(f"compactor serves at http://{name}:{port}/{path}", soft_wrap=True)
 
         async def shutdown(self, sockets: Any = None) -> None:
             app.state.compactor.hub.close()  # else the server would wait for streams that never end

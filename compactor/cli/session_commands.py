@@ -19,34 +19,36 @@ from memory.transfer.archive import expire_archive, purge_archived, purge_archiv
 
 from ..config import CompactorConfig, ConfigError
 from ..difference import compare
-from ..events import visible
+from ..events import escape_controls
 from ..inspector.page import make_file
 from ..presets import expire_files
 from . import exchange, sessions
-from .costs import cost_table, measure_costs
-from .events import event_table, read_events
+from .costs import make_cost_table, measure_costs
+from .events import make_event_table, read_events
 from .exchange import name_errors, replace_when_complete
-from .health import examine_store, health_document, health_table
+from .health import examine_store, make_health_document, make_health_table
 from .sessions import describe_size, open_named, require_session
-from .terminal import CannotRun, confirm, one_line, quantity, screen
+from .terminal import CannotRun, confirm, make_console, make_one_line, render_quantity
 
 
-def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+def make_option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Return an option whose default is not shown, or is told in *text*."""
     return typer.Option(*names, metavar=metavar, help=text, show_default=False, **more)
 
 
 _STORE = "The store, as sqlite:///chat.db or postgresql+psycopg://user@host/database."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Store = Annotated[str | None, option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
+Store = Annotated[str | None, make_option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
 Archive = Annotated[
     str | None, option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-OnlyRole = Annotated[str | None, option("ROLE", "Show only this role.", "--role")]
+OnlyRole = Annotated[str | None, make_option("ROLE", "Show only this role.", "--role")]
 Role = Annotated[str, typer.Option(metavar="ROLE", help="The role whose summary it is.")]
-BaseUrl = Annotated[str | None, option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")]
+BaseUrl = Annotated[
+    str | None, make_option("URL", "Endpoint address, usually ending in /v1.  [default: OPENAI_BASE_URL]")
+]
 Prompt = Annotated[str, typer.Option(metavar="NAME|FILE", help="Prompt for summaries: a shipped one, or a YAML file.")]
 LogEvents = Annotated[
     Literal["json", "console"] | None,
@@ -70,12 +72,12 @@ def make_config(prompt: str, **fields: Any) -> CompactorConfig:
 @app.command("sessions", short_help="List the sessions of a store.")
 def list_sessions(
     store: Store = None,
-    tenant: Annotated[str | None, option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
     order: Annotated[
         Literal["name", "activity"], typer.Option(help="Sort by name, or the most recently used first.")
     ] = "name",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of sessions.")] = 1_000,
-    after: Annotated[str | None, option("PLACE", 'Continue after a page: its "next".', "--after")] = None,
+    after: Annotated[str | None, make_option("PLACE", 'Continue after a page: its "next".', "--after")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of a store with their rounds, their entries and the time of the last write, to the minute.
@@ -85,9 +87,9 @@ def list_sessions(
     """
     with open_named(store) as opened:
         page = sessions.list_page(opened, tenant, after, limit, order)
-    print_result(as_json, page, sessions.session_table(page["sessions"]))
+    print_result(as_json, page, sessions.make_session_table(page["sessions"]))
     if page["next"] is not None and not as_json:
-        screen().print(f"there may be more; continue with --after '{one_line(page['next'])}'", markup=False)
+        make_console().print(f"there may be more; continue with --after '{make_one_line(page['next'])}'", markup=False)
 
 
 @app.command(short_help="Tell which sessions fail or are behind.")
@@ -117,7 +119,7 @@ def health(
     since = utc_now() - parse_age(active, "--active")
     with open_named(store) as opened:
         found = examine_store(opened, since, rounds)
-    print_result(as_json, health_document(found), health_table(found))
+    print_result(as_json, make_health_document(found), make_health_table(found))
     if not found.healthy:
         raise typer.Exit(1)
 
@@ -126,9 +128,10 @@ def health(
 def costs(
     store: Store = None,
     by: Annotated[Literal["day", "role", "model"], typer.Option(help="What a line is for; days are UTC.")] = "day",
-    since: Annotated[str | None, option("DATE", "Only from this day on, as 2026-01-31 (UTC).", "--since")] = None,
+    since: Annotated[str | None, make_option("DATE", "Only from this day on, as 2026-01-31 (UTC).", "--since")] = None,
     model: Annotated[
-        str, option("NAME", "Model whose prompts were shortened, for its price.  [default: the one that summarised]")
+        str,
+        make_option("NAME", "Model whose prompts were shortened, for its price.  [default: the one that summarised]"),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -146,13 +149,13 @@ def costs(
     start = _parse_day(since) if since is not None else None
     with open_named(store) as opened:
         document = measure_costs(opened, by, start, model)
-    print_result(as_json, document, cost_table(document))
+    print_result(as_json, document, make_cost_table(document))
 
 
 def _parse_day(text: str) -> datetime:
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
-    raise CannotRun(f"--since takes a day, as in 2026-01-31, not '{one_line(text, 40)}'")
+    raise CannotRun(f"--since takes a day, as in 2026-01-31, not '{make_one_line(text, 40)}'")
 
 
 @app.command("show", short_help="Show the present state of a stored session.")
@@ -160,13 +163,13 @@ def show(
     session: Session,
     store: Store = None,
     role: OnlyRole = None,
-    model: Annotated[str, option("NAME", "Count tokens as this model does.")] = "",
+    model: Annotated[str, make_option("NAME", "Count tokens as this model does.")] = "",
     summary: Annotated[bool, typer.Option("--summary", help="Also print the summaries.")] = False,
-    rounds: Annotated[str | None, option("FROM-TO", "Also print the messages of these rounds.")] = None,
+    rounds: Annotated[str | None, make_option("FROM-TO", "Also print the messages of these rounds.")] = None,
     html: Annotated[
-        str | None, option("FILE", "Write the session as one page instead, with all texts.", "--html")
+        str | None, make_option("FILE", "Write the session as one page instead, with all texts.", "--html")
     ] = None,
-    budget: Annotated[int | None, option("TOKENS", "With --html: cut the prompt to this.", min=1)] = None,
+    budget: Annotated[int | None, make_option("TOKENS", "With --html: cut the prompt to this.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the present state of a stored session: its rounds, and for each role its summary and its next prompt's cost.
@@ -193,13 +196,13 @@ def show(
             ):
                 file.write(make_file(memory, budget=budget, model=model))
             print_result(
-                as_json, {"session": session, "file": html}, one_line(f"written to {html}; open it in a browser")
+                as_json, {"session": session, "file": html}, make_one_line(f"written to {html}; open it in a browser")
             )
             return
         document = sessions.describe_session(memory, size, role, model, summary=summary)
         if span is not None:
             document["texts"] = sessions.read_texts(memory, *span)
-    print_result(as_json, document, "\n".join(sessions.session_lines(document)))
+    print_result(as_json, document, "\n".join(sessions.list_session_lines(document)))
 
 
 @app.command("events", short_help="List the events in a session's history.")
@@ -222,7 +225,7 @@ def events(
     with open_named(store) as opened:
         require_session(opened, session)
         rows = list(read_events(opened, session, role=role, after=after, limit=limit))
-    print_result(as_json, {"session": session, "events": rows}, event_table(rows))
+    print_result(as_json, {"session": session, "events": rows}, make_event_table(rows))
 
 
 @app.command("export", short_help="Write a session to a JSONL file.")
@@ -246,7 +249,7 @@ def export(
         entries = exchange.export(opened, session, to, force=force)
     if to != "-":
         document = {"session": session, "entries": entries, "file": to}
-        print_result(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} written to {to}"))
+        print_result(as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} written to {to}"))
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
@@ -254,7 +257,7 @@ def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote; - is standard input.")],
     store: Store = None,
     name: Annotated[
-        str | None, option("NAME", "Session name in this store.  [default: the one it had]", "--as")
+        str | None, make_option("NAME", "Session name in this store.  [default: the one it had]", "--as")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -266,7 +269,7 @@ def import_(
     """
     session, entries = exchange.import_into(store, file, name)
     document = {"session": session, "entries": entries}
-    print_result(as_json, document, one_line(f"{quantity(entries, 'entry', 'entries')} read; session {session}"))
+    print_result(as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}"))
 
 
 @app.command("purge", short_help="Erase a session.")
@@ -294,7 +297,7 @@ def purge(
         described += ", and in the archive" if document["archived"] else ", and not in the archive"
         if size is None and not document["archived"]:
             raise CannotRun(f"there is no session '{name}', neither in this store nor in the archive")
-    print_result(as_json, document, one_line(f"session {session} is erased: {described}"))
+    print_result(as_json, document, make_one_line(f"session {session} is erased: {described}"))
 
 
 @app.command("purge-tenant", short_help="Erase a tenant.")
@@ -312,8 +315,8 @@ def purge_tenant_(
     JSON: {"tenant", "purged": number}; with --archive also {"archived": number}.
     """
     with open_named(store, write=True) as opened:
-        place = "" if archive is None else f" and in {one_line(archive, 80)}"
-        question = f"Erase all sessions of the tenant {one_line(tenant, 80)}{place}, for good?"
+        place = "" if archive is None else f" and in {make_one_line(archive, 80)}"
+        question = f"Erase all sessions of the tenant {make_one_line(tenant, 80)}{place}, for good?"
         confirm(question, "nothing was erased", yes=yes)
         try:
             document: dict[str, Any] = {"tenant": tenant, "purged": purge_tenant(opened, tenant)}
@@ -323,20 +326,20 @@ def purge_tenant_(
         except ConfigError as error:
             raise CannotRun(str(error)) from error
     archived = f", and {document['archived']:,} in the archive" if archive is not None else ""
-    print_result(as_json, document, f"{quantity(document['purged'], 'session')} erased{archived}")
+    print_result(as_json, document, f"{render_quantity(document['purged'], 'session')} erased{archived}")
 
 
 @app.command("expire", short_help="Erase old sessions or files.")
 def expire_(
-    older_than: Annotated[str, option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
+    older_than: Annotated[str, make_option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
     store: Store = None,
     files: Annotated[
-        str | None, option("DIR", "Instead of sessions, erase old files in this store_dir, of all chats.")
+        str | None, make_option("DIR", "Instead of sessions, erase old files in this store_dir, of all chats.")
     ] = None,
     archive: Annotated[
-        str | None, option("WHERE", "Instead, erase old sessions of this archive: a folder or a URL.", "--archive")
+        str | None, make_option("WHERE", "Instead, erase old sessions of this archive: a folder or a URL.", "--archive")
     ] = None,
-    tenant: Annotated[str | None, option("NAME", "Only sessions of this tenant.")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only sessions of this tenant.")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -356,21 +359,21 @@ def expire_(
         print_result(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
         return
     if files is not None:
-        folder = one_line(files, 80)
+        folder = make_one_line(files, 80)
         if not os.path.isdir(files):
             raise CannotRun(f"there is no folder {folder}; give the store_dir that chats write to")
         confirm(f"{folder}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
-        print_result(as_json, {"files": removed}, f"{quantity(removed, 'file')} erased")
+        print_result(as_json, {"files": removed}, f"{render_quantity(removed, 'file')} erased")
         return
     with open_named(store, write=True) as opened:
         old = list_expired(opened, age, tenant=tenant)
         if old:
-            names = ", ".join(one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
-            question = f"{quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
+            names = ", ".join(make_one_line(session, 80) for session in old[:10]) + (", ..." if len(old) > 10 else "")
+            question = f"{render_quantity(len(old), 'session')}: {names}. Erase all of this, for good?"
             confirm(question, "nothing was erased", yes=yes)
         gone = expire(opened, age, sessions=old, tenant=tenant)
-    print_result(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
+    print_result(as_json, {"expired": gone}, f"{render_quantity(len(gone), 'session')} erased")
 
 
 @app.command("revert", short_help="Go back to a role's previous summary.")
@@ -409,9 +412,9 @@ def diff(
     session: Session,
     role: Role = "assistant",
     start: Annotated[
-        int | None, option("GENERATION", "The earlier one.  [default: the previous one]", "--from")
+        int | None, make_option("GENERATION", "The earlier one.  [default: the previous one]", "--from")
     ] = None,
-    end: Annotated[int | None, option("GENERATION", "The later one.  [default: the current one]", "--to")] = None,
+    end: Annotated[int | None, make_option("GENERATION", "The later one.  [default: the current one]", "--to")] = None,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
@@ -430,12 +433,12 @@ def diff(
     document = {
         "session": session,
         "role": role,
-        "from": None if before is None else _summary_figures(before),
-        "to": _summary_figures(after),
+        "from": None if before is None else _make_summary_figures(before),
+        "to": _make_summary_figures(after),
         "rounds": difference.rounds,
         **{name: getattr(difference, name) for name in ("dropped", "came_in", "stayed", "gone")},
     }
-    print_result(as_json, document, visible(str(difference)))
+    print_result(as_json, document, escape_controls(str(difference)))
 
 
 def _find_summaries(
@@ -462,12 +465,12 @@ def _find_summaries(
     return find(start) if start is not None else published[max(earlier)] if earlier else None, after
 
 
-def _summary_figures(compaction: CompactedMessage) -> dict[str, int]:
+def _make_summary_figures(compaction: CompactedMessage) -> dict[str, int]:
     return {"generation": compaction.generation, "last_covered_round": compaction.last_round}
 
 
 def _name_summary(session: str, role: str) -> str:
-    return f"of '{one_line(role, 80)}' in session '{one_line(session, 80)}'"
+    return f"of '{make_one_line(role, 80)}' in session '{make_one_line(session, 80)}'"
 
 
 def parse_age(text: str, option_name: str = "--older-than") -> timedelta:
@@ -481,4 +484,4 @@ def print_result(as_json: bool, document: Mapping[str, Any], shown: str | Table)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
-        screen().print(shown, soft_wrap=isinstance(shown, str))
+        make_console().print(shown, soft_wrap=isinstance(shown, str))

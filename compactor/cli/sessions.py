@@ -18,12 +18,12 @@ from memory.stores import Extent, SessionRow, Store
 from memory.stores.base import Order
 from memory.visibility import sees
 
-from ..events import visible
+from ..events import escape_controls
 from ..inspector.views import find_roles
 from ..prompt.accounting import get_ledger
 from ..tokens import count_message, get_counter
 from ..view import View
-from .terminal import CannotRun, make_table, one_line, quantity
+from .terminal import CannotRun, make_one_line, make_table, render_quantity
 
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Longer tails are not counted: that would read all of them.
@@ -39,16 +39,16 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
     url = (url or "").strip()
     if not url:
         raise CannotRun(f"no store is named: pass --store URL, such as {_EXAMPLES}, or set COMPACTOR_STORE")
-    path = _file_of(url)
+    path = _find_file(url)
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
         raise CannotRun(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
     if path is not None and not create and not os.path.isfile(path):
-        place = one_line(path, 200)
+        place = make_one_line(path, 200)
         raise CannotRun(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
     return closing(stores.open_store(url, migrate=write or create))
 
 
-def _file_of(url: str) -> str | None:
+def _find_file(url: str) -> str | None:
     """Return the path of an SQLite database ("" in memory); None for other stores and wrong URLs."""
     scheme, _, rest = url.partition("://")
     rest = rest.partition("?")[0]
@@ -60,12 +60,12 @@ def _file_of(url: str) -> str | None:
 def require_session(store: Store, session: str) -> None:
     """Raise ``CannotRun`` unless *store* has *session*."""
     if next(iter(store.read(session, 0, 1)), None) is None:
-        raise _unknown_session(store, session)
+        raise _make_unknown_error(store, session)
 
 
-def _unknown_session(store: Store, session: str) -> CannotRun:
+def _make_unknown_error(store: Store, session: str) -> CannotRun:
     known = "others; `compactor sessions` lists them" if store.sessions() else "none at all"
-    return CannotRun(f"there is no session '{one_line(session, 80)}' in this store, which has {known}")
+    return CannotRun(f"there is no session '{make_one_line(session, 80)}' in this store, which has {known}")
 
 
 def list_page(store: Store, tenant: str | None, after: str | None, limit: int, order: Order) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def measure_session(store: Store, session: str) -> dict[str, Any]:
     """Return the size of *session* without reading all of it. Raises ``CannotRun`` if there is none of that name."""
     extent = store.extent(session)
     if extent is None:
-        raise _unknown_session(store, session)
+        raise _make_unknown_error(store, session)
     return _measure(store, session, extent)
 
 
@@ -98,13 +98,13 @@ def _measure(store: Store, session: str, extent: Extent) -> dict[str, Any]:
 
 
 def describe_size(size: Mapping[str, Any]) -> str:
-    rounds, entries = quantity(size["rounds"], "round"), quantity(size["entries"], "entry", "entries")
+    rounds, entries = render_quantity(size["rounds"], "round"), render_quantity(size["entries"], "entry", "entries")
     return f"{rounds} in {entries}, the last of {format_time(size['last_activity'])} UTC"
 
 
-def session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
+def make_session_table(sizes: Sequence[Mapping[str, Any]]) -> Table | str:
     rows = [
-        (one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])[:-3])
+        (make_one_line(one["session"]), one["rounds"], one["entries"], format_time(one["last_activity"])[:-3])
         for one in sizes
     ]
     return make_table(("session", "rounds", "entries", "last activity (UTC)"), rows) if rows else "no sessions"
@@ -189,43 +189,44 @@ def parse_rounds(text: str) -> tuple[int, int]:
     return first, last
 
 
-def session_lines(document: Mapping[str, Any]) -> Iterator[str]:
+def list_session_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a document of ``describe_session``."""
 
-    def line(name: str, value: str) -> str:
+    def make_line(name: str, value: str) -> str:
         return f"{name:<17}{value}"
 
     open_, failed, undone = (len(document[f"{name}_rounds"]) for name in ("open", "failed", "undone"))
     states = f"{open_} open, {failed} failed" + (f", {undone} undone" if undone else "")
-    yield line("session", one_line(document["session"]))
-    yield line("rounds", f"{document['rounds']:,} ({states})")
-    yield line("entries", f"{document['entries']:,}")
-    yield line("last activity", f"{format_time(document['last_activity'])} UTC")
-    yield line("system messages", f"{document['system_messages']}")
-    yield line("pinned posts", " ".join(document["pins"]) or "none")
+    yield make_line("session", make_one_line(document["session"]))
+    yield make_line("rounds", f"{document['rounds']:,} ({states})")
+    yield make_line("entries", f"{document['entries']:,}")
+    yield make_line("last activity", f"{format_time(document['last_activity'])} UTC")
+    yield make_line("system messages", f"{document['system_messages']}")
+    yield make_line("pinned posts", " ".join(document["pins"]) or "none")
     for one in document["roles"]:
         yield ""
-        yield line("role", one_line(one["role"]) or "(sees everything)")
+        yield make_line("role", make_one_line(one["role"]) or "(sees everything)")
         end, made = one["last_covered_round"], f"generation {one['summary_generation']}"
         if one["model"]:
-            made += f", by {one_line(one['model'], 60)}"
-        yield line(
+            made += f", by {make_one_line(one['model'], 60)}"
+        yield make_line(
             "  summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
         )
-        shorter = f", {quantity(one['reductions'], 'post')} read shorter" if one["reductions"] else ""
-        tail = f"{quantity(one['tail_rounds'], 'round')}, {_tokens(one['tail_tokens'])}{shorter}"
-        yield line("  behind that", tail)
-        yield line("  whole prompt", f"{_tokens(one['prompt_tokens'])}, before anything is cut")
+        shorter = f", {render_quantity(one['reductions'], 'post')} read shorter" if one["reductions"] else ""
+        tail = f"{render_quantity(one['tail_rounds'], 'round')}, {_render_tokens(one['tail_tokens'])}{shorter}"
+        yield make_line("  behind that", tail)
+        yield make_line("  whole prompt", f"{_render_tokens(one['prompt_tokens'])}, before anything is cut")
         if one["last_usage"] is not None:
-            yield line("  last usage", f"{one['last_usage']:,} tokens, by the provider's count")
+            yield make_line("  last usage", f"{one['last_usage']:,} tokens, by the provider's count")
         if one["prepared"]:
-            yield line("  prepared", f"{quantity(one['prepared'], 'answer')} paid for and not published")
+            yield make_line("  prepared", f"{render_quantity(one['prepared'], 'answer')} paid for and not published")
         if one.get("summary") is not None:
-            yield visible(one["summary"])
+            yield escape_controls(one["summary"])
     for one in document.get("texts", ()):
         yield ""
-        yield f"{visible(one['text'])}{' ({state})'.format(**one) if one['state'] in ('failed', 'undone') else ''}"
+        state = f" ({one['state']})" if one["state"] in ("failed", "undone") else ""
+        yield f"{escape_controls(one['text'])}{state}"
 
 
-def _tokens(number: int | None) -> str:
-    return "tokens not counted" if number is None else quantity(number, "token")
+def _render_tokens(number: int | None) -> str:
+    return "tokens not counted" if number is None else render_quantity(number, "token")

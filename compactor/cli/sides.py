@@ -34,7 +34,7 @@ class Stopwatch:
         self.longest_call = self._turn_seconds = 0.0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def measure_call(self) -> Iterator[None]:
         """Charge the time spent inside to the current turn: a chat would have to wait that long."""
         began = time.perf_counter()
         try:
@@ -106,7 +106,7 @@ class Agent:
         self.bill.add_prompt(cached, total - cached)
         self.longest[-1] = max(self.longest[-1], total)
         current = self.compactor.get_compaction()
-        if current is not None and current != self.compaction and current.summary in text_of(prompt):
+        if current is not None and current != self.compaction and current.summary in join_text(prompt):
             changes = compare(self.compaction, current).sentences
             self.sentences = [one for one in changes if not one[1].endswith(":")]  # headings say nothing
             self.compaction = current
@@ -122,17 +122,17 @@ class Side:
         self.round: Round
 
     def create_round(self, query: str) -> None:
-        with self.clock.running():
+        with self.clock.measure_call():
             self.round = self.memory.create_round(query)
         for agent in self.agents.values():
             agent.longest.append(0)
 
     def add_post(self, **post: Any) -> Post:
-        with self.clock.running():
+        with self.clock.measure_call():
             return self.memory.add_post(self.round, **post)
 
     def finish_round(self) -> None:
-        with self.clock.running():
+        with self.clock.measure_call():
             self.memory.finish_round(self.round)
         self.clock.end_turn()
 
@@ -161,11 +161,11 @@ class InTurn(Side):
     def compose(self, role: str, system: str, tick: Callable[[], None]) -> None:
         """Give *role* its next prompt, after a compaction if the window is full; call *tick* while that runs."""
         agent = self.agents[role]
-        with self.clock.running():
+        with self.clock.measure_call():
             prompt = compose(self.memory, role, system=system, budget=_UNBOUNDED)
         if prompt.tokens > self.window:
             self._compact(agent, tick)
-            with self.clock.running():
+            with self.clock.measure_call():
                 prompt = compose(self.memory, role, system=system, budget=self.window)
         tokens = agent.take(prompt)
         agent.watch.add_prompt(prompt, tokens, tokens, budget=self.window, torn=0, has_query=True)
@@ -191,5 +191,5 @@ class InTurn(Side):
         return {"window": self.window} | super().figures()
 
 
-def text_of(prompt: Prompt) -> str:
+def join_text(prompt: Prompt) -> str:
     return "\n".join(str(message.get("content")) for message in prompt.messages)

@@ -18,7 +18,7 @@ from rich.table import Table
 from memory.errors import ContextError
 from memory.events import EventHook
 
-from ..events import log_events, logger_to, visible
+from ..events import escape_controls, log_events, make_logger
 
 _PROMPT = "you> "
 
@@ -27,9 +27,9 @@ class CannotRun(ContextError):
     """The command cannot run. The message is the one line that the user reads."""
 
 
-def one_line(text: str, limit: int = 10_000) -> str:
+def make_one_line(text: str, limit: int = 10_000) -> str:
     """Return *text* on one line of at most *limit* characters, with control characters made visible."""
-    line = " ".join(visible(text).split())
+    line = " ".join(escape_controls(text).split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
@@ -40,12 +40,12 @@ def name_options(text: str) -> str:
     return text
 
 
-def quantity(number: int, noun: str, plural: str = "") -> str:
+def render_quantity(number: int, noun: str, plural: str = "") -> str:
     """Return "1 round" or "2,000 rounds". Pass *plural* for a noun that takes no "s"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def percent(part: float, total: float) -> str:
+def render_percent(part: float, total: float) -> str:
     """Return how many percent smaller *part* is than *total*."""
     return f"{100 * (1 - part / total):.0f}%" if total else "-"
 
@@ -58,10 +58,10 @@ class Screen(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
-def screen(file: TextIO | None = None) -> Console:
+def make_console(file: TextIO | None = None) -> Console:
     """Return a console on *file* (default: standard output). What is printed cannot control the terminal."""
     return Screen(file=file if file is not None else sys.stdout)
 
@@ -82,7 +82,7 @@ def can_redraw(console: Console, hooks: Sequence[EventHook]) -> bool:
 
 
 @contextlib.contextmanager
-def progress_bar(
+def show_progress(
     what: str, total: int, item_name: str, console: Console, hooks: Sequence[EventHook]
 ) -> Iterator[Callable[[], None]]:
     """Show a progress bar if *console* can redraw, and provide a function that moves it on by one *item_name*."""
@@ -92,9 +92,9 @@ def progress_bar(
         yield lambda: progress.advance(task)
 
 
-def event_log(log_format: str | None) -> list[EventHook]:
+def make_event_hooks(log_format: str | None) -> list[EventHook]:
     """Return the hooks that log events to standard error as ``json`` or ``console`` text; none for None."""
-    return [] if log_format is None else [log_events(logger_to(sys.stderr, json=log_format == "json"))]
+    return [] if log_format is None else [log_events(make_logger(sys.stderr, json=log_format == "json"))]
 
 
 def confirm(question: str, otherwise: str, *, yes: bool) -> None:
@@ -106,7 +106,7 @@ def confirm(question: str, otherwise: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CannotRun(f"{otherwise}: there is no terminal to ask at; --yes does it without asking")
-    screen(sys.stderr).print(f"{visible(question)} [y/N] ", end="", soft_wrap=True)
+    make_console(sys.stderr).print(f"{escape_controls(question)} [y/N] ", end="", soft_wrap=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CannotRun(otherwise)
 
@@ -205,22 +205,22 @@ class ConversationScreen:
 
     def emit(self, text: str) -> None:
         with self._lock:
-            self._console.print(visible(text))
+            self._console.print(escape_controls(text))
 
     def complain(self, text: str) -> None:
         """Print an error on one line of standard error."""
         with self._lock:
-            self._errors.print(visible(text), soft_wrap=True)
+            self._errors.print(escape_controls(text), soft_wrap=True)
 
     def _write(self, text: str) -> None:
         with self._lock:
-            self._console.print(visible(text), end="", soft_wrap=True)
+            self._console.print(escape_controls(text), end="", soft_wrap=True)
 
     def _print_note(self, text: str) -> None:
         retype = self._is_prompting and self._interactive
         if retype:  # overwrite the line being typed; it is written again below the note
             self._console.file.write("\n" if self._console.legacy_windows else "\r\x1b[K")
-        self._console.print(f"  [{visible(text)}]", style="dim", soft_wrap=True)
+        self._console.print(f"  [{escape_controls(text)}]", style="dim", soft_wrap=True)
         if retype:
             readline = sys.modules.get("readline")
             self._console.file.write(_PROMPT + (readline.get_line_buffer() if readline is not None else ""))

@@ -13,28 +13,28 @@ from memory.messages import ASSISTANT
 from ..background import Options
 from ..config import ConfigError, Settings
 from ..cost.shared_limits import SharedLimits
-from ..events import log_events, logger_to
+from ..events import log_events, make_logger
 from ..workers import Worker
-from .session_commands import Store, option
+from .session_commands import Store, make_option
 from .sessions import open_named
-from .terminal import CannotRun, screen
+from .terminal import CannotRun, make_console
 
 app = typer.Typer()
 
 
 @app.command("worker", short_help="Compact what hosts hand over.")
 def work(
-    engine: Annotated[Literal["procrastinate", "celery"], option("NAME", "procrastinate or celery.")],
+    engine: Annotated[Literal["procrastinate", "celery"], make_option("NAME", "procrastinate or celery.")],
     store: Store = None,
-    broker: Annotated[str | None, option("URL", "Celery's broker, or another database for jobs.")] = None,
-    role: Annotated[list[str] | None, option("ROLE", "An agent to compact for; may be repeated.")] = None,
-    budget: Annotated[int | None, option("N", "Tokens of the prompts, as hosts compose them.", min=1)] = None,
-    config: Annotated[str | None, option("FILE", "Settings of the compactors, as JSON.")] = None,
+    broker: Annotated[str | None, make_option("URL", "Celery's broker, or another database for jobs.")] = None,
+    role: Annotated[list[str] | None, make_option("ROLE", "An agent to compact for; may be repeated.")] = None,
+    budget: Annotated[int | None, make_option("N", "Tokens of the prompts, as hosts compose them.", min=1)] = None,
+    config: Annotated[str | None, make_option("FILE", "Settings of the compactors, as JSON.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs at once.")] = 4,
     drain: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Procrastinate: what jobs get on SIGTERM.")
     ] = 30.0,
-    metrics_port: Annotated[int | None, option("N", "Serve Prometheus metrics here, on loopback.", min=0)] = None,
+    metrics_port: Annotated[int | None, make_option("N", "Serve Prometheus metrics here, on loopback.", min=0)] = None,
 ) -> None:
     """Compact the sessions of a store that hosts with a dispatcher hand over, until SIGTERM.
 
@@ -51,10 +51,12 @@ def work(
         options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.base.limits) else {}
         roles = tuple(role or (ASSISTANT,))
         worker = Worker(store=opened, roles=roles, settings=settings, budget=budget, options=options)
-        worker.on_event(log_events(logger_to()))
+        worker.on_event(log_events(make_logger()))
         if metrics_port is not None:
             _serve_metrics(worker, metrics_port)
-        screen().print(f"compactor works with {engine}, {concurrency} jobs at once; Ctrl-C ends it", soft_wrap=True)
+        make_console().print(
+            f"compactor works with {engine}, {concurrency} jobs at once; Ctrl-C ends it", soft_wrap=True
+        )
         try:
             if engine == "procrastinate":
                 procrastinate: Any = _import("procrastinate")
@@ -89,4 +91,4 @@ def _serve_metrics(worker: Worker, port: int) -> None:
         server, _ = start_http_server(port, "127.0.0.1", make_registry(worker))
     except OSError as error:
         raise CannotRun(f"port {port} cannot be used ({error.strerror}); choose another") from error
-    screen().print(f"metrics at http://127.0.0.1:{server.server_port}/metrics", soft_wrap=True)
+    make_console().print(f"metrics at http://127.0.0.1:{server.server_port}/metrics", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cost_optimal import CostOptimal, Sizes, best_interval, cost_optimal, cost_per_token, price_of_compaction
+from .cost_optimal import CostOptimal, Sizes, compute_cost_per_token, cost_optimal, find_best_interval, price_compaction
 from .prices import Prices
 from .publication import Decision, DeferredPublication, Moment, Publication, deferred
 
@@ -14,9 +14,9 @@ __all__ = [
     "Prices",
     "Publication",
     "Sizes",
-    "best_interval",
+    "compute_cost_per_token",
     "cost_optimal",
-    "cost_per_token",
     "deferred",
-    "price_of_compaction",
+    "find_best_interval",
+    "price_compaction",
 ]

@@ -13,7 +13,7 @@ from typing import Self
 from memory.arguments import check_number, check_whole_number
 from memory.rounds import copy_with
 from memory.values import ValueObject
-from prompts import ABOVE, contract
+from prompts import ABOVE, load_contract
 
 from ..config import CompactorConfig
 from ..events import CostEvaluated, CostReason
@@ -67,17 +67,17 @@ class Sizes(ValueObject):
     rereads: float = 1.0
 
 
-def price_of_beginning(prices: Prices, sizes: Sizes, grown: float = 0.0) -> float:
+def price_beginning(prices: Prices, sizes: Sizes, grown: float = 0.0) -> float:
     """Return the cost of a cache miss after a new summary or an expiry: summary, retained rounds and *grown* tokens
     between them are read uncached."""
     return max((sizes.summary + sizes.retained + grown) * (prices.cache_write - prices.cached_input), 0.0)
 
 
-def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+def price_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return the cost C of one compaction without reading the new rounds: the request, and caching the prompt again."""
     kept = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
-    rewritten = price_of_beginning(prices, sizes)
+    rewritten = price_beginning(prices, sizes)
     answered = prices.summarizer_output * answer + prices.cached_input * sizes.carried
     if style == "continue":
         return (
@@ -86,17 +86,17 @@ def price_of_compaction(prices: Prices, sizes: Sizes, style: Style = "separate")
     return rewritten + prices.summarizer_input * (sizes.rereads * sizes.summary + sizes.instruction) + answered
 
 
-def best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
-    """Return how many new tokens a compaction should cover: W* = √(2rC/c), where ``cost_per_token`` is least.
+def find_best_interval(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+    """Return how many new tokens a compaction should cover: W* = √(2rC/c), where ``compute_cost_per_token`` is least.
 
     Infinite if cached tokens cost nothing: then a longer prompt is always cheaper.
     """
     if not prices.cached_input:
         return math.inf
-    return math.sqrt(2 * sizes.per_call * price_of_compaction(prices, sizes, style) / prices.cached_input)
+    return math.sqrt(2 * sizes.per_call * price_compaction(prices, sizes, style) / prices.cached_input)
 
 
-def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
+def compute_cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return the total cost J(W) per token of a conversation that is compacted every *interval* tokens."""
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     always = sizes.system + sizes.summary + sizes.retained
@@ -105,14 +105,14 @@ def cost_per_token(interval: float, prices: Prices, sizes: Sizes, style: Style =
         + read
         - prices.cached_input / 2
         + prices.cached_input * (always + interval / 2) / sizes.per_call
-        + price_of_compaction(prices, sizes, style) / interval
+        + price_compaction(prices, sizes, style) / interval
     )
 
 
 def repays(prices: Prices, sizes: Sizes, covered: float, saved: float, style: Style = "separate") -> bool:
     """Return whether a summary of *covered* tokens costs no more than the *saved* ones that prompts need not read."""
     read = prices.cached_input if style == "continue" else prices.summarizer_input
-    return prices.cached_input * saved >= price_of_compaction(prices, sizes, style) + read * covered
+    return prices.cached_input * saved >= price_compaction(prices, sizes, style) + read * covered
 
 
 def measure_open(view: View) -> int:
@@ -259,16 +259,16 @@ class CostOptimal(Trigger):
         why = "It is due now:" if numbers.is_due else "It is not due: too little of the prompt is new, though"
         return f"{why} the whole prompt has {tokens}, more than {limit}. compose cuts it to the budget."
 
-    def sizes(self, view: View) -> Sizes:
-        """Return the estimated sizes of the conversation, for ``best_interval``."""
+    def measure_sizes(self, view: View) -> Sizes:
+        """Return the estimated sizes of the conversation, for ``find_best_interval``."""
         return self._estimate(view, *measure_growth(view, view.find_due_end(self._config)))
 
     def _estimate(self, view: View, grown: int, measured: Sizes) -> Sizes:
-        count, style = view.ledger.count_again, self._style_of(view)
+        count, style = view.ledger.count_again, self._choose_style(view)
         calls = max(grown / measured.per_call, 1.0) if measured.per_call else 1.0
         delta, rereads, carried = self._expect_answer(view, style, calls)
         instructions = [self._config.prompt.content]
-        instructions += [contract("changes").content] if delta is not None else []
+        instructions += [load_contract("changes").content] if delta is not None else []
         instructions += [ABOVE] if style == "continue" else []
         return copy_with(
             measured,
@@ -307,7 +307,7 @@ class CostOptimal(Trigger):
         """The assumed length of the first summary in tokens."""
         return self._config.target_tokens or DEFAULT_SUMMARY
 
-    def _style_of(self, view: View) -> Style:
+    def _choose_style(self, view: View) -> Style:
         """Return the style of requests: the given one, or else by the cache hits so far."""
         if self._style is not None or view.work is None:
             return self._style or "separate"
@@ -319,13 +319,13 @@ class CostOptimal(Trigger):
         sizes, prices, style = (
             self._estimate(view, grown, measured),
             self.prices.with_cold(view.usage.cold),
-            self._style_of(view),
+            self._choose_style(view),
         )
-        best, price = best_interval(prices, sizes, style), price_of_compaction(prices, sizes, style)
+        best, price = find_best_interval(prices, sizes, style), price_compaction(prices, sizes, style)
         idle, work = self._pauses.observe(view), view.work
         # Whether it may continue, not whether it did: after the cache's end, none would be seen to share it.
         continues = work is not None and work.takes_continued and work.may_continue(view.ledger.asked.model)
-        likely_cold, recheck_in = self._pauses.likely_cold(idle, continues=continues)
+        likely_cold, recheck_in = self._pauses.estimate_likely_cold(idle, continues=continues)
         # A compaction that begins at this number of prompt tokens is ready before they reach the budget.
         budget = self.budget or self._config.max_tokens or int(USABLE * view.window)
         meanwhile = max(self._latency_calls, FIRST_LATENCY) * sizes.per_call * view.usage.correction
@@ -339,7 +339,7 @@ class CostOptimal(Trigger):
             # *early*: the cost of compacting before the best moment, weighed against reading a cold prompt.
             later = min(best, grown + max(ceiling - tokens, 1) / view.usage.correction)
             early = (1 - grown / later) * (1 - grown * later / best**2) * price
-            if likely_cold and early <= likely_cold * price_of_beginning(prices, sizes, grown):
+            if likely_cold and early <= likely_cold * price_beginning(prices, sizes, grown):
                 reason = "pause" if repaid else "ends_soon"
         else:
             recheck_in = None

@@ -61,7 +61,7 @@ class Pauses:
         pauses = f"{self.cold} of {self.long} pauses of {LAST_CALL_SECONDS / 60:g} minutes or more"
         return f" Earlier in a pause: so far, {pauses} outlasted the provider's cache."
 
-    def likely_cold(self, idle: float, *, continues: bool) -> tuple[float, float | None]:
+    def estimate_likely_cold(self, idle: float, *, continues: bool) -> tuple[float, float | None]:
         """Return the probability that the next prompt finds the cache expired, and the seconds until the next
         evaluation if nothing happens before; None: none is needed.
 

@@ -37,7 +37,7 @@ class FormChoice(NamedTuple):
     each: float
 
 
-def cost_of_period(period: int, each: float, full: float, output: float, stay_price: float) -> float:
+def compute_period_cost(period: int, each: float, full: float, output: float, stay_price: float) -> float:
     """Return the mean cost of a compaction if one in *period* writes *full* tokens, and the others add *each*.
 
     *output* is the price of a token that the model writes, *stay_price* that of a token that stays in the notes until
@@ -46,7 +46,7 @@ def cost_of_period(period: int, each: float, full: float, output: float, stay_pr
     return output * (full + (period - 1) * each) / period + stay_price * (full + each * (period - 1) / 2)
 
 
-def length_to_request(form: Form, target: int | None) -> int | None:
+def choose_length(form: Form, target: int | None) -> int | None:
     """Return the length in tokens to request for an answer in that *form*, if *target* is for all notes."""
     if target is None or form == "changes":
         return target
@@ -62,10 +62,10 @@ def choose_form(
     predict the length of the next ones; without any, the requested length counts. Each option is priced as if it
     continued forever: longer notes cost more in each prompt and each request, and full notes cost more output.
     """
-    full = experience.full or min(length_to_request("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
+    full = experience.full or min(choose_length("full", target) or DEFAULT_NOTES, DEFAULT_NOTES)
     changes = experience.edits if experience.edits is not None else FIRST_CHANGES * full
     asks_for_changes = takes_changes and experience.keeps_form
-    addition = experience.addition or min(length_to_request("addition", target) or full, full)
+    addition = experience.addition or min(choose_length("addition", target) or full, full)
     # An addition replaces nothing, so edits are tried first. After the agent's prompt, a model would repeat the notes
     # that are in it.
     may_add = style == "separate" and not (asks_for_changes and experience.edits is None)
@@ -74,10 +74,10 @@ def choose_form(
     options: list[tuple[float, Form, int]] = []
     for period in range(MIN_PERIOD, MAX_PERIOD + 1):
         if asks_for_changes:
-            options.append((cost_of_period(period, changes, full, output, stay_price + read), "changes", period))
+            options.append((compute_period_cost(period, changes, full, output, stay_price + read), "changes", period))
         if may_add:
             options.append(
-                (cost_of_period(period, addition, full, output, stay_price + read / period), "addition", period)
+                (compute_period_cost(period, addition, full, output, stay_price + read / period), "addition", period)
             )
     _, form, period = min(options, default=(0.0, "full", 1))
     return FormChoice(form, period, full, addition if form == "addition" else changes)

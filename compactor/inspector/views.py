@@ -48,7 +48,7 @@ from ..prompt.accounting import Ledger, get_ledger
 from ..prompt.fit import Report, fit, list_published
 from ..prompt.layout import Layout, Source
 from ..prompt.shorten import measure_reduction
-from ..summarizers.sentences import letters_of
+from ..summarizers.sentences import keep_letters
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from ..view import View
 from .wording import SKIPS, describe_check, describe_event
@@ -536,8 +536,8 @@ class Inspection:
         spans: dict[tuple[int, int], list[str]] = defaultdict(list)
         missing, end = dict.fromkeys(wanted), 0
         for compaction in published:
-            letters = letters_of(compaction.summary)
-            found = [text for text in missing if letters_of(text) in letters]
+            letters = keep_letters(compaction.summary)
+            found = [text for text in missing if keep_letters(text) in letters]
             spans[end + 1, compaction.last_round] += found
             end = max(end, compaction.last_round)
             for text in found:
@@ -559,10 +559,10 @@ class Inspection:
             said += [(one.number, join_text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
             for post, text in said:
                 words = set(map(str.casefold, _WORDS.findall(text[:MAX_TEXT])))
-                posts.append((make_reference(number, post), letters_of(text[:MAX_TEXT]), words))
+                posts.append((make_reference(number, post), keep_letters(text[:MAX_TEXT]), words))
         rarity = Counter(word for _, _, words in posts for word in words)
         for text in texts:
-            letters = letters_of(_SPEAKER.sub("", text, count=1))
+            letters = keep_letters(_SPEAKER.sub("", text, count=1))
             exact = next((ref for ref, said_, _ in posts if letters and letters in said_), None)
             if exact is not None:
                 yield exact, True

@@ -13,7 +13,7 @@ from .compat.memory_with_compress import (
     NotKept,
     count_words,
 )
-from .compat.messages import NotAMessage, NotAnArchive, archive_of, format_msgs, messages_in
+from .compat.messages import NotAMessage, NotAnArchive, format_msgs, make_archive, read_archive
 from .compat.offload_context import OffloadResult, offload_context
 from .compat.offload_files import FilesNotErased, OffloadError, OffloadFiles, expire_files
 from .compat.window import StateError
@@ -48,14 +48,14 @@ __all__ = [
     "PromptConfig",
     "Prompts",
     "StateError",
-    "archive_of",
     "auto_context",
     "context_offload",
     "count_words",
     "expire_files",
     "format_msgs",
+    "make_archive",
     "memory_with_compress",
-    "messages_in",
     "offload_context",
+    "read_archive",
     "selective",
 ]

@@ -75,7 +75,7 @@ class PromptConfig:
     current_round_large_message_prompt: str | os.PathLike[str] | PromptTemplate | None = None
     current_round_compress_prompt: str | os.PathLike[str] | PromptTemplate | None = None
 
-    def template(self, name: str) -> PromptTemplate | None:
+    def get_template(self, name: str) -> PromptTemplate | None:
         """Return the prompt in field *name*. Raises ``PromptError`` if it cannot be used."""
         given = getattr(self, name)
         wanted = "a text, the name or path of a prompt, or a template"
@@ -124,13 +124,13 @@ def auto_context(
     plan_tools = _check_names("plan_tools", plan_tools)
     prompts = _make_prompts(custom_prompt)
     offload = partial(offload_large, large_payload_threshold, preview=offload_single_preview)
-    tool_prompt = prompts.template("previous_round_tool_compress_prompt")
-    large_prompt = prompts.template("current_round_large_message_prompt") or "large_post"
-    current_prompt = prompts.template("current_round_compress_prompt")
+    tool_prompt = prompts.get_template("previous_round_tool_compress_prompt")
+    large_prompt = prompts.get_template("current_round_large_message_prompt") or "large_post"
+    current_prompt = prompts.get_template("current_round_compress_prompt")
     steps: tuple[Strategy, ...] = (
         compress_tool_runs(min_consecutive_tool_messages, last_keep, prompt=tool_prompt, plan_tools=plan_tools),
-        _in_past(offload(keep_last=last_keep)),
-        _in_past(offload()),
+        _limit_to_past(offload(keep_last=last_keep)),
+        _limit_to_past(offload()),
         compact_view,
         offload(summarize=True, prompt=large_prompt),
         compress_tool_runs(scope="current", ratio=ratio, prompt=current_prompt, plan_tools=plan_tools),
@@ -139,7 +139,7 @@ def auto_context(
     settings = settings.copy_with(max_tokens=max_token, token_ratio=token_ratio)
     if names := _check_names("exempt_tools", exempt_tools):
         settings = settings.copy_with(exempt_tools=names)
-    if (template := prompts.template("previous_round_summary_prompt")) is not None:
+    if (template := prompts.get_template("previous_round_summary_prompt")) is not None:
         settings = settings.with_prompt(template)
     optional: dict[str, Any] = {"summarizer": summarizer, "plan": plan}
     return {
@@ -169,7 +169,7 @@ def _make_prompts(given: PromptConfig | Mapping[str, Any] | None) -> PromptConfi
     return PromptConfig(**(given or {}))
 
 
-def _in_past(strategy: Strategy) -> Strategy:
+def _limit_to_past(strategy: Strategy) -> Strategy:
     """Return *strategy* without its reductions in open rounds."""
 
     def reduce_past(view: View) -> Iterator[Overlay]:

@@ -162,7 +162,7 @@ class _OffloadWithPreview:
                 continue  # the agent has just read it, and would have to read it again
             where = f"; reload {reference}"
             if self.files is not None:
-                path = self.files.path_of(reference, text)
+                path = self.files.make_path(reference, text)
                 if count(make_preview(text, self.length, f" in the file {path}{where}", count)) < count(text):
                     if self.memory is not None:
                         self.files.belong_to(self.memory)  # before the first write: a purge finds the files by it

@@ -11,7 +11,7 @@ from ..config import CompactorConfig, ConfigError, check_config
 from ..cycle import Strategy
 from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
-from ..strategies.drop import pairs_of
+from ..strategies.drop import list_pairs
 from ..tokens import DEFAULT_WINDOW, find_window
 from ..triggers import over_usage
 
@@ -99,7 +99,7 @@ def _merge_rules(rules: Rules | None) -> list[tuple[str, int]]:
     """Return all rules in order of priority."""
     if rules is not None and not isinstance(rules, Mapping):
         try:
-            listed = pairs_of(rules)
+            listed = list_pairs(rules)
         except TypeError:
             raise ConfigError(("rules", "must be rules by kind, {'tool_result': 8}, or a list of such pairs")) from None
         pairs = [(_read_kind(kind), _read_number(kind, rule)) for kind, rule in listed]

@@ -186,7 +186,7 @@ class _Frame:
         return self._parts[index]
 
     def _make_part(self, round_: Round, group: MessageGroup) -> PromptPart:
-        costs, pinned = self.view.count_costs(round_, group), self.view.is_pinned(round_, group)
+        costs, pinned = self.view.list_costs(round_, group), self.view.is_pinned(round_, group)
         levels = () if pinned or group.pending or group.from_user else None
         depths = bytes(map(measure_depth, group.messages))
         return PromptPart(round_, group, group.messages, costs, sum(costs), pinned, levels=levels, depths=depths)

@@ -16,11 +16,11 @@ from typing import Any
 
 from memory.overlays import CompactedMessage, Note
 from memory.rounds import cached_property, copy_with
-from prompts import ABOVE, contract
+from prompts import ABOVE, load_contract
 
 from ..acceptance.checks import MAX_OVER_TARGET
 from ..cost.prices import Prices
-from ..cost.rewriting import MAX_PASSES, PASSES, Form, choose_form, length_to_request
+from ..cost.rewriting import MAX_PASSES, PASSES, Form, choose_form, choose_length
 from ..errors import SummaryRejected
 from ..notes import Span, append_notes, find_headings, find_span, normalize_text, read_notes, render_notes, sort_notes
 from ..prompt.groups import Message
@@ -138,16 +138,16 @@ class NotesQuestion(SummaryQuestion):
             parse = partial(parse_notes, notes, self.order, span, refuses_edits=bool(notes))
             # The numbers of the notes are not among what a new text has to keep.
             source = copy_with(source, previous="\n".join(note.text for note in notes))
-        target, continued = self._target(request.target_tokens, form), None
+        target, continued = self._compute_target(request.target_tokens, form), None
         if go_on is not None and may_continue and form != "addition":
             if previous is None or previous.summary == said:
                 instruct = self.prompt.instruct
                 asked = instruct(previous=previous is not None, role=view.role, target_tokens=target, plan=work.plan)
-                (message,) = _contract(asked, edits=edits)
+                (message,) = _render_contract(asked, edits=edits)
             else:  # the agent's prompt shows other numbers, or none
-                (message,) = self._messages(view, ABOVE, said, target, edits=edits)
+                (message,) = self._render_messages(view, ABOVE, said, target, edits=edits)
             continued = go_on(previous, step.rounds, str(message["content"]))
-        messages = self._messages(view, step.text, said, target, edits=edits)
+        messages = self._render_messages(view, step.text, said, target, edits=edits)
         request = copy_with(request, messages=messages, continued=continued)
         edited = frozenset(note.text for note in request.notes)
         source = copy_with(source, text=step.text, sent=step.tokens, notes=edited)
@@ -160,7 +160,7 @@ class NotesQuestion(SummaryQuestion):
                 extra |= {key: value for key, value in previous.extra.items() if key == WRITTEN_TOKENS}
                 extra[WRITTEN_AGO] = previous.extra.get(WRITTEN_AGO, 0) + 1
             # A payload stands for what was asked for: without a text in full, that is only what is new.
-            return batch.compaction(summary if form == "full" else copy_with(summary, payload=None), **extra)
+            return batch.make_compaction(summary if form == "full" else copy_with(summary, payload=None), **extra)
 
         kept, major = becomes if step.at_boundary else None, previous is not None and form == "full"
         asks = partial(work.summarize, request, source, batch.prohibitions, kept, parse)
@@ -176,19 +176,21 @@ class NotesQuestion(SummaryQuestion):
             read_notes(previous.summary, (previous.start_index, previous.last_round)), self.order
         )
 
-    def _target(self, target: int | None, form: Form) -> int | None:
+    def _compute_target(self, target: int | None, form: Form) -> int | None:
         """Return the length to request. The check for oversized answers uses the whole *target*."""
-        return target if self.work.deterministic else length_to_request(form, target)
+        return target if self.work.deterministic else choose_length(form, target)
 
-    def _messages(self, view: View, text: str, said: str | None, target: int | None, *, edits: bool) -> list[Message]:
+    def _render_messages(
+        self, view: View, text: str, said: str | None, target: int | None, *, edits: bool
+    ) -> list[Message]:
         """Return the messages that ask for notes of *target* tokens, or with *edits* for edits of the notes *said*."""
         prompt, plan = self.prompt, self.work.plan
         (message,) = prompt.render(text, previous_summary=said, role=view.role, target_tokens=target, plan=plan)
-        return _contract(message["content"], edits=edits)
+        return _render_contract(message["content"], edits=edits)
 
     def _count_free_tokens(self, view: View, said: str | None, *, edits: bool) -> int:
-        target = self._target(self.target_tokens, "changes" if edits else "full")
-        empty = self._messages(view, Step().text, said, target, edits=edits)
+        target = self._compute_target(self.target_tokens, "changes" if edits else "full")
+        empty = self._render_messages(view, Step().text, said, target, edits=edits)
         return self.work.config.summarizer_input_tokens - count_prompt(empty, view.ledger.count)
 
 
@@ -202,8 +204,8 @@ def _count_passes(batch: Batch, form: Form) -> float:
     return (passes * old + max(batch.reached - old, 0)) / max(batch.reached, old)
 
 
-def _contract(asked: str, *, edits: bool) -> list[Message]:
-    return contract("changes" if edits else "notes").render(asked)
+def _render_contract(asked: str, *, edits: bool) -> list[Message]:
+    return load_contract("changes" if edits else "notes").render(asked)
 
 
 def _apply_answer(notes: Sequence[Note], order: Sequence[str], span: Span, answer: str) -> Summary:

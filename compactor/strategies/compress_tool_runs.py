@@ -108,7 +108,7 @@ def compress_open_round(view: View) -> Iterator[Reduction]:
 def _is_repaid(view: View, work: Work, run: ToolRun, mark: int) -> bool:
     prices, shown = work.prices if isinstance(work.prices, Prices) else Prices(), _show_up_to(view, run)
     may_continue = bool(shown and work.continued is not None and work.continued(view.compaction, shown, ""))
-    tokens = sum(sum(view.count_costs(run.round_, group)) for group in run.groups)
+    tokens = sum(sum(view.list_costs(run.round_, group)) for group in run.groups)
     calls = sum(post.send_from == view.role and not is_result(post) and not is_summary(post) for post in run.posts)
     summary, system = OPEN_RATIO * tokens, PROMPT_TOKENS + view.header_tokens
     sizes = Sizes(per_call=tokens / max(calls, 1), system=system, summary=summary, retained=0)
@@ -155,7 +155,7 @@ def find_past_runs(view: View, more_than: int, keep_last: int) -> Iterator[ToolR
 
     A run ends at any other message, a summary, a post that may not be reduced, or one of the newest *keep_last* posts.
     """
-    kept = Tail(view).newest(keep_last)
+    kept = Tail(view).find_newest(keep_last)
     for place in range(view.places.start, min(view.closed, view.places.stop)):
         logged = view.rounds[place]
         if len(logged.post_list) <= more_than:
@@ -176,7 +176,7 @@ def find_open_runs(view: View, keep_last: int) -> Iterator[ToolRun]:
     if place < view.closed or view.rounds[place].closed:
         return
     logged = view.rounds[place]
-    kept = Tail(view).newest(keep_last)
+    kept = Tail(view).find_newest(keep_last)
     for is_end, found in groupby(_split(view, logged, place, kept), lambda run: run.part == "end"):
         runs = [] if is_end else list(found)
         # Without the role's text before the first call and after the last.
@@ -196,7 +196,7 @@ def _split(view: View, logged: Round, index: int, kept: Collection[Location]) ->
     single: list[ToolRun] = []
     for round_, group in view.list_groups(index):
         numbers = [post.number if post is not None else 0 for post in group.posts]
-        part = _part_of(group, view.role)
+        part = _read_part(group, view.role)
         if not view.is_reducible(round_, group) or any((index, number) in kept for number in numbers):
             part = "end"
         if part == "summary":
@@ -215,7 +215,7 @@ def _split(view: View, logged: Round, index: int, kept: Collection[Location]) ->
     return runs
 
 
-def _part_of(group: MessageGroup, role: str) -> _Part:
+def _read_part(group: MessageGroup, role: str) -> _Part:
     first = group.posts[0]
     if first is None:
         return "end"
@@ -250,7 +250,7 @@ def _summarize(
     def is_new(post: Post | None) -> bool:
         return post is None or not any(one.covers(post.number) for one in replaced)
 
-    costs = [(group, sum(view.count_costs(run.round_, group))) for group in run.groups]
+    costs = [(group, sum(view.list_costs(run.round_, group))) for group in run.groups]
     tokens, new = sum(cost for _, cost in costs), sum(cost for group, cost in costs if all(map(is_new, group.posts)))
     # As much as the earlier summary, so it does not shrink at each step, and a share of the new posts.
     limit = int(work.config.summarizer_input_tokens * MAX_OF_INPUT)

@@ -47,7 +47,7 @@ def drop(
     The prompt mentions all dropped posts in one line. While no prompt has this line, posts are dropped only if together
     they are longer than the line. This does not apply if the prompt exceeds only its limit of messages.
     """
-    rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else pairs_of(kind)
+    rules: list[tuple[Any, int]] = [(kind, keep_recent)] if isinstance(kind, str | Enum) else list_pairs(kind)
     if not isinstance(kind, str | Enum) and keep_recent:
         raise ValueError("with several rules each has its own keep_recent: drop([('tool_result', 3), ('user', 5)])")
     rules = [(parse_kind(name), check_whole_number("keep_recent", kept)) for name, kept in rules]
@@ -73,7 +73,7 @@ def drop(
     return strategy
 
 
-def pairs_of(rules: object) -> list[tuple[Any, Any]]:
+def list_pairs(rules: object) -> list[tuple[Any, Any]]:
     """Return *rules* as a list. Raises ``TypeError`` unless they are pairs."""
     pairs: list[Any] = list(rules) if isinstance(rules, Iterable) else [rules]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
@@ -117,7 +117,7 @@ class _Dropper:
                 if (place, reduction.first_number, reduction.last_number) in self._covered_spans:
                     continue  # the log would ignore it
                 self._gone |= locations
-                self._tokens += sum(sum(self._view.count_costs(round_, group.group)) for group in run)
+                self._tokens += sum(sum(self._view.list_costs(round_, group.group)) for group in run)
                 self._first = min(self._first or round_.number, round_.number)
                 reductions.append(reduction)
         return reductions

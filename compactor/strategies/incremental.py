@@ -111,7 +111,7 @@ class Batch(ValueObject):
     #: The forms of answers that were refused, and the checks that refused them.
     refused: tuple[str, ...] = ()
 
-    def compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
+    def make_compaction(self, summary: Summary, **extra: Any) -> CompactedMessage:
         """Return the compaction with *summary* as its text; it replaces the previous one."""
         previous, last = self.request.previous, self.last
         end_round_id, end_number = (previous.end_round_id, previous.end_number) if previous else (None, None)
@@ -175,9 +175,9 @@ class SummaryQuestion(ValueObject):
             (message,) = self.prompt.render(CALLS_ABOVE, role=view.role, target_tokens=target, plan=work.plan)
             continued = work.continued(view.compaction, self.shown, message["content"])
         request = copy_with(request, messages=messages, continued=continued)
-        kept, source = batch.compaction if batch.publishes else None, copy_with(batch.source, text=text)
+        kept, source = batch.make_compaction if batch.publishes else None, copy_with(batch.source, text=text)
         send = partial(work.summarize, request, source, batch.prohibitions, kept, generation=view.generation)
-        return "full", send, batch.compaction
+        return "full", send, batch.make_compaction
 
 
 def fold_due(

@@ -17,7 +17,7 @@ from memory.rounds import copy_with, freeze_mapping
 
 from ..errors import SummaryRejected
 from ..notes import EARLIER, Span, append_notes, normalize_heading, normalize_text
-from ..summarizers.sentences import MAX_HEADING, letters_of
+from ..summarizers.sentences import MAX_HEADING, keep_letters
 
 Op = Literal["add", "replace", "remove"]
 
@@ -31,7 +31,7 @@ class NoteEdit(NamedTuple):
     text: str = ""
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _make_object_schema(**properties: Any) -> dict[str, Any]:
     """Return the schema of an object with exactly *properties*, as strict endpoints require."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
@@ -39,9 +39,9 @@ def _object(**properties: Any) -> dict[str, Any]:
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 #: The JSON schema of an answer, for endpoints that support structured output.
 SCHEMA: Mapping[str, Any] = freeze_mapping(
-    _object(
-        add={"type": "array", "items": _object(section=_TEXT, text=_TEXT)},
-        replace={"type": "array", "items": _object(number=_NUMBER, text=_TEXT)},
+    _make_object_schema(
+        add={"type": "array", "items": _make_object_schema(section=_TEXT, text=_TEXT)},
+        replace={"type": "array", "items": _make_object_schema(number=_NUMBER, text=_TEXT)},
         remove={"type": "array", "items": _NUMBER},
     )
 )
@@ -71,7 +71,7 @@ def parse_edits(answer: str) -> tuple[NoteEdit, ...]:
     else:
         edits = () if _NOTHING.fullmatch(text) else tuple(_read_lines(text))
     if any(len(normalize_heading(edit.section)) > MAX_HEADING for edit in edits):
-        raise _malformed("it gives a text as a heading")
+        raise _make_malformed_error("it gives a text as a heading")
     return edits
 
 
@@ -102,22 +102,22 @@ def apply_edits(
     texts: dict[int, str] = {}
     removed: set[int] = set()
     added: list[tuple[str, str]] = []
-    names = {letters_of(name): name for name in (*order, *(note.section for note in reversed(notes)))}
+    names = {keep_letters(name): name for name in (*order, *(note.section for note in reversed(notes)))}
     for op, number, section, said in edits:
         text, name = normalize_text(said), normalize_heading(section)
         if op == "add":
             if text:
-                added.append((names.setdefault(letters_of(name), name), text))
+                added.append((names.setdefault(keep_letters(name), name), text))
         elif not 1 <= number <= len(notes):
-            raise _malformed(f"it names note {number}, and there are {len(notes)}")
+            raise _make_malformed_error(f"it names note {number}, and there are {len(notes)}")
         elif number in texts or (op == "replace" and number in removed):
-            raise _malformed(f"it changes note {number} twice")
+            raise _make_malformed_error(f"it changes note {number} twice")
         elif op == "remove":
             removed.add(number)
         elif text:
             texts[number] = text
         else:
-            raise _malformed(f"it replaces note {number} with nothing")
+            raise _make_malformed_error(f"it replaces note {number} with nothing")
     kept: list[Note] = []
     for number, note in enumerate(notes, 1):
         if (text := texts.get(number, note.text)) != note.text:
@@ -135,7 +135,7 @@ def apply_edits(
         if (section, text) not in known
     ]
     if not kept and not more:
-        raise _malformed("it leaves no note")
+        raise _make_malformed_error("it leaves no note")
     return append_notes(kept, more, order)
 
 
@@ -163,12 +163,12 @@ def _read_lines(text: str) -> list[NoteEdit]:
         if not found and edits and line.strip():
             last = edits.pop()
             if last.op == "remove" or (is_apart and not line[0].isspace()):
-                raise _malformed("one of its lines is no edit")
+                raise _make_malformed_error("one of its lines is no edit")
             found = [copy_with(last, text=f"{last.text}\n{line.removeprefix('  ')}")]
         edits += found
         is_apart = not line.strip()
     if not edits:
-        raise _malformed("it contains none, and does not say so")
+        raise _make_malformed_error("it contains none, and does not say so")
     return edits
 
 
@@ -187,20 +187,20 @@ def _read_json(text: str) -> list[NoteEdit]:
     try:
         value, end = json.JSONDecoder(strict=False, object_pairs_hook=_read_object).raw_decode(text)
     except (ValueError, RecursionError):
-        raise _malformed("it is no JSON") from None
+        raise _make_malformed_error("it is no JSON") from None
     if text[end:].strip():
-        raise _malformed("something follows its JSON")
+        raise _make_malformed_error("something follows its JSON")
     edits: list[NoteEdit] = []
     for key, items in ({"changes": value} if isinstance(value, list) else value).items():
         if key not in ("changes", "add", "replace", "remove") or not isinstance(items, list):
-            raise _malformed("its JSON has another form")
+            raise _make_malformed_error("its JSON has another form")
         for item in items:
             if isinstance(item, str) and key != "changes" and (found := _read_text(key, item)):
                 edits += found
                 continue
             # A bare value is the text of an addition, or the number of a note.
             fields = item if isinstance(item, dict) else {"text" if key == "add" else "number": item}
-            edits.append(_edit_of(fields if key == "changes" else {**fields, "op": key}))
+            edits.append(_read_edit(fields if key == "changes" else {**fields, "op": key}))
     return edits
 
 
@@ -214,26 +214,26 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raises ``SummaryRejected`` for a duplicate key, because one value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _malformed("its JSON has a key twice")
+        raise _make_malformed_error("its JSON has a key twice")
     return found
 
 
-def _edit_of(fields: Mapping[str, Any]) -> NoteEdit:
+def _read_edit(fields: Mapping[str, Any]) -> NoteEdit:
     op, number, section, text = (fields.get(key) for key in ("op", "number", "section", "text"))
     if op not in ("add", "replace", "remove"):
-        raise _malformed("an edit is neither add, replace nor remove")
+        raise _make_malformed_error("an edit is neither add, replace nor remove")
     if not all(one is None or isinstance(one, str) for one in (section, text)):
-        raise _malformed("an edit has something else than text")
+        raise _make_malformed_error("an edit has something else than text")
     if op == "add":
         if text is None:  # perhaps it is under another key, and would be lost
-            raise _malformed("an addition has no text")
+            raise _make_malformed_error("an addition has no text")
         return NoteEdit("add", 0, section or "", text)
     if isinstance(number, str) and (match := _NUMBER_TEXT.fullmatch(number)):
         number = int(match[1])
     if isinstance(number, bool) or not isinstance(number, (int, float)) or number % 1 != 0:  # models also write 3.0
-        raise _malformed("an edit names no note")
+        raise _make_malformed_error("an edit names no note")
     return NoteEdit(op, int(number), section or "", text or "")
 
 
-def _malformed(reason: str) -> SummaryRejected:
+def _make_malformed_error(reason: str) -> SummaryRejected:
     return SummaryRejected("malformed", f"the answer is no list of edits: {reason}")

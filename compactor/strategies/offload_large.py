@@ -83,7 +83,7 @@ def offload_large(
             reduction = mine.apply(group.round_, post, count)
             if reduction is None:
                 continue
-            if template is not None and work is not None and reduction.text != group.text_of(post):
+            if template is not None and work is not None and reduction.text != group.read_text(post):
                 summary = _summarize(view, SummaryQuestion(work, template, "large_post"), group, post)
                 reduction = reduction if summary is None else copy_with(summary, extra=reduction.extra)
             if sentences := find_lost(group.prohibitions, [reduction.text]):
@@ -99,7 +99,7 @@ def offload_large(
 
 def _find_candidates(tail: Tail, keep_last: int, *, users_too: bool) -> Iterator[tuple[TailGroup, Post | None]]:
     """Yield the posts that may be offloaded, user messages last."""
-    stays = {*tail.newest(keep_last), tail.latest_answer}
+    stays = {*tail.find_newest(keep_last), tail.latest_answer}
     for from_user in (False, True) if users_too else (False,):
         for group in tail.groups:
             if group.group.from_user != from_user or (from_user and group.round_index == tail.view.asked):
@@ -116,7 +116,7 @@ def _summarize(view: View, question: SummaryQuestion, group: TailGroup, post: Po
     own = post is not None and post.send_from == view.role and not is_result(post)
     if own and post is not None and post.tool_calls:
         return None
-    text, count = group.text_of(post), view.ledger.count
+    text, count = group.read_text(post), view.ledger.count
     tokens = count(text)
     target = max(min(tokens // 10, MAX_SUMMARY), min(tokens // 2, MIN_SUMMARY))
     # Tool calls of other senders stay as they are, so they are not summarized.

@@ -27,7 +27,7 @@ class TailGroup(NamedTuple):
     def locate(self, post: Post | None) -> Location:
         return self.round_index, post.number if post is not None else 0
 
-    def text_of(self, post: Post | None) -> str:
+    def read_text(self, post: Post | None) -> str:
         """Return the full text of *post*, which is in this group."""
         return self.round_.user_query if post is None else join_text(post)
 
@@ -73,7 +73,7 @@ class Tail(ValueObject):
             TailGroup(place, round_, group) for place in view.places for round_, group in view.list_groups(place)
         )
 
-    def newest(self, number: int) -> frozenset[Location]:
+    def find_newest(self, number: int) -> frozenset[Location]:
         """Return the locations of the newest *number* posts."""
         if not number:
             return frozenset()

@@ -21,7 +21,7 @@ from memory.rounds import USER, Round, ToolCall, cached_property, copy_with
 from memory.values import ValueObject
 
 from ..tokens import TokenCounter
-from .content import assignment
+from .content import find_assignment
 from .cues import load_pattern
 from .results import (
     EMPTY,
@@ -31,11 +31,11 @@ from .results import (
     clip,
     find_files,
     find_identifiers,
+    get_words,
     is_identifier,
     read_json,
     read_outcome,
     shorten_words,
-    words_of,
 )
 
 ARROW = " → "
@@ -182,9 +182,9 @@ def _shorten_arguments(arguments: str) -> str:
 def _is_change(name: str, arguments: str) -> bool:
     words = name_words(name)
     for word in words:
-        if word in words_of("looks") or word in words_of("changes"):
-            return word in words_of("changes")
-    if words and words[0] not in words_of("shells"):
+        if word in get_words("looks") or word in get_words("changes"):
+            return word in get_words("changes")
+    if words and words[0] not in get_words("shells"):
         return False
     prefix = _COMMAND.match(arguments)
     changes = load_pattern("tools.yaml", "change in a command")
@@ -205,7 +205,7 @@ def merge_actions(actions: Iterable[Action]) -> list[Action]:
 
 def _record_of(action: Action) -> Hashable:
     """Return a key for the record that *action* looked up, or None: newer values of a record replace older ones."""
-    said = None if action.matters or ", " not in action.outcome else assignment(action.outcome)
+    said = None if action.matters or ", " not in action.outcome else find_assignment(action.outcome)
     return said and (action.name, said.subject)
 
 
@@ -242,9 +242,9 @@ def _without_common_beginning(argument: str, first: str) -> str:
     return clip(f"{MORE}{argument[begin:]}" if begin > 6 else argument, _ARGUMENT)
 
 
-def _tool_of(action: Action) -> tuple[str, str, bool]:
+def _read_tool(action: Action) -> tuple[str, str, bool]:
     """Return a key for the tool of *action*; for a shell it includes the program."""
-    shell = not words_of("shells").isdisjoint(name_words(action.name)[:1])
+    shell = not get_words("shells").isdisjoint(name_words(action.name)[:1])
     return action.name, action.arguments[0].partition(" ")[0] if shell else "", action.failed
 
 
@@ -266,20 +266,20 @@ def _shorten(action: Action) -> Action:
 def choose_lines(actions: Sequence[Action], budget: int, count: TokenCounter) -> list[str]:
     """Return lines of *actions* within *budget* tokens: errors and changes, then the rest, each part in order."""
     chosen = merge_actions(actions)
-    chosen = [*_merge(chosen[:-_MAX_LINES], _tool_of), *chosen[-_MAX_LINES:]]
-    if _cost(chosen, count) > budget:
+    chosen = [*_merge(chosen[:-_MAX_LINES], _read_tool), *chosen[-_MAX_LINES:]]
+    if _count_cost(chosen, count) > budget:
         chosen = [*map(_shorten, chosen[:-_RECENT]), *chosen[-_RECENT:]]
-    if _cost(chosen, count) > budget:
+    if _count_cost(chosen, count) > budget:
         # Read-only calls of one tool with the same outcome.
         chosen = _merge(
-            map(_shorten, chosen), lambda one: None if one.matters or not one.shared else (_tool_of(one), one.outcome)
+            map(_shorten, chosen), lambda one: None if one.matters or not one.shared else (_read_tool(one), one.outcome)
         )
-    if _cost(chosen, count) > budget:
+    if _count_cost(chosen, count) > budget:
         chosen = _choose_best(chosen, budget, count)
     return [action.line for action in sorted(chosen, key=lambda action: not action.matters)]
 
 
-def _cost(actions: Iterable[Action], count: TokenCounter) -> int:
+def _count_cost(actions: Iterable[Action], count: TokenCounter) -> int:
     return sum(count(f"- {action.line}\n") for action in actions)
 
 
@@ -305,9 +305,9 @@ def _choose_best(actions: Sequence[Action], budget: int, count: TokenCounter) ->
             left -= costs[place]
     lines = _add_groups(actions, alone, worths, budget, count)
     for place in order[:_MAX_TRIES]:
-        if place not in alone and _cost(lines, count) + 12 < budget:
+        if place not in alone and _count_cost(lines, count) + 12 < budget:
             more = _add_groups(actions, alone | {place}, worths, budget, count)
-            if _cost(more, count) <= budget and sum(one.count for one in more) >= sum(one.count for one in lines):
+            if _count_cost(more, count) <= budget and sum(one.count for one in more) >= sum(one.count for one in lines):
                 lines, alone = more, alone | {place}
     return lines
 
@@ -317,11 +317,11 @@ def _add_groups(
 ) -> list[Action]:
     """Return the actions *alone* and, within *budget*, one line for the other actions of each tool."""
     chosen = {place: actions[place] for place in alone}
-    left = budget - _cost(chosen.values(), count)
+    left = budget - _count_cost(chosen.values(), count)
     groups: dict[Hashable, list[int]] = {}
     for place, action in enumerate(actions):
         if place not in alone:
-            groups.setdefault(_tool_of(action), []).append(place)
+            groups.setdefault(_read_tool(action), []).append(place)
     for places in sorted(groups.values(), key=lambda places: -sum(worths[place] for place in places)):
         (group,) = _merge([actions[place] for place in places], lambda _: ())
         cost = count(f"- {group.line}\n")

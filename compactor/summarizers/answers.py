@@ -309,24 +309,24 @@ class NoSummary(SummarizerError):
 
 def read_answer(answer: Any, model: str | None) -> Summary:
     """Return the summary in a chat completion, given as an object or as JSON. Raises as ``make_summary``."""
-    choices, usage = field(answer, "choices"), field(answer, "usage")
+    choices, usage = read_field(answer, "choices"), read_field(answer, "usage")
     counts = read_counts(
-        input_tokens=field(usage, "prompt_tokens"),
-        output_tokens=field(usage, "completion_tokens"),
-        cached_tokens=field(field(usage, "prompt_tokens_details"), "cached_tokens"),
+        input_tokens=read_field(usage, "prompt_tokens"),
+        output_tokens=read_field(usage, "completion_tokens"),
+        cached_tokens=read_field(read_field(usage, "prompt_tokens_details"), "cached_tokens"),
     )
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
-        inside = "an error" if field(answer, "error") is not None else "no choices"
+        inside = "an error" if read_field(answer, "error") is not None else "no choices"
         raise NoSummary(f"the answer holds {inside}: check model= and base_url=", counts)
-    finish, message = field(choices[0], "finish_reason"), field(choices[0], "message")
-    called = finish in ("tool_calls", "function_call") or field(message, "tool_calls")
+    finish, message = read_field(choices[0], "finish_reason"), read_field(choices[0], "message")
+    called = finish in ("tool_calls", "function_call") or read_field(message, "tool_calls")
     return make_summary(
-        None if message is None else _read_text(field(message, "content")),
+        None if message is None else _read_text(read_field(message, "content")),
         counts,
-        (field(answer, "model"), model),
-        has_called=bool(called or field(message, "function_call")),
+        (read_field(answer, "model"), model),
+        has_called=bool(called or read_field(message, "function_call")),
         is_cut=finish == "length",
-        is_refused=finish == "content_filter" or bool(field(message, "refusal")),
+        is_refused=finish == "content_filter" or bool(read_field(message, "refusal")),
     )
 
 
@@ -374,7 +374,7 @@ def _is_call(text: str) -> bool:
     return bool(calls) and all(isinstance(call, dict) and call and call.keys() <= _CALL_KEYS for call in calls)
 
 
-def field(value: Any, name: str) -> Any:
+def read_field(value: Any, name: str) -> Any:
     """Return a field of an answer, which is JSON or an object of a client; None if it has none."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
@@ -385,7 +385,7 @@ def _read_text(content: Any) -> str:
         return content
     if not isinstance(content, Sequence):
         return ""
-    parts = (field(part, "text") for part in content if field(part, "type") in ("text", "output_text"))
+    parts = (read_field(part, "text") for part in content if read_field(part, "type") in ("text", "output_text"))
     return "".join(part for part in parts if isinstance(part, str))
 
 
@@ -463,9 +463,9 @@ class _ChatSummarizer:
             answer = self._chat(copy.deepcopy(request.messages))
             if inspect.isawaitable(answer):
                 answer = wait_for(answer)
-            if isinstance(field(answer, "choices"), Sequence):
+            if isinstance(read_field(answer, "choices"), Sequence):
                 return read_answer(answer, None)
-            in_pieces = isinstance(answer, Iterator) and field(answer, "content") is None
+            in_pieces = isinstance(answer, Iterator) and read_field(answer, "content") is None
             text = "".join(map(_read_content, answer)) if in_pieces else _read_content(answer)
         except ContextError:
             raise
@@ -483,9 +483,9 @@ def _read_content(message: Any) -> str:
     """Return the text of a message or of a piece. Raises ``SummarizerError`` for a tool call or other content."""
     if isinstance(message, str):
         return message
-    if field(message, "role") == "function":  # TaskWeaver's mark of a tool call; the content is its JSON
+    if read_field(message, "role") == "function":  # TaskWeaver's mark of a tool call; the content is its JSON
         raise SummarizerError("chat_completion answered with a tool call: configure it without tools")
-    content = field(message, "content")
+    content = read_field(message, "content")
     if content is None:
         return ""
     if not isinstance(content, str):

@@ -9,7 +9,7 @@ from memory.rounds import copy_with
 
 from ..formats.anthropic import NAME, from_chat
 from ..formats.native import to_plain
-from .answers import NoSummary, field, make_summary, read_counts
+from .answers import NoSummary, make_summary, read_counts, read_field
 from .base import Continued, SummarizerError, Summary, SummaryRequest
 from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
 
@@ -119,22 +119,22 @@ class AnthropicSummarizer(ModelSummarizer):
 def read_message(answer: Any, model: str) -> Summary:
     """Return the summary in an answer of Anthropic's, given as an object or as JSON; with a payload for *model* if it
     is a compaction block. Raises as ``make_summary``."""
-    stopped, blocks = field(answer, "stop_reason"), field(answer, "content")
-    counts = _read_usage(field(answer, "usage"))
+    stopped, blocks = read_field(answer, "stop_reason"), read_field(answer, "content")
+    counts = _read_usage(read_field(answer, "usage"))
     if stopped == "model_context_window_exceeded":
         raise SummarizerError("the answer was cut off at the end of the model's window: lower summarizer_input_tokens")
     given = list(blocks) if isinstance(blocks, Sequence) and not isinstance(blocks, str) else None
-    compacted = [block for block in given or () if field(block, "type") == "compaction"]
-    texts = [field(block, "text") for block in given or () if field(block, "type") == "text"]
-    texts += [field(block, "content") for block in compacted]
+    compacted = [block for block in given or () if read_field(block, "type") == "compaction"]
+    texts = [read_field(block, "text") for block in given or () if read_field(block, "type") == "text"]
+    texts += [read_field(block, "content") for block in compacted]
     if compacted and not any(isinstance(text, str) and text for text in texts):
         raise NoSummary("the provider's compaction failed", counts)
     summary = make_summary(
         None if given is None else "".join(text for text in texts if isinstance(text, str)),
         counts,
-        (field(answer, "model"), model),
+        (read_field(answer, "model"), model),
         has_called=stopped in ("tool_use", "pause_turn")
-        or any(field(one, "type") == "tool_use" for one in given or ()),
+        or any(read_field(one, "type") == "tool_use" for one in given or ()),
         is_cut=stopped == "max_tokens",
         is_refused=stopped == "refusal",
     )
@@ -145,11 +145,11 @@ def read_message(answer: Any, model: str) -> Summary:
 
 def _read_usage(usage: Any) -> dict[str, int] | None:
     """Return the tokens in a message's *usage*. Those of a compaction, and of the cache, it has beside the others."""
-    rounds = field(usage, "iterations")
-    passes = [usage, *[one for one in rounds or () if field(one, "type") == "compaction"]]
+    rounds = read_field(usage, "iterations")
+    passes = [usage, *[one for one in rounds or () if read_field(one, "type") == "compaction"]]
 
     def add(*names: str) -> int | None:
-        counts = [count for one in passes for name in names if type(count := field(one, name)) is int]
+        counts = [count for one in passes for name in names if type(count := read_field(one, name)) is int]
         return sum(counts) if counts else None
 
     cached, new = "cache_read_input_tokens", "cache_creation_input_tokens"
@@ -165,7 +165,7 @@ def _add_to_body(arguments: Arguments, **more: Any) -> dict[str, Any]:
 
 def _read_tool(tool: Any) -> Any:
     """Return *tool* as Anthropic takes it, also if it was described for OpenAI."""
-    function = field(tool, "function")
+    function = read_field(tool, "function")
     if not isinstance(function, Mapping):
         return tool
     made = {"name": function.get("name"), "description": function.get("description")}

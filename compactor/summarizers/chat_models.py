@@ -12,7 +12,7 @@ from memory.patterns import compile_later
 
 from ..coroutines import coroutines_used, wait_for
 from ..errors import read_status
-from .answers import as_summarizer, field, make_summary, read_counts
+from .answers import as_summarizer, make_summary, read_counts, read_field
 from .base import Summarizer, SummarizerError, Summary, SummaryRequest
 from .model import TOO_LONG, is_too_long, make_sendable, name_remedy, parse_retry_after, read_headers
 
@@ -126,9 +126,9 @@ async def _ask_adk(model: Any, messages: Sequence[Mapping[str, Any]], _prefers_a
     said: Any = None
     async for answer in model.generate_content_async(request):
         said = answer
-    ended = field(said, "finish_reason") or field(said, "error_code")  # a blocked request has a code alone
-    read = {name: field(said, name) for name in ("usage_metadata", "model_version")}
-    candidate = {"content": field(said, "content"), "finish_reason": ended}
+    ended = read_field(said, "finish_reason") or read_field(said, "error_code")  # a blocked request has a code alone
+    read = {name: read_field(said, name) for name in ("usage_metadata", "model_version")}
+    candidate = {"content": read_field(said, "content"), "finish_reason": ended}
     return read_response({"candidates": [candidate], **read}, model.model)
 
 
@@ -138,12 +138,12 @@ async def _ask_agents(model: Any, messages: Sequence[Mapping[str, Any]], _prefer
     ids = dict.fromkeys(("previous_response_id", "conversation_id", "prompt"))
     given: Any = (None, list(messages), ModelSettings(), [], None, [], ModelTracing.DISABLED)
     answer = await model.get_response(*given, **ids)
-    said = [item for item in answer.output if field(item, "type") == "message"]
-    parts = [part for item in said for part in field(item, "content")]
-    ended = [field(item, "status") for item in said] + [field(part, "type") for part in parts]
+    said = [item for item in answer.output if read_field(item, "type") == "message"]
+    parts = [part for item in said for part in read_field(item, "content")]
+    ended = [read_field(item, "status") for item in said] + [read_field(part, "type") for part in parts]
     return {
         "content": parts,
-        "tool_calls": [item for item in answer.output if str(field(item, "type")).endswith("_call")],
+        "tool_calls": [item for item in answer.output if str(read_field(item, "type")).endswith("_call")],
         "status": next((one for one in ("refusal", "incomplete") if one in ended), None),
         "usage": answer.usage if answer.usage.input_tokens else None,  # zeros: the provider told none
     }
@@ -207,20 +207,22 @@ _KINDS = (
 
 def _read(answer: Any, model: str) -> Summary:
     """Return the summary in an *answer* of any of them. Raises as ``make_summary``."""
-    message = field(answer, "message") or answer
-    told = field(answer, "response_metadata") or {}
-    raw = field(answer, "raw")  # LlamaIndex keeps the provider's own answer
+    message = read_field(answer, "message") or answer
+    told = read_field(answer, "response_metadata") or {}
+    raw = read_field(answer, "raw")  # LlamaIndex keeps the provider's own answer
     sources = [answer, told, raw, *_list_first(raw, "choices"), *_list_first(raw, "candidates")]
-    sources += [field(one, "incomplete_details") for one in (told, raw)]
-    ended = " ".join(reason for one in sources for name in _REASONS if isinstance(reason := field(one, name), str))
-    parts = field(message, "parts")
-    content = field(message, "content") if parts is None else [part for part in parts if _is_text(part)]
-    calls = field(message, "tool_calls") or [part for part in parts or () if field(part, "part_kind") == "tool-call"]
+    sources += [read_field(one, "incomplete_details") for one in (told, raw)]
+    ended = " ".join(reason for one in sources for name in _REASONS if isinstance(reason := read_field(one, name), str))
+    parts = read_field(message, "parts")
+    content = read_field(message, "content") if parts is None else [part for part in parts if _is_text(part)]
+    calls = read_field(message, "tool_calls") or [
+        part for part in parts or () if read_field(part, "part_kind") == "tool-call"
+    ]
     is_refused = _REFUSED.search(ended) is not None
     return make_summary(
         _join(content),
         _read_usage(answer, raw),
-        (field(answer, "model_name"), field(told, "model_name"), field(raw, "model"), model),
+        (read_field(answer, "model_name"), read_field(told, "model_name"), read_field(raw, "model"), model),
         has_called=bool(calls),
         is_cut=not is_refused and _CUT.search(ended) is not None,
         is_refused=is_refused,
@@ -228,12 +230,12 @@ def _read(answer: Any, model: str) -> Summary:
 
 
 def _list_first(raw: Any, name: str) -> Sequence[Any]:
-    found = field(raw, name)
+    found = read_field(raw, name)
     return found[:1] if isinstance(found, Sequence) else ()
 
 
 def _is_text(part: Any) -> bool:
-    return bool(field(part, "part_kind") == "text")
+    return bool(read_field(part, "part_kind") == "text")
 
 
 def _join(content: Any) -> str | None:
@@ -242,22 +244,24 @@ def _join(content: Any) -> str | None:
         return content
     if not isinstance(content, Sequence):
         return None
-    texts = [part if isinstance(part, str) else field(part, "text") or field(part, "content") for part in content]
-    thoughts = [field(part, "type") in ("thinking", "reasoning") for part in content]
+    texts = [
+        part if isinstance(part, str) else read_field(part, "text") or read_field(part, "content") for part in content
+    ]
+    thoughts = [read_field(part, "type") in ("thinking", "reasoning") for part in content]
     return "".join(
         text for text, is_thought in zip(texts, thoughts, strict=True) if isinstance(text, str) and not is_thought
     )
 
 
 def _read_usage(answer: Any, raw: Any) -> dict[str, int] | None:
-    usage = field(answer, "usage_metadata") or field(answer, "usage") or field(raw, "usage")
-    read = (field(usage, "input_tokens"), field(usage, "prompt_tokens"))
-    written = (field(usage, "output_tokens"), field(usage, "completion_tokens"))
+    usage = read_field(answer, "usage_metadata") or read_field(answer, "usage") or read_field(raw, "usage")
+    read = (read_field(usage, "input_tokens"), read_field(usage, "prompt_tokens"))
+    written = (read_field(usage, "output_tokens"), read_field(usage, "completion_tokens"))
     cached = (
-        field(field(usage, "input_token_details"), "cache_read"),
-        field(usage, "cache_read_tokens"),
-        field(field(usage, "prompt_tokens_details"), "cached_tokens"),
-        field(field(usage, "input_tokens_details"), "cached_tokens"),
+        read_field(read_field(usage, "input_token_details"), "cache_read"),
+        read_field(usage, "cache_read_tokens"),
+        read_field(read_field(usage, "prompt_tokens_details"), "cached_tokens"),
+        read_field(read_field(usage, "input_tokens_details"), "cached_tokens"),
     )
     first = [next((n for n in counts if type(n) is int), None) for counts in (read, written, cached)]
     return read_counts(input_tokens=first[0], output_tokens=first[1], cached_tokens=first[2])

@@ -17,7 +17,7 @@ from ..transcript import quote
 from .actions import ARROW, Action, answer_open, choose_files, choose_lines, find_actions, parse_action
 from .answers import is_greeting, is_reply
 from .base import Summary, SummaryRequest
-from .content import CJK, content
+from .content import CJK, read_content
 from .sentences import Section
 from .statements import (
     END,
@@ -66,7 +66,7 @@ def choose(request: SummaryRequest, target: int, count: TokenCounter) -> Summary
     called = list(breathe(find_actions(rounds)))
     if earlier and not (new or called) and count(previous) <= target:
         return Summary(previous, extracted=True)
-    budget = min(target, count(previous) + _allowed_growth(request, count))
+    budget = min(target, count(previous) + _count_allowed_growth(request, count))
     files = [one.text for one in (*earlier, *new) if one.section is Section.FILES]
     earlier, stored = _split_actions(earlier)
     new, reduced = _split_actions(new)  # reductions describe actions too
@@ -87,9 +87,9 @@ def choose(request: SummaryRequest, target: int, count: TokenCounter) -> Summary
     return Summary(text, extracted=True)
 
 
-def _allowed_growth(request: SummaryRequest, count: TokenCounter) -> int:
+def _count_allowed_growth(request: SummaryRequest, count: TokenCounter) -> int:
     """Return the allowed growth of a summary in tokens: half of the new rounds, to save enough."""
-    half = sum(count(text) + _MESSAGE for text in _texts_in(request) if text) // 2
+    half = sum(count(text) + _MESSAGE for text in _list_texts(request) if text) // 2
     if half >= _MIN_TOKENS:
         return half
     return min(_MIN_TOKENS, sum(count(quote(round_)) for round_ in request.rounds) * 9 // 10)
@@ -107,7 +107,7 @@ def _split_actions(statements: Iterable[Statement]) -> tuple[list[Statement], di
     return rest, actions
 
 
-def _texts_in(request: SummaryRequest) -> Iterator[str]:
+def _list_texts(request: SummaryRequest) -> Iterator[str]:
     for round_ in request.rounds:
         if request.kind == "rounds":
             yield round_.user_query
@@ -128,7 +128,7 @@ class _Draft:
         #: Terms in chosen lines; and these with those of actions, which do not cover the user's words: they say
         #: different things about a name.
         self._covered: set[str] = set()
-        self._covered_or_done = set(content("\n".join(chain.from_iterable(done.values()))).terms)
+        self._covered_or_done = set(read_content("\n".join(chain.from_iterable(done.values()))).terms)
         self._spent = self._spent_on_talk = 0
         messages = ((place, line.statement) for place, line in enumerate(lines) if line.statement.in_message)
         self._clauses = {(one.source, one.index): place for place, one in messages}
@@ -159,7 +159,7 @@ class _Draft:
         """Choose from *places* while all lines stay within *budget*, and talk within *for_talk*."""
         left = set(places).difference(self._chosen)
         # Bounded, but far more than fit: otherwise a long history of similar lines is re-weighed after each choice.
-        heap = heapq.nsmallest(1000 + budget, ((-self._worth(place), -place) for place in breathe(left)))
+        heap = heapq.nsmallest(1000 + budget, ((-self._rate(place), -place) for place in breathe(left)))
         while heap:
             worth, place = heapq.heappop(heap)
             place = -place
@@ -169,13 +169,13 @@ class _Draft:
                 continue
             if line.talk and self._spent_on_talk + line.talk > for_talk:
                 continue
-            covered = self._covered_for(place)
-            gain = line.gain(covered)
+            covered = self._get_covered(place)
+            gain = line.compute_gain(covered)
             if gain < _MIN_GAIN:
                 continue
             if not line.statement.of_user and covered.issuperset(term for term, _ in line.terms):
                 continue  # only the user's lines may say something new in known words
-            present = -self._worth(place, gain)
+            present = -self._rate(place, gain)
             if present > worth:
                 # Lines chosen since then cover part of it; it may still be the best.
                 heapq.heappush(heap, (present, -place))
@@ -185,7 +185,7 @@ class _Draft:
             neighbours = {self._clauses[at] for at in beside if line.statement.in_message and at in self._clauses}
             for neighbour in neighbours & left - self._chosen.keys() - self._joined:
                 self._joined.add(neighbour)
-                heapq.heappush(heap, (-self._worth(neighbour), -neighbour))
+                heapq.heappush(heap, (-self._rate(neighbour), -neighbour))
 
     def _take(self, index: int, cost: int) -> None:
         line = self._lines[index]
@@ -197,18 +197,18 @@ class _Draft:
         self._covered.update(terms)
         self._covered_or_done.update(terms)
 
-    def _worth(self, index: int, gain: float | None = None) -> float:
+    def _rate(self, index: int, gain: float | None = None) -> float:
         """Return the gain of a line per token. A clause next to a chosen one has no extra cost: context is there."""
         line = self._lines[index]
-        gain = line.gain(self._covered_for(index)) if gain is None else gain
+        gain = line.compute_gain(self._get_covered(index)) if gain is None else gain
         return line.factor * gain / (line.cost + (index not in self._joined) * _COST)
 
-    def _covered_for(self, index: int) -> set[str]:
+    def _get_covered(self, index: int) -> set[str]:
         return self._covered if self._lines[index].statement.of_user else self._covered_or_done
 
     def _rank(self, index: int) -> float:
         """Return a sort key, best first, for one line that must be kept."""
-        return -self._lines[index].factor * self._lines[index].gain(set())
+        return -self._lines[index].factor * self._lines[index].compute_gain(set())
 
     def _fill(self, chosen: Sequence[int], budget: int) -> str:
         """Return *done* and as many of *chosen*, best first, as fit into *budget* tokens.
@@ -221,7 +221,7 @@ class _Draft:
 
         number = len(chosen)
         if number and not fits(number):
-            number = _largest(range(1, number), fits)
+            number = _find_largest(range(1, number), fits)
         if number or (self._done and fits(0)):
             return self._render(chosen[:number])
         if not self._lines:
@@ -247,22 +247,24 @@ def _group_items(statements: Sequence[Statement]) -> Iterator[tuple[Section, str
     newest = max((statement.round for statement in statements), default=0)
     goal = next((source for source, of in messages.items() if of[0].section is Section.GOAL), None)
     if goal is None and many:
-        openings = (source for source, of in messages.items() if of[0].index == 0 and not is_greeting(_message(of)))
+        openings = (
+            source for source, of in messages.items() if of[0].index == 0 and not is_greeting(_join_message(of))
+        )
         goal = next(openings, None)
     for source, of in messages.items():
         if source == goal:
-            yield Section.GOAL, _message(of)
+            yield Section.GOAL, _join_message(of)
         elif many and of[0].round == newest:
-            yield Section.NOW, USER_SAYS + _message(of)
+            yield Section.NOW, USER_SAYS + _join_message(of)
         else:
-            yield Section.SAID, _message(of)
+            yield Section.SAID, _join_message(of)
     for statement in statements:
         if not statement.in_message:
             now = many and statement.spoken and newest and statement.round == newest
             yield Section.NOW if now else statement.section, statement.text
 
 
-def _message(of: Sequence[Statement]) -> str:
+def _join_message(of: Sequence[Statement]) -> str:
     """Return the statements *of* one message in order, with marks at the gaps."""
     text, end = "", 0
     for statement in sorted(of, key=lambda one: one.index):
@@ -291,12 +293,12 @@ def _clip(statement: Statement, budget: int, count: TokenCounter) -> str:
 def _cut(text: str, budget: int, count: TokenCounter, head: str = "") -> str:
     """Return *head* and as much of *text* as fits, cut between words, or inside the first word if that is too long."""
     for ends in ([piece.end() for piece in _TOKEN.finditer(text)], range(1, len(text) + 1)):
-        if end := _largest(ends, lambda end: count(head + text[:end].rstrip()) <= budget):
+        if end := _find_largest(ends, lambda end: count(head + text[:end].rstrip()) <= budget):
             return head + text[:end].rstrip()
     return ""
 
 
-def _largest(numbers: Sequence[int], fits: Callable[[int], bool]) -> int:
+def _find_largest(numbers: Sequence[int], fits: Callable[[int], bool]) -> int:
     """Return the largest of the ascending *numbers* that *fits*, where smaller ones fit too; 0 if none does."""
     place = bisect_left(numbers[::-1], True, key=fits)
     return numbers[-1 - place] if place < len(numbers) else 0

@@ -71,7 +71,7 @@ class Content(ValueObject):
     form: str
 
 
-def content(text: str, *, starts: bool = True) -> Content:
+def read_content(text: str, *, starts: bool = True) -> Content:
     """Return the terms of *text*. With *starts*, a capital at its beginning is no sign of a name."""
     terms: dict[str, float] = {}
     shape: list[str] = []
@@ -89,7 +89,7 @@ def content(text: str, *, starts: bool = True) -> Content:
         if weight == _CJK:
             terms.update(dict.fromkeys((low[i : i + 2] for i in range(max(1, len(low) - 1))), _CJK))
         else:
-            if valued and (weight == _WORD or (low in _WORDS.stop and _next(pieces, place) in _VALUE_END)):
+            if valued and (weight == _WORD or (low in _WORDS.stop and _read_next(pieces, place) in _VALUE_END)):
                 weight = _VALUE
             elif weight == _WORD and is_capital and not starts:
                 weight = _NAME
@@ -105,7 +105,7 @@ def content(text: str, *, starts: bool = True) -> Content:
     return Content(terms, " ".join(shape), "".join(form))
 
 
-def _next(pieces: Sequence[str], index: int) -> str:
+def _read_next(pieces: Sequence[str], index: int) -> str:
     """Return the first character behind the piece at *index*; "" at the end."""
     return "".join(pieces[index + 1 : index + 3])[:1]
 
@@ -205,7 +205,7 @@ _QUOTED = compile_later(r'[^":]{1,40}: "(.*)"$', re.DOTALL)
 _NO_NAME = compile_later(r"[-\d.,:/%$€£ T]+")
 
 
-def assignment(text: str) -> Assignment | None:
+def find_assignment(text: str) -> Assignment | None:
     """Return the assignment in *text*, or None if there is none or its form does not show one."""
     label, arrow, body = text.partition(" → ")
     if not arrow:
@@ -223,13 +223,13 @@ def assignment(text: str) -> Assignment | None:
     for match in [*(_CHANGE_TO.finditer(body) if may_change else ()), *_IS.finditer(body, 0, 120)][:4]:
         is_change = "what" in match.re.groupindex
         head = (match["what"] if is_change else body[: match.start()]).lower()
-        subject = {word for word in content(head).terms if not _is_fill(word)} | _WHOSE.intersection(head.split())
+        subject = {word for word in read_content(head).terms if not _is_fill(word)} | _WHOSE.intersection(head.split())
         value, stated = body[match.end() :], is_change or not _VERB.match(match[0])
         if subject:
             break
     if not 1 <= len(subject) <= 6 or not value.strip():
         return None
-    said = {} if stated else content(value, starts=False).terms
+    said = {} if stated else read_content(value, starts=False).terms
     change = bool(may_change) and _OLD_TO_NEW.search(body) is not None
     if not (stated or change or any(weight > _WORD for weight in said.values())):
         return None
@@ -242,7 +242,7 @@ def _is_fill(word: str) -> bool:
 
 
 def _find_ids(text: str) -> list[str]:
-    return [term for term, weight in content(text).terms.items() if weight >= 0.9 and not _NO_NAME.fullmatch(term)]
+    return [term for term, weight in read_content(text).terms.items() if weight >= 0.9 and not _NO_NAME.fullmatch(term)]
 
 
 # Identifiers, and those absent from the sources: a summary may have invented them.
@@ -439,7 +439,7 @@ class Terms(ValueObject):
     @cached_property
     def words(self) -> frozenset[str]:
         """All words except generic ones; in scripts without spaces, pairs of characters."""
-        return frozenset(key for term in self.all for word in _TERM.findall(term) for key in comparison_keys(word))
+        return frozenset(key for term in self.all for word in _TERM.findall(term) for key in list_comparison_keys(word))
 
     @cached_property
     def folded(self) -> str:
@@ -448,16 +448,16 @@ class Terms(ValueObject):
     @cached_property
     def all(self) -> frozenset[str]:
         """All terms as written, in lower case."""
-        return frozenset(content(self.text).terms)
+        return frozenset(read_content(self.text).terms)
 
     @cached_property
     def _counts(self) -> Counter[str]:
         return Counter(_TERM.findall(self.text.casefold()))
 
-    def words_in(self, other: Terms) -> frozenset[str]:
+    def find_words(self, other: Terms) -> frozenset[str]:
         """Return the words that both texts write identically: a fast subset of all common words."""
         return self.words & frozenset(
-            key for word in self._counts.keys() & other._counts.keys() for key in comparison_keys(word)
+            key for word in self._counts.keys() & other._counts.keys() for key in list_comparison_keys(word)
         )
 
     def is_in_the_language_of(self, other: Terms) -> bool:
@@ -473,7 +473,7 @@ def _fold_number(term: str) -> str:
     return _CENTS.sub("", _DIGIT_GROUPS.sub("", term.casefold()))
 
 
-def comparison_keys(word: str) -> list[str]:
+def list_comparison_keys(word: str) -> list[str]:
     """Return the keys under which *word* is compared; none if it is generic."""
     if word in _WORDS.generic:
         return []
@@ -486,14 +486,14 @@ def comparison_keys(word: str) -> list[str]:
 
 def find_telling_terms(text: str) -> Iterator[str]:
     """Yield the specific identifiers, numbers, names and words of *text*, in order, each once."""
-    for term in content(text).terms:
+    for term in read_content(text).terms:
         if any(map(is_telling, _TERM.findall(term))) or any(map(str.isdigit, term)):
             yield term
 
 
 def is_telling(word: str) -> bool:
     """Return whether *word* is specific: summaries and error messages do not use it about anything at all."""
-    return bool(comparison_keys(word.casefold()))
+    return bool(list_comparison_keys(word.casefold()))
 
 
 # Does a summary say something about its source? "Done." and an error page do not.
@@ -528,7 +528,7 @@ def says_nothing(said: Terms, sources: Sequence[Terms], known: int) -> bool:
     error = find_error(said.text)
     if error == "page":
         return True
-    if not error and len(said.words_in(sources[0])) >= _MIN_COMMON_TERMS:
+    if not error and len(said.find_words(sources[0])) >= _MIN_COMMON_TERMS:
         return False
     words = frozenset[str]().union(*(source.words for source in sources))
     if len(words) < 8:  # a summary may use only other words; placeholders and errors can be recognised
@@ -562,7 +562,7 @@ def names_nothing_new(said: Terms, source: Terms, previous: Terms) -> tuple[str,
 
     New means: *previous* does not name it.
     """
-    if said.words_in(source) - previous.words or not said.is_in_the_language_of(source):
+    if said.find_words(source) - previous.words or not said.is_in_the_language_of(source):
         return ()
     before = previous.identifiers | previous.numbers
     new = (source.identifiers | source.numbers) - before

@@ -51,11 +51,11 @@ def load_pattern(name: str, kind: str, form: str = "%s") -> re.Pattern[str]:
 
 
 @cache
-def _cues() -> Cues:
+def _load_cues() -> Cues:
     return Cues(load_table("cues.yaml"), (_FORBIDS, _RULES, _WISHES))
 
 
-def instruction_strength(sentence: str) -> float:
+def rate_instruction(sentence: str) -> float:
     """Return 1 if *sentence* reads as a rule or prohibition, 0.6 for a wish or a limit, 0 for anything else.
 
     A question counts only if it is polite ("could you never ..."). A line of code never counts.
@@ -81,13 +81,13 @@ def may_prohibit(text: str) -> bool:
     # Splitting unescapes JSON and cuts overlong words, so a sentence may then have other words than this scan.
     if "{" in text or "[" in text or len(max(text.split(), key=len, default="")) >= _LONGEST_WORD:
         return True
-    return any(_cues().find(words_in(text), _ONLY_FORBIDS, anywhere=True))
+    return any(_load_cues().find(split_words(text), _ONLY_FORBIDS, anywhere=True))
 
 
 def _find_kinds(sentence: str, wanted: frozenset[str]) -> frozenset[str]:
     if sentence.rstrip().endswith(("?", "？", "؟")) and not _POLITE.match(sentence):
         return frozenset()
-    kinds = _cues().kinds_in(sentence, wanted)
+    kinds = _load_cues().find_kinds(sentence, wanted)
     return frozenset() if kinds and (is_code(sentence) or _STATEMENT.match(sentence)) else kinds
 
 
@@ -124,7 +124,7 @@ _ASCII_SAME = str.maketrans(dict.fromkeys(filter(str.isascii, _BREAKS), ","))
 BREAK = ","
 
 
-def words_in(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of *text* in lower case and uniform spelling, with ``BREAK`` at the end of each clause.
 
     English contractions are split: "don't" becomes "do not".
@@ -153,7 +153,7 @@ class _Phrase(ValueObject):
     #: Index in the first run of the word used for lookup.
     anchor: int
 
-    def end_at(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
+    def find_end(self, words: Sequence[str], start: int, *, anywhere: bool = False) -> int:
         """Return the end of the phrase if it matches at *start*, else 0. *anywhere* ignores its required end."""
         place, left = start, 0.0
         for run, later in zip(self.word_runs, self.in_later_clause, strict=True):
@@ -180,8 +180,8 @@ class Cues:
         self._wild: list[tuple[re.Pattern[str], _Phrase]] = []
         self._openers: set[str] = set()
         for table in tables.values():
-            self._openers.update(chain.from_iterable(map(words_in, table.get("begin", ()))))
-            marks = frozenset(chain.from_iterable(map(words_in, table.get("marks", ()))))
+            self._openers.update(chain.from_iterable(map(split_words, table.get("begin", ()))))
+            marks = frozenset(chain.from_iterable(map(split_words, table.get("marks", ()))))
             for kind in (EXCEPT, *kinds):
                 for written in table.get(kind, ()):
                     for phrase, anchor in _parse(kind, written, table, marks):
@@ -193,12 +193,12 @@ class Cues:
         self._any_wild = re.compile("|".join({anchor.pattern for anchor, _ in self._wild}) or "(?!)")
         self._by_word: dict[str, tuple[_Phrase, ...]] = {}  # the phrases whose anchor a word is, once it was looked up
 
-    def kinds_in(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
+    def find_kinds(self, sentence: str, wanted: frozenset[str]) -> frozenset[str]:
         """Return the kinds of the phrases in *sentence*, without those that a longer phrase overlaps.
 
         Returns no kinds at all if no phrase of a *wanted* kind matches.
         """
-        words = words_in(sentence[:MAX_SENTENCE])
+        words = split_words(sentence[:MAX_SENTENCE])
         if not any(self.find(words, wanted)):
             return frozenset()
         found = [
@@ -242,7 +242,7 @@ class Cues:
                 start = at - phrase.anchor
                 if start < 0 or not (anywhere or self._may_begin(words, start, phrase.begins)):
                     continue
-                if end := phrase.end_at(words, start, anywhere=anywhere):
+                if end := phrase.find_end(words, start, anywhere=anywhere):
                     yield phrase, start, end
 
     def _may_begin(self, words: Sequence[str], start: int, where: str) -> bool:
@@ -281,8 +281,8 @@ def _parse(
                 runs[-1] += _parse_words(part, table)
         if not all(runs):
             raise ValueError(f"the cue {cue!r} has no words, or begins or ends with dots")
-        anchor = max(range(len(runs[0])), key=lambda at: _specificity(runs[0][at]))
-        if not any(_specificity(runs[0][anchor])):
+        anchor = max(range(len(runs[0])), key=lambda at: _rate_specificity(runs[0][at]))
+        if not any(_rate_specificity(runs[0][anchor])):
             raise ValueError(f"the cue {cue!r} begins with any words at all; say which")
         tests = tuple(tuple(_test(word) for word in run) for run in runs)
         sets = (word for run in runs for word in run if isinstance(word, frozenset) and word is not runs[0][anchor])
@@ -311,7 +311,7 @@ def _parse_words(part: str, table: Mapping[str, Sequence[str]]) -> list[_Word]:
     if part == "/":
         return [frozenset((BREAK,))]
     if not part.startswith(("!", "<")) and "|" not in part and "*" not in part:
-        return [frozenset((word,)) for word in words_in(part)]
+        return [frozenset((word,)) for word in split_words(part)]
     names = part.removeprefix("!").split("|")
     listed = chain.from_iterable(table[name.strip("<>")] if name.startswith("<") else (name,) for name in names)
     word = _read_alternatives(chain.from_iterable(one.split("|") for one in listed))
@@ -326,7 +326,7 @@ def _read_alternatives(alternatives: Iterable[str]) -> _Word:
     patterns: list[str] = []
     endings: list[str] = []
     for one in alternatives:
-        first, *others = ("".join(words_in(piece)) for piece in one.split("*"))
+        first, *others = ("".join(split_words(piece)) for piece in one.split("*"))
         if not (first or any(others)):
             return re.compile(_ANY)
         if not others:
@@ -340,7 +340,7 @@ def _read_alternatives(alternatives: Iterable[str]) -> _Word:
     return re.compile("|".join([*map(re.escape, exact), *patterns])) if patterns else frozenset(exact)
 
 
-def _specificity(word: _Word) -> tuple[int, int]:
+def _rate_specificity(word: _Word) -> tuple[int, int]:
     """Return how well *word* serves as an anchor: best if it is exact and long."""
     if isinstance(word, re.Pattern):
         return (0, 0) if word.pattern.endswith(_ANY) else (1, 0)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
-from .answers import NoSummary, field, make_summary, read_counts
+from .answers import NoSummary, make_summary, read_counts, read_field
 from .base import Continued, Summary
 from .model import MAX_RETRY_AFTER, Arguments, ModelSummarizer, Options, make_http_options, make_sendable
 from .response_limits import Limit, limit_connections
@@ -117,9 +117,9 @@ class GeminiSummarizer(ModelSummarizer):
         named = super()._read_retry_after(error)
         if named is not None:
             return named
-        details = field(field(getattr(error, "details", None), "error"), "details")
+        details = read_field(read_field(getattr(error, "details", None), "error"), "details")
         for detail in details if isinstance(details, list) else ():
-            delay = field(detail, "retryDelay")
+            delay = read_field(detail, "retryDelay")
             if isinstance(delay, str) and (seconds := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)s", delay)):
                 return min(float(seconds[1]), MAX_RETRY_AFTER)
         return None
@@ -127,28 +127,28 @@ class GeminiSummarizer(ModelSummarizer):
 
 def read_response(answer: Any, model: str) -> Summary:
     """Return the summary in an answer of Gemini's. Raises as ``make_summary``."""
-    usage = field(answer, "usage_metadata")
-    written = [field(usage, "candidates_token_count"), field(usage, "thoughts_token_count")]
+    usage = read_field(answer, "usage_metadata")
+    written = [read_field(usage, "candidates_token_count"), read_field(usage, "thoughts_token_count")]
     counts = read_counts(
-        input_tokens=field(usage, "prompt_token_count"),
+        input_tokens=read_field(usage, "prompt_token_count"),
         output_tokens=sum(count for count in written if type(count) is int) if usage is not None else None,
-        cached_tokens=field(usage, "cached_content_token_count"),
+        cached_tokens=read_field(usage, "cached_content_token_count"),
     )
-    blocked = _name(field(field(answer, "prompt_feedback"), "block_reason"))
-    candidates = field(answer, "candidates")
+    blocked = _name(read_field(read_field(answer, "prompt_feedback"), "block_reason"))
+    candidates = read_field(answer, "candidates")
     if blocked:
         raise NoSummary(f"a filter blocked the request ({blocked}): choose another model= or prompt", counts)
     first = candidates[0] if isinstance(candidates, Sequence) and candidates else None
-    ended = _name(field(first, "finish_reason"))
-    parts = field(field(first, "content"), "parts") or ()
-    texts = [field(part, "text") for part in parts if not field(part, "thought")]
+    ended = _name(read_field(first, "finish_reason"))
+    parts = read_field(read_field(first, "content"), "parts") or ()
+    texts = [read_field(part, "text") for part in parts if not read_field(part, "thought")]
     if not (ended in _ENDED or ended in _CUT or ended in _CALLED):
         raise NoSummary(f"the model refused, or a filter stopped it ({ended}): choose another model= or prompt", counts)
     return make_summary(
         None if first is None else "".join(text for text in texts if isinstance(text, str)),
         counts,
-        (field(answer, "model_version"), model),
-        has_called=ended in _CALLED or any(field(part, "function_call") is not None for part in parts),
+        (read_field(answer, "model_version"), model),
+        has_called=ended in _CALLED or any(read_field(part, "function_call") is not None for part in parts),
         is_cut=ended in _CUT,
     )
 
@@ -161,7 +161,7 @@ def _name(reason: object) -> str:
 
 def _read_tools(tools: Sequence[Any]) -> list[Any]:
     """Return *tools* as Gemini takes them, also if they were described for OpenAI."""
-    functions = [tool["function"] for tool in tools if isinstance(field(tool, "function"), Mapping)]
+    functions = [tool["function"] for tool in tools if isinstance(read_field(tool, "function"), Mapping)]
     made = [
         {
             "name": one.get("name"),
@@ -170,5 +170,5 @@ def _read_tools(tools: Sequence[Any]) -> list[Any]:
         }
         for one in functions
     ]
-    rest = [tool for tool in tools if not isinstance(field(tool, "function"), Mapping)]
+    rest = [tool for tool in tools if not isinstance(read_field(tool, "function"), Mapping)]
     return [*rest, {"function_declarations": made}] if made else rest

@@ -33,7 +33,7 @@ from ..errors import read_status
 from ..tokens import replace_surrogates
 from .answers import NoSummary, parse_body
 from .base import Continued, Style, SummarizerError, Summary, SummaryRequest, add_usage
-from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, limit_connections, too_slow
+from .response_limits import MAX_ANSWER_BYTES, Limit, bound_body, current, explain_too_slow, limit_connections
 
 _NO_KEY_NEEDED = "not-needed"  # clients insist on a key; servers on one's own machine do not
 #: Statuses for a request that the endpoint will always refuse.
@@ -188,7 +188,7 @@ class ModelSummarizer(ABC):
 
     def __call__(self, request: SummaryRequest) -> Summary:
         with self._explain_errors({}):
-            client = self._client()  # before the time limit starts: importing a client takes half a second
+            client = self._get_client()  # before the time limit starts: importing a client takes half a second
         limit = Limit(self._timeout, self._clock)
         asked = (request.role, request.kind, *(round_.id for round_ in request.rounds[:1]))
         failures = self._failed.pop(asked, 0)
@@ -254,7 +254,12 @@ class ModelSummarizer(ABC):
 
     def _answer(self, client: Any, limit: Limit, arguments: Arguments, *, again: bool = False) -> Summary:
         return self._call(
-            client, self._METHOD, limit, arguments, self._read, timeout=limit.left() if again else self._timeout
+            client,
+            self._METHOD,
+            limit,
+            arguments,
+            self._read,
+            timeout=limit.get_seconds_left() if again else self._timeout,
         )
 
     def _call(
@@ -367,7 +372,7 @@ class ModelSummarizer(ABC):
         body = read_stream(sdk, create, _move_to_body(arguments) if own else arguments, limit, timeout, is_bounded=own)
         return parse_body(body)
 
-    def _client(self) -> Any:
+    def _get_client(self) -> Any:
         if self._closed:
             raise SummarizerError(f"{self!r} is closed; make a new one")
         if self._given is not None:
@@ -428,7 +433,7 @@ class ModelSummarizer(ABC):
                 f"{self._endpoint} answered HTTP {status} ({name}): {remedy}", retry_after=self._read_retry_after(exc)
             )
         if isinstance(exc, TimeoutError) or "Timeout" in name:
-            return SummarizerError(f"{too_slow(self._timeout)} ({name} from {self._endpoint})")
+            return SummarizerError(f"{explain_too_slow(self._timeout)} ({name} from {self._endpoint})")
         if isinstance(exc, ConnectionError) or "Connect" in name or "Protocol" in name or name == "ReadError":
             return SummarizerError(
                 f"no connection to {self._endpoint}, or it broke ({name}): check the server, the network and base_url="
@@ -517,7 +522,7 @@ def read_stream(
             bound_body(response.http_response)
         body = bytearray()
         for chunk in response.iter_bytes():
-            limit.left()
+            limit.get_seconds_left()
             body += chunk
     return bytes(body)
 

@@ -12,7 +12,7 @@ from memory.rounds import copy_with
 
 from ..formats.native import to_plain
 from ..formats.responses import NAME, from_chat
-from .answers import NoSummary, field, read_answer, read_counts
+from .answers import NoSummary, read_answer, read_counts, read_field
 from .base import Continued, SummarizerError, Summary, SummaryRequest, add_usage
 from .model import Arguments, Form, ModelSummarizer, Options, make_sendable
 from .response_limits import Limit
@@ -116,7 +116,9 @@ class OpenAISummarizer(ModelSummarizer):
         arguments = {"model": self.model, **make_sendable(from_chat(continued.messages[:-1]))}
         read = partial(_read_compaction, self.model)
         try:
-            payload, usage = self._call(client, "responses.compact", limit, arguments, read, timeout=limit.left())
+            payload, usage = self._call(
+                client, "responses.compact", limit, arguments, read, timeout=limit.get_seconds_left()
+            )
         except SummarizerError as failed:  # the text alone will do
             if isinstance(failed.__cause__, AttributeError):
                 raise SummarizerError("provider_compaction= needs responses.compact: update openai") from None
@@ -142,13 +144,13 @@ class OpenAISummarizer(ModelSummarizer):
 
 def _read_compaction(model: str, answer: Any) -> tuple[dict[str, Any], dict[str, int] | None]:
     """Return the payload that ``responses.compact`` gave, and its usage. Raises ``NoSummary`` if there is none."""
-    usage, items = field(answer, "usage"), field(answer, "output")
+    usage, items = read_field(answer, "usage"), read_field(answer, "output")
     counts = read_counts(
-        input_tokens=field(usage, "input_tokens"),
-        output_tokens=field(usage, "output_tokens"),
-        cached_tokens=field(field(usage, "input_tokens_details"), "cached_tokens"),
+        input_tokens=read_field(usage, "input_tokens"),
+        output_tokens=read_field(usage, "output_tokens"),
+        cached_tokens=read_field(read_field(usage, "input_tokens_details"), "cached_tokens"),
     )
-    kinds = [field(item, "type") for item in items] if isinstance(items, Sequence) else ()
+    kinds = [read_field(item, "type") for item in items] if isinstance(items, Sequence) else ()
     if "compaction" not in kinds:
         raise NoSummary("the answer holds no compaction: leave provider_compaction= out", counts)
     payload: dict[str, Any] = {"provider": NAME, "model": model, "data": [to_plain(item) for item in items]}

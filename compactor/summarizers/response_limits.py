@@ -28,15 +28,15 @@ class Limit:
         self.seconds, self._clock = seconds, clock
         self._end = clock() + seconds
 
-    def left(self) -> float:
+    def get_seconds_left(self) -> float:
         """Return the remaining seconds, always above 0. Raises ``SummarizerError`` if none remain."""
         left = self._end - self._clock()
         if left <= 0:
-            raise SummarizerError(too_slow(self.seconds)) from TimeoutError()
+            raise SummarizerError(explain_too_slow(self.seconds)) from TimeoutError()
         return left
 
 
-def too_slow(seconds: float) -> str:
+def explain_too_slow(seconds: float) -> str:
     return f"no complete answer within {seconds:g} s: raise timeout=, or choose a faster model="
 
 
@@ -48,7 +48,7 @@ def _bound_timeout(timeout: float | None) -> float | None:
     limit = current.get()
     if limit is None:
         return timeout
-    return limit.left() if timeout is None else min(timeout, limit.left())
+    return limit.get_seconds_left() if timeout is None else min(timeout, limit.get_seconds_left())
 
 
 class _Limited:

@@ -173,7 +173,7 @@ _CODE = compile_later(
 
 
 @cache
-def words_of(kind: str) -> frozenset[str]:
+def get_words(kind: str) -> frozenset[str]:
     """Return the words of one *kind* in ``tools.yaml``."""
     return frozenset(load_table("tools.yaml")[kind])
 
@@ -206,14 +206,14 @@ def _find_failures(lines: list[str], arguments: str) -> list[str]:
 
 def _is_failure_field(key: str, value: str) -> bool:
     low, said = key.casefold(), value[:_WORD].casefold()
-    if low in words_of("failure fields") or low.endswith("error"):
-        return said not in words_of("nothing")
-    if low in words_of("success fields"):
-        return said in words_of("nothing") and said != "ok"
-    if low in words_of("exit fields"):
+    if low in get_words("failure fields") or low.endswith("error"):
+        return said not in get_words("nothing")
+    if low in get_words("success fields"):
+        return said in get_words("nothing") and said != "ok"
+    if low in get_words("exit fields"):
         return said.lstrip("-").isdecimal() and said != "0"
-    if low in words_of("status fields"):
-        return said in words_of("failed statuses") or (len(said) == 3 and said.isdecimal() and said[0] in "45")
+    if low in get_words("status fields"):
+        return said in get_words("failed statuses") or (len(said) == 3 and said.isdecimal() and said[0] in "45")
     return not low and load_pattern("tools.yaml", "failure in any line").search(value[:200]) is not None
 
 
@@ -320,16 +320,16 @@ _JSON_TOKEN = compile_later(
 )
 
 
-def structures(text: str) -> Iterator[tuple[str, list[str]]]:
+def find_structures(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (prose, field lines) pairs in order; either may be empty. Runs in one forward pass."""
     start = 0
-    while (opening := _OPEN_BRACKET.search(text, start)) and (fields := field_lines(text, opening.start())):
+    while (opening := _OPEN_BRACKET.search(text, start)) and (fields := find_field_lines(text, opening.start())):
         yield text[start : opening.start()], fields[0]
         start = fields[1]
     yield text[start:], []
 
 
-def field_lines(text: str, start: int = 0) -> tuple[list[str], int] | None:
+def find_field_lines(text: str, start: int = 0) -> tuple[list[str], int] | None:
     """Return the lines of the structure that opens at *start*, and its end; None if it is nested too deep.
 
     Each long string is one line after ``key: ``, with its line breaks: the caller splits it further.

@@ -11,7 +11,7 @@ from memory.patterns import compile_later
 from memory.references import take_beginning
 
 from .content import CJK_CHAR
-from .results import structures
+from .results import find_structures
 
 #: List items up to the first length are joined to lines up to the second: alone they would lose their subject.
 _ITEM, _LIST = 80, 160
@@ -56,20 +56,20 @@ class Section(StrEnum):
     NOW = "Where we are:"
 
 
-def sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:
+def split_sentences(text: str, limit: int, *, listed: bool = True) -> Iterator[str]:
     """Yield the sentences of *text*, and the fields of any JSON in it, each on one line of about *limit* characters.
 
     Short list items are joined; without *listed*, only to the line that introduces them.
     """
-    for prose, fields in structures(text):
-        for line in _join_items(lines_in(prose), min(limit, _LIST), listed):
+    for prose, fields in find_structures(text):
+        for line in _join_items(split_lines(prose), min(limit, _LIST), listed):
             yield from split_line(line, limit)
         for field in fields:
-            for line in lines_in(field):
+            for line in split_lines(field):
                 yield from split_line(line, limit)
 
 
-def lines_in(text: str) -> Iterator[str]:
+def split_lines(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line and not line.isspace():
             yield " ".join(line.split())
@@ -87,7 +87,7 @@ def is_heading(line: str) -> bool:
     return named or _HEADING.fullmatch(line) is not None
 
 
-def letters_of(text: str) -> str:
+def keep_letters(text: str) -> str:
     """Return the letters and digits of *text* in lower case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
@@ -149,7 +149,7 @@ def _cut_word(word: str) -> list[str]:
     return [f"{take_beginning(word, 40)}…"]
 
 
-def clauses(sentence: str) -> Iterator[str]:
+def split_clauses(sentence: str) -> Iterator[str]:
     """Yield *sentence* split at commas and semicolons outside brackets and quotes, without short parts."""
     start, depth, quoted = 0, 0, False
     for mark in _CLAUSE_MARK.finditer(sentence):
@@ -162,11 +162,14 @@ def clauses(sentence: str) -> Iterator[str]:
             quoted = not quoted
         elif not depth and not quoted:
             end = mark.end()
-            if _width(sentence[start:end]) >= _CLAUSE and _width(sentence[end : end + _CLAUSE]) >= _CLAUSE:
+            if (
+                _measure_width(sentence[start:end]) >= _CLAUSE
+                and _measure_width(sentence[end : end + _CLAUSE]) >= _CLAUSE
+            ):
                 yield sentence[start:end]
                 start = end + (sentence[end] == " ")
     yield sentence[start:]
 
 
-def _width(text: str) -> int:
+def _measure_width(text: str) -> int:
     return len(text) + len(CJK_CHAR.findall(text))

@@ -18,18 +18,18 @@ from memory.values import ValueObject
 from ..prompt.groups import is_summary
 from .actions import ARROW, name_words
 from .content import CJK, UNSPACED, is_code, load_table
-from .cues import instruction_strength, is_prohibition
-from .results import field_lines, flatten, structures
+from .cues import is_prohibition, rate_instruction
+from .results import find_field_lines, find_structures, flatten
 from .sentences import (
     LIST_MARK,
     LONG_MESSAGE,
     MAX_WORD,
     MESSAGE_ENDS,
     Section,
-    clauses,
-    lines_in,
-    sentences,
+    split_clauses,
     split_line,
+    split_lines,
+    split_sentences,
     strip_list_mark,
     wrap,
 )
@@ -77,7 +77,7 @@ class Statement(ValueObject):
     @property
     def is_rule(self) -> bool:
         """True if it is a user's instruction, or reads like a rule in a foreign summary."""
-        foreign = self.section is Section.EARLIER and instruction_strength(self.text) == 1
+        foreign = self.section is Section.EARLIER and rate_instruction(self.text) == 1
         return foreign or self.section is Section.INSTRUCTIONS
 
     @property
@@ -134,14 +134,14 @@ def from_summary(summary: str) -> Iterator[Statement]:
         elif line in {NOTHING, END}:
             continue
         elif section is not Section.EARLIER and (item := _ITEM_MARK.match(line)):
-            yield from _of_item(line[item.end() :], section, source)
+            yield from _read_item(line[item.end() :], section, source)
         elif not (line.endswith(":") and len(line) < 60):
             # Below a heading of ours too, a line without a bullet has another author.
-            for sentence in sentences(strip_list_mark(line), _SENTENCE):
+            for sentence in split_sentences(strip_list_mark(line), _SENTENCE):
                 yield Statement(sentence, Section.EARLIER, _EARLIER, 0, source)
 
 
-def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
+def _read_item(item: str, section: Section, source: int) -> Iterator[Statement]:
     if section is Section.NOW:
         # The newest round is now an older one; the labels name the speakers.
         section = Section.SAID if item.startswith(USER_SAYS) else Section.FACTS
@@ -154,7 +154,7 @@ def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
         run = part.removeprefix(f"{GAP} ")
         place += run != part
         code = len(run) > 2 and run[0] == run[-1] == "`" and "`" not in run[1:-1]
-        for text in [run[1:-1]] if code else chain.from_iterable(map(clauses, split_line(run, len(run)))):
+        for text in [run[1:-1]] if code else chain.from_iterable(map(split_clauses, split_line(run, len(run)))):
             yield Statement(text, section, _OF_SECTION[section], 0, source, place, code)
             place += 1
         place += 1
@@ -163,7 +163,7 @@ def _of_item(item: str, section: Section, source: int) -> Iterator[Statement]:
 def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[Statement]:
     """Yield the statements of *rounds*, oldest first. Skips the rounds' user queries if *queries* is False."""
     calls: dict[str, str] = {}
-    plans = _newest_plans(rounds)
+    plans = _find_newest_plans(rounds)
     question = ""
     source = 0
     for number, round_ in enumerate(rounds, 1):
@@ -186,19 +186,19 @@ def from_rounds(rounds: Sequence[Round], *, queries: bool = True) -> Iterator[St
                 yield from _read_user(post.message, make)
         last = next((post.message for post in reversed(round_.post_list) if post.message), "")
         # An answer such as "yes" means nothing without its question.
-        *_, question = "", *sentences(last[-400:], _LINE)
+        *_, question = "", *split_sentences(last[-400:], _LINE)
         question = question if question[-1:] in {"?", "？"} and len(question) <= 160 else ""
 
 
 def as_facts(action: Statement) -> Iterator[Statement]:
     """Yield the outcome in an action's line as facts, parsed like the result itself."""
     call, _, outcome = action.text.partition(ARROW)
-    for line in _result_lines(outcome, call):
+    for line in _list_result_lines(outcome, call):
         yield copy_with(action, text=line, section=Section.FACTS, weight=_RESULT)
 
 
 def _read_user(message: str, make: Callable[..., Statement], question: str = "") -> Iterator[Statement]:
-    found = list(_user_sentences(message))
+    found = list(_split_user_sentences(message))
     if not found:  # a thumbs-up is an answer
         signs = _clean(message[:MAX_WORD]).replace("\ufffd", "")
         found = [(signs, False, False)] if any(unicodedata.category(sign) == "So" for sign in signs) else []
@@ -209,7 +209,7 @@ def _read_user(message: str, make: Callable[..., Statement], question: str = "")
         pasted = len(found) > LONG_MESSAGE and min(index, len(found) - 1 - index) >= MESSAGE_ENDS
         weight = _CODE if code else _PASTED if pasted else _USER
         if question and len(found) == 1 and len(sentence) <= 40 and sentence[-1] not in "?？":
-            parts = [(f'{sentence} (asked: "{question}")', instruction_strength(sentence) > 0)]
+            parts = [(f'{sentence} (asked: "{question}")', rate_instruction(sentence) > 0)]
         else:
             parts = [(sentence, False)] if code else list(_split_rules(sentence, listed))
         for text, is_rule in parts:
@@ -219,25 +219,25 @@ def _read_user(message: str, make: Callable[..., Statement], question: str = "")
             place += 1
 
 
-def _user_sentences(message: str) -> Iterator[tuple[str, bool, bool]]:
+def _split_user_sentences(message: str) -> Iterator[tuple[str, bool, bool]]:
     """Yield (sentence, is it a list item below an instruction and so an instruction itself, is it code)."""
     for number, part in enumerate(message.split(_FENCE)):
         if number % 2:
             # The language name follows the fence.
             body = part.partition("\n")[2] if "\n" in part else part
-            yield from ((line, False, True) for line in sentences(body, _LINE))
+            yield from ((line, False, True) for line in split_sentences(body, _LINE))
             continue
         below_rule = False
-        for prose, fields in structures(part):
-            for line in lines_in(prose):
+        for prose, fields in find_structures(part):
+            for line in split_lines(prose):
                 item = LIST_MARK.match(line)
                 below_rule = below_rule and item is not None
                 text = line[item.end() :] if item else line
                 yield from ((sentence, below_rule, False) for sentence in split_line(text, _MESSAGE))
                 if line[-1] in ":：" and not item:
-                    below_rule = instruction_strength(line) > 0
+                    below_rule = rate_instruction(line) > 0
             for field in fields:
-                yield from ((line, False, False) for line in sentences(field, _LINE))
+                yield from ((line, False, False) for line in split_sentences(field, _LINE))
 
 
 def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
@@ -247,12 +247,12 @@ def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
     prefer Y, can you ...?" only the clause with the wish is an instruction. The clause before it joins it if that gives
     the reason.
     """
-    strength = cache(instruction_strength)  # a sentence is often one clause
+    strength = cache(rate_instruction)  # a sentence is often one clause
     if listed or (strength(sentence) == 1 if len(sentence) <= _RULE else is_prohibition(sentence)):
         yield from ((piece, True) for piece in wrap(sentence, _SENTENCE))
         return
     before = ""
-    for clause in clauses(sentence):
+    for clause in split_clauses(sentence):
         for piece in (clause,) if len(clause) <= _SENTENCE else wrap(clause, _SENTENCE):
             is_rule = strength(piece) > 0
             whole = f"{before} {piece}" if is_rule and before and has_reason(piece) else piece
@@ -267,7 +267,7 @@ def _split_rules(sentence: str, listed: bool) -> Iterator[tuple[str, bool]]:
 
 def without_padding(clause: str) -> str:
     """Return *clause* without its introductory phrases; the rest is unchanged."""
-    phrases, read = _phrases(), clause.replace("’", "'")
+    phrases, read = _compile_phrases(), clause.replace("’", "'")
     start = 0
     while (match := phrases.match(read, start)) and len(read) - match.end() >= _MIN_REST:
         start = match.end()
@@ -276,39 +276,39 @@ def without_padding(clause: str) -> str:
 
 def has_reason(clause: str) -> bool:
     """Return whether *clause* gives a consequence of the clause before it: "so I prefer ..."."""
-    return _first_words("so").match(clause) is not None
+    return _compile_first_words("so").match(clause) is not None
 
 
 def without_link(clause: str) -> str:
     """Return *clause* without a leading "and" or "so" and without a trailing comma."""
-    match = _first_words("links").match(clause) or _first_words("so").match(clause)
+    match = _compile_first_words("links").match(clause) or _compile_first_words("so").match(clause)
     start = match.end() if match and len(clause) - match.end() >= _MIN_REST else 0
     return clause[start:].rstrip(",;，；、،؛ ")
 
 
 @cache
-def _first_words(kind: str) -> re.Pattern[str]:
+def _compile_first_words(kind: str) -> re.Pattern[str]:
     """Return the pattern of the words of one *kind* in all languages, at the beginning of a clause."""
     listed = (word for table in load_table("padding.yaml").values() for word in table.get(kind, ()))
     # Skip single letters: "i" is "and" in Polish, but a pronoun in English.
     words = sorted((word for word in listed if len(word) > 1 or not word.isascii()), key=len, reverse=True)
-    return re.compile("|".join(map(_word, words)), re.IGNORECASE)
+    return re.compile("|".join(map(_write_word, words)), re.IGNORECASE)
 
 
 @cache
-def _phrases() -> re.Pattern[str]:
+def _compile_phrases() -> re.Pattern[str]:
     """Return the pattern of all introductory phrases in all languages."""
     languages = []
     for table in load_table("padding.yaml").values():
-        links = "|".join(map(_word, table.get("links", ())))
-        asks = "|".join("".join(map(_word, ask.split())) for ask in table.get("asks", ()))
+        links = "|".join(map(_write_word, table.get("links", ())))
+        asks = "|".join("".join(map(_write_word, ask.split())) for ask in table.get("asks", ()))
         leading = rf"(?:{links}){{0,3}}" if links else ""
         languages.append(rf"(?:{'|'.join(map(re.escape, table['calls']))})[,.!،，、。！]{{1,3}}\s?(?=\w)")
         languages += [rf"{leading}(?:{asks})(?=\S)"] if asks or links else []
     return re.compile("|".join(languages), re.IGNORECASE)
 
 
-def _word(word_form: str) -> str:
+def _write_word(word_form: str) -> str:
     """Return the pattern of a word and the space after it, which scripts without spaces need not have."""
     bare = word_form.strip("()")
     word = rf"(?:{'|'.join(map(re.escape, bare.split('|')))})\s{'?' if UNSPACED.search(bare) else ''}"
@@ -320,30 +320,30 @@ def _read_post(
 ) -> Iterator[Statement]:
     sender = _label(post.send_from)
     if post.tool_call_id is not None:
-        for line in _result_lines(post.message, calls.get(post.tool_call_id, sender)):
+        for line in _list_result_lines(post.message, calls.get(post.tool_call_id, sender)):
             yield make(line, Section.FACTS, _RESULT)
     else:
         # Without an agent's code: that is in files, and useless without the prose.
         prose = "\n".join(post.message.split(_FENCE)[::2])
-        lines = list(sentences(_BOLD.sub(r"\1", _HEADING.sub("", prose)), _LINE))
+        lines = list(split_sentences(_BOLD.sub(r"\1", _HEADING.sub("", prose)), _LINE))
         worded = [line for line in lines if not is_code(line)]
-        for line in worded or lines or sentences(post.message, _LINE):
+        for line in worded or lines or split_sentences(post.message, _LINE):
             yield make(f'{sender}: "{line}"', Section.FACTS, _REPORT if post.send_to == USER else _TALK)
     for attachment in post.attachment_list:
         label, words = _label(attachment.type), set(name_words(attachment.type[:MAX_WORD]))
         if "plan" in words:
-            steps = "; ".join(sentences(attachment.content, _LINE)) if attachment.id in plans else ""
+            steps = "; ".join(split_sentences(attachment.content, _LINE)) if attachment.id in plans else ""
             for line in wrap(steps, _SENTENCE):
                 yield make(f"{label}{ARROW}{line}", Section.OPEN, _PLAN)
         elif words & _CODE_KINDS:
-            for line in sentences(attachment.content, _LINE):
+            for line in split_sentences(attachment.content, _LINE):
                 yield make(f"{label}{ARROW}{line}", Section.DONE, _THOUGHT)
         else:
-            for line in _result_lines(attachment.content, label):
+            for line in _list_result_lines(attachment.content, label):
                 yield make(line, Section.FACTS, _RESULT)
 
 
-def _newest_plans(rounds: Sequence[Round]) -> set[str]:
+def _find_newest_plans(rounds: Sequence[Round]) -> set[str]:
     """Return the ids of the newest plans, one per role and type."""
     newest = {
         (post.send_from, attachment.type): attachment.id
@@ -372,24 +372,24 @@ def _label(name: str) -> str:
 
 def _call_label(call: ToolCall) -> str:
     arguments = call.arguments.strip()
-    fields = field_lines(arguments) if arguments[:1] in {"{", "["} else None
+    fields = find_field_lines(arguments) if arguments[:1] in {"{", "["} else None
     brief = _clean(fields[0][0]) if fields and fields[0] else ""
     return f"{_label(call.name)}({brief})" if 0 < len(brief) <= 60 else _label(call.name)
 
 
-def _result_lines(text: str, label: str) -> Iterator[str]:
+def _list_result_lines(text: str, label: str) -> Iterator[str]:
     """Yield the lines of a result.
 
     A line begins with its call's label if it means little alone, looks like a summary's own line or gives an order: a
     tool's order must not read as a fact or as the user's wish.
     """
     name, _, brief = label.partition("(")
-    for prose, fields in structures(text):
-        for line in sentences(prose, _LINE, listed=False):
+    for prose, fields in find_structures(text):
+        for line in split_sentences(prose, _LINE, listed=False):
             alone = " " in line and _PLAIN_WORD.search(line) and not line.casefold().startswith(_OWN_WORDS)
-            yield line if alone and instruction_strength(line) < 1 else f"{label} → {line}"
+            yield line if alone and rate_instruction(line) < 1 else f"{label} → {line}"
         for field in fields:
-            for line in sentences(field, _LINE):
+            for line in split_sentences(field, _LINE):
                 # The first field often repeats the arguments; then the call's name is enough.
                 yield f"{name if brief[:-1] in line else label} → {line}"
 

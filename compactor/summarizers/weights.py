@@ -16,8 +16,8 @@ from memory.rounds import copy_with
 from memory.values import ValueObject
 
 from ..tokens import TokenCounter
-from .content import Assignment, Content, assignment, content
-from .cues import instruction_strength
+from .content import Assignment, Content, find_assignment, read_content
+from .cues import rate_instruction
 from .sentences import Section
 from .statements import Statement
 
@@ -60,7 +60,7 @@ class Line(ValueObject):
     factor: float
     cost: int
 
-    def gain(self, covered: Set[str]) -> float:
+    def compute_gain(self, covered: Set[str]) -> float:
         """Return the gain of the line if chosen lines contain the terms *covered*."""
         return sum([worth * _COVERED_FACTOR if term in covered else worth for term, worth in self.terms])
 
@@ -86,8 +86,8 @@ def breathe(items: Iterable[Item]) -> Iterator[Item]:
 
 def weigh(all_of_them: Sequence[Statement], count: TokenCounter) -> list[Line]:
     """Return the current statements as lines, weighed against the whole conversation."""
-    said_in = {text: content(text) for text in breathe(dict.fromkeys(one.text for one in all_of_them))}
-    strength = cache(instruction_strength)
+    said_in = {text: read_content(text) for text in breathe(dict.fromkeys(one.text for one in all_of_them))}
+    strength = cache(rate_instruction)
     statements = _drop_repeated_wishes(_drop_superseded(_drop_repeated(all_of_them)), said_in, strength)
     contents = [said_in[statement.text] for statement in statements]
     others = [said for statement, said in zip(statements, contents, strict=True) if not statement.of_user]
@@ -143,7 +143,7 @@ def _drop_superseded(statements: Sequence[Statement]) -> list[Statement]:
     current: dict[int, Statement] = dict(enumerate(statements))
     for place in breathe(range(len(statements) - 1, -1, -1)):
         statement = statements[place]
-        said = assignment(statement.text)
+        said = find_assignment(statement.text)
         if said is None:
             continue
         newer = known[statement.of_user, said.subject]

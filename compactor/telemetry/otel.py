@@ -46,7 +46,7 @@ class Instrumentation:
                     **described, explicit_bucket_boundaries_advisory=metric.buckets
                 )
             else:
-                meter.create_observable_gauge(**described, callbacks=[self._observer(metric)])
+                meter.create_observable_gauge(**described, callbacks=[self._make_observer(metric)])
         self._removers = [target.on_event(self._record, EVENTS) for target in targets]
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Instrumentation:
             remove()
         self._targets = ()
 
-    def _observer(self, metric: Metric) -> Any:
+    def _make_observer(self, metric: Metric) -> Any:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             return [Observation(GAUGES[metric](self._targets))] if self._targets else []
 
@@ -81,11 +81,11 @@ class Instrumentation:
             kind=SpanKind.CLIENT,
             attributes=_list_attributes(answer),
             links=[Link(agent)] if agent.is_valid else [],
-            start_time=_nanoseconds(answer.started),
+            start_time=_to_nanoseconds(answer.started),
         )
         if isinstance(answer.event, Rejected):
             span.set_status(StatusCode.ERROR, f"the answer failed the check {answer.event.check}")
-        span.end(_nanoseconds(answer.event.at))
+        span.end(_to_nanoseconds(answer.event.at))
 
 
 def _list_attributes(answer: PaidAnswer) -> dict[str, Any]:
@@ -109,5 +109,5 @@ def _list_attributes(answer: PaidAnswer) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value not in (None, "")}
 
 
-def _nanoseconds(time: datetime) -> int:
+def _to_nanoseconds(time: datetime) -> int:
     return int(time.timestamp() * 1_000_000) * 1_000

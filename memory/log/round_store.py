@@ -69,7 +69,7 @@ class StoredRounds(ClosedRounds):
             for round_id in list(self.numbers)[: len(self.numbers) // 2]:  # the older half: they can be found again
                 self.numbers.pop(round_id, None)
 
-    def round(self, number: int, closed_prefix: int) -> Round:
+    def get_round(self, number: int, closed_prefix: int) -> Round:
         with self._lock:
             cached = self._cache.get(number)
             if cached is not None:

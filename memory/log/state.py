@@ -218,7 +218,7 @@ class ResidentRounds(ClosedRounds):
         #: The rounds that were changed since, by number; replaced, never changed.
         self._replaced: Mapping[int, tuple[Any, ...]] = {}
 
-    def round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002
+    def get_round(self, number: int, closed_prefix: int) -> Round:  # noqa: ARG002
         newest = self._newest[number % MAX_NEWEST]
         if newest is not None and newest.number == number:
             return newest
@@ -249,7 +249,7 @@ class ResidentRounds(ClosedRounds):
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ResidentRounds:
         copy = ResidentRounds(self.store, self.session)
         copy.numbers, copy._spans = self.numbers, self._spans
-        copy._replaced = {**self._replaced, number: pack_round(change(self.round(number, closed_prefix)))}
+        copy._replaced = {**self._replaced, number: pack_round(change(self.get_round(number, closed_prefix)))}
         return copy
 
 

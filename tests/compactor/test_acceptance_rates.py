@@ -12,7 +12,7 @@ from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, co
 from compactor.acceptance.checks import Source, check_summary
 from compactor.errors import SummaryRejected
 from compactor.summarize import FAULTS, with_feedback
-from compactor.summarizers.content import content, find_identifiers
+from compactor.summarizers.content import find_identifiers, read_content
 from memory import Memory
 
 pytestmark = pytest.mark.timeout(300)
@@ -215,7 +215,7 @@ def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypat
 
     def counting(text: str) -> Any:
         taken_apart.append(len(text))
-        return content(text)
+        return read_content(text)
 
     monkeypatch.setattr("compactor.summarizers.content.content", counting)
     case = own_cases(2)[1]

@@ -53,8 +53,8 @@ class Waiting(Stopwatch):
         self._demo = demo
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        with super().running():
+    def measure_call(self) -> Iterator[None]:
+        with super().measure_call():
             yield
         assert all(agent.compactor.wait_idle(20) for agent in self._demo.agents.values())
 

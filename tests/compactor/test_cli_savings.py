@@ -24,8 +24,8 @@ from compactor.cli.savings import (
     count_torn_calls,
     describe_event,
     is_whole,
-    level_table,
-    strategy_table,
+    make_level_table,
+    make_strategy_table,
 )
 from compactor.events import (
     Discarded,
@@ -248,7 +248,7 @@ def printed(table: Any) -> str:
 def test_long_names_are_folded_at_their_underscores() -> None:
     """Numbers have their room on a narrow terminal, and names are still to be read."""
     name, figures = "large_message_offload_with_protection", (31, 234_567, 98_765, 310, 135_802, 12.3)
-    out = printed(strategy_table({name: dict(zip(NO_SAVING, figures, strict=True)), "drop(user)": NO_SAVING}))
+    out = printed(make_strategy_table({name: dict(zip(NO_SAVING, figures, strict=True)), "drop(user)": NO_SAVING}))
     for part in (
         "large_message_ ",
         "offload_with_ ",
@@ -265,7 +265,7 @@ def test_long_names_are_folded_at_their_underscores() -> None:
 
 
 def test_every_level_has_a_row() -> None:
-    out = printed(level_table({name: dict(zip(NO_WORK, (3, 1_200, 34_567), strict=True)) for name in LEVELS}))
+    out = printed(make_level_table({name: dict(zip(NO_WORK, (3, 1_200, 34_567), strict=True)) for name in LEVELS}))
     assert out.count("34,567") == out.count("1,200") == len(LEVELS) == 4
 
 

@@ -13,23 +13,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compactor.cli.terminal import ConversationScreen, name_options, one_line, percent, screen
-from compactor.events import visible
+from compactor.cli.terminal import ConversationScreen, make_console, make_one_line, name_options, render_percent
+from compactor.events import escape_controls
 
 # -- text and numbers -------------------------------------------------------------------------------------------------
 
 
 def test_all_that_a_terminal_acts_on_is_made_visible() -> None:
     assert (
-        visible("a\x1b[1m\x07\x9b\r\n\tb\x7f\ud800\u202e\u2028c")
+        escape_controls("a\x1b[1m\x07\x9b\r\n\tb\x7f\ud800\u202e\u2028c")
         == "a\\x1b[1m\\x07\\x9b\\x0d\n\tb\\x7f\\ud800\\u202e\\u2028c"
     )
-    assert visible("für 5 € [bold]") == "für 5 € [bold]"
+    assert escape_controls("für 5 € [bold]") == "für 5 € [bold]"
 
 
 def test_a_line_is_cut_to_its_limit() -> None:
-    assert one_line("a\n b\tc") == "a b c"
-    assert one_line("x" * 50, 10) == "x" * 7 + "..."
+    assert make_one_line("a\n b\tc") == "a b c"
+    assert make_one_line("x" * 50, 10) == "x" * 7 + "..."
 
 
 def test_errors_name_options_instead_of_parameters() -> None:
@@ -37,14 +37,14 @@ def test_errors_name_options_instead_of_parameters() -> None:
 
 
 def test_what_is_saved_of_nothing_is_nothing() -> None:
-    assert (percent(25, 100), percent(0, 0)) == ("75%", "-")
+    assert (render_percent(25, 100), render_percent(0, 0)) == ("75%", "-")
 
 
 def test_whatever_is_printed_on_a_screen_is_printed_as_text() -> None:
     """In tables and panels, too, and styles are still there: no command has to think of it."""
     out = Stream(terminal=True)
     with patch.dict("os.environ", TERMINAL):
-        console = screen(out)
+        console = make_console(out)
     table = Table("name")
     table.add_row("a\x1b]0;b\x9bc\u202ed")
     console.print("e\x1b[2Jf", table, Text("g\x90h"), style="bold")
@@ -62,7 +62,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[ConversationScreen, St
     monkeypatch.setattr(sys, "stdin", Stream(terminal=True))
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("TERM", "xterm")
-    return ConversationScreen(screen(), screen(Stream())), out
+    return ConversationScreen(make_console(), make_console(Stream())), out
 
 
 def test_a_note_stands_above_the_line_that_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_notes_wait_for_the_end_of_an_answer(monkeypatch: pytest.MonkeyPatch) ->
     out = Stream()
     monkeypatch.setattr(sys, "stdin", Stream())
     monkeypatch.setattr(sys, "stdout", out)
-    shown = ConversationScreen(screen(), screen(Stream()))
+    shown = ConversationScreen(make_console(), make_console(Stream()))
     with shown.answer() as write:
         write("one ")
         shown.note("first")

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from compactor import Limit
 from compactor.config import CompactorConfig, ConfigError, Settings, check_whole_number
 from memory.errors import ContextError
-from prompts import PromptError, PromptTemplate, load, shipped
+from prompts import PromptError, PromptTemplate, list_shipped, load
 
 FIELDS = tuple(CompactorConfig.model_fields)
 
@@ -333,7 +333,7 @@ def test_without_keys_each_role_has_the_defaults_and_its_shipped_prompt() -> Non
     assert empty == Settings()
     assert empty.roles == ()
     assert empty.base == empty.for_role("") == empty.for_role("Researcher") == CompactorConfig()
-    for role in shipped():
+    for role in list_shipped():
         assert empty.for_role(role).prompt.name == role
     assert empty.for_role("CodeInterpreter").prompt == load("code_interpreter")
 

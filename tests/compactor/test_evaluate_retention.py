@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.cli.evaluate.report import measure
-from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_items, find_made_up, source_of
+from compactor.cli.evaluate.retention import KINDS, Item, SummaryWords, find_items, find_made_up, read_source
 from compactor.cli.evaluate.runner import MIN_BATCH, Compaction, Source
 from memory import Memory
 
@@ -172,7 +172,7 @@ def test_the_text_itself_keeps_everything_and_makes_nothing_up(first: list[str],
         memory.append({"role": "user", "content": " ".join(said)})
         memory.append({"role": "assistant", "content": f"Noted: {said[0]}"})
     rounds = memory.get_role_rounds("assistant")[0]
-    whole = "\n".join(map(source_of, rounds))
+    whole = "\n".join(map(read_source, rounds))
     words, nothing = SummaryWords(whole), SummaryWords("")
     for item in find_items(rounds, "assistant"):
         assert item.kind in KINDS

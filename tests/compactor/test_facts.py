@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.content import assignment, content
+from compactor.summarizers.content import find_assignment, read_content
 
 
 def kind(term: str, text: str) -> float:
-    return content(text).terms.get(term.casefold(), 0.0)
+    return read_content(text).terms.get(term.casefold(), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def kind(term: str, text: str) -> float:
     ],
 )
 def test_identifiers_amounts_and_dates_tell_most(identifier: str) -> None:
-    telling = max(content(f"look at the thing {identifier} again").terms.values())
+    telling = max(read_content(f"look at the thing {identifier} again").terms.values())
     assert telling >= 0.9
 
 
@@ -67,29 +67,33 @@ def test_an_abbreviation_in_capitals_counts_as_a_name() -> None:
 
 
 def test_scripts_without_spaces_are_taken_in_pairs() -> None:
-    terms = content("预算是1200元").terms
+    terms = read_content("预算是1200元").terms
     assert {"预算", "算是", "1200"} <= set(terms)
     assert terms["1200"] > terms["预算"]
 
 
 def test_lines_of_one_template_have_one_shape() -> None:
-    shapes = {content(f"2024-05-{i} INFO worker-{i} did {i}00 rows").shape for i in range(10, 20)}
+    shapes = {read_content(f"2024-05-{i} INFO worker-{i} did {i}00 rows").shape for i in range(10, 20)}
     assert len(shapes) == 1
-    assert content("9 rows: fine").shape != content("9 rows: broken").shape
+    assert read_content("9 rows: fine").shape != read_content("9 rows: broken").shape
 
 
 def test_rows_of_one_table_have_one_form() -> None:
-    assert content("a_1 20 red house").form == content("b_2 30 tall tree").form != content("a red house").form
+    assert (
+        read_content("a_1 20 red house").form
+        == read_content("b_2 30 tall tree").form
+        != read_content("a red house").form
+    )
 
 
 @given(st.text())
 def test_any_text_has_terms_of_at_most_one(text: str) -> None:
-    assert all(0 < weight <= 1 for weight in content(text).terms.values())
-    assignment(text)
+    assert all(0 < weight <= 1 for weight in read_content(text).terms.values())
+    find_assignment(text)
 
 
 def subject(text: str) -> frozenset[str]:
-    found = assignment(text)
+    found = find_assignment(text)
     assert found is not None, text
     return found.subject
 
@@ -147,11 +151,14 @@ def test_values_of_different_things_have_different_subjects(one: str, other: str
     ],
 )
 def test_what_gives_no_telling_value_to_a_known_thing_is_no_assignment(text: str) -> None:
-    assert assignment(text) is None
+    assert find_assignment(text) is None
 
 
 def test_an_assignment_says_whether_something_changed_and_in_which_words() -> None:
-    plain, changed = assignment("The launch is planned for Tuesday."), assignment("The launch is now on Friday.")
+    plain, changed = (
+        find_assignment("The launch is planned for Tuesday."),
+        find_assignment("The launch is now on Friday."),
+    )
     assert plain is not None
     assert changed is not None
     assert plain.words == {"planned"}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.results import field_lines, structures
+from compactor.summarizers.results import find_field_lines, find_structures
 
 
 def lines_of(text: str) -> list[str]:
-    found = field_lines(text)
+    found = find_field_lines(text)
     assert found is not None
     return found[0]
 
@@ -92,12 +92,12 @@ def test_a_long_string_is_a_line_of_its_own_with_its_line_breaks() -> None:
 
 def test_prose_and_structures_alternate() -> None:
     text = 'Result: {"a": 1} and {"b": 2}. Done.'
-    assert list(structures(text)) == [("Result: ", ["a: 1"]), (" and ", ["b: 2"]), (". Done.", [])]
+    assert list(find_structures(text)) == [("Result: ", ["a: 1"]), (" and ", ["b: 2"]), (". Done.", [])]
 
 
 def test_brackets_of_prose_are_prose() -> None:
     text = "see [1] and {this}, f(x) = [a, b]"
-    assert list(structures(text)) == [(text, [])]
+    assert list(find_structures(text)) == [(text, [])]
 
 
 def test_a_comma_without_a_value_does_no_harm() -> None:
@@ -106,8 +106,8 @@ def test_a_comma_without_a_value_does_no_harm() -> None:
 
 def test_what_is_nested_too_deep_is_left_as_text() -> None:
     text = "[" * 100 + '"x"' + "]" * 100
-    assert field_lines(text) is None
-    assert list(structures(text)) == [(text, [])]
+    assert find_field_lines(text) is None
+    assert list(find_structures(text)) == [(text, [])]
 
 
 values = st.recursive(
@@ -121,7 +121,7 @@ values = st.recursive(
 def test_any_json_and_any_beginning_of_it_is_read(value: object, cut: int) -> None:
     """Reading never fails, and reads to the end."""
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)[:cut], repr(value)):
-        for prose, lines in structures(text):
+        for prose, lines in find_structures(text):
             assert prose in text
             assert all(lines)
 

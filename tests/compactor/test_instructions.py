@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compactor.summarizers.cues import instruction_strength, is_prohibition
+from compactor.summarizers.cues import is_prohibition, rate_instruction
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from compactor.summarizers.cues import instruction_strength, is_prohibition
     ],
 )
 def test_rules_and_prohibitions_are_instructions(sentence: str) -> None:
-    assert instruction_strength(sentence) == 1
+    assert rate_instruction(sentence) == 1
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_rules_and_prohibitions_are_instructions(sentence: str) -> None:
     ],
 )
 def test_wishes_and_limits_count_for_less(sentence: str) -> None:
-    assert 0 < instruction_strength(sentence) < 1
+    assert 0 < rate_instruction(sentence) < 1
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_wishes_and_limits_count_for_less(sentence: str) -> None:
     ],
 )
 def test_what_is_felt_with_somebody_is_no_rule(sentence: str) -> None:
-    assert instruction_strength(sentence) == 0
+    assert rate_instruction(sentence) == 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_felt_with_somebody_is_no_rule(sentence: str) -> None:
     ],
 )
 def test_what_looks_like_it_and_rules_is_one(sentence: str) -> None:
-    assert instruction_strength(sentence) == 1
+    assert rate_instruction(sentence) == 1
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_looks_like_it_and_rules_is_one(sentence: str) -> None:
     ],
 )
 def test_other_languages_give_instructions_too(sentence: str) -> None:
-    assert instruction_strength(sentence) == 1
+    assert rate_instruction(sentence) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_other_languages_give_instructions_too(sentence: str) -> None:
 )
 def test_telling_and_asking_are_no_instructions(sentence: str) -> None:
     """False alarms take the space of true ones."""
-    assert instruction_strength(sentence) == 0
+    assert rate_instruction(sentence) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from compactor.summarizers.cues import (
     EXCEPT,
     MAX_SENTENCE,
     Cues,
-    instruction_strength,
     is_prohibition,
     may_prohibit,
-    words_in,
+    rate_instruction,
+    split_words,
 )
 from memory import Round
 
@@ -41,21 +41,21 @@ def of(kind: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("language", "sentence"), of("standing"))
 def test_a_standing_instruction_is_found(language: str, sentence: str) -> None:
     """A prohibition, a rule or a preference."""
-    assert instruction_strength(sentence) > 0
+    assert rate_instruction(sentence) > 0
 
 
 @pytest.mark.parametrize(("language", "sentence"), of("ordinary"))
 def test_an_ordinary_sentence_is_none(language: str, sentence: str) -> None:
     """Telling, asking, asking for something once."""
-    assert instruction_strength(sentence) == 0
+    assert rate_instruction(sentence) == 0
     assert not is_prohibition(sentence)
 
 
 def test_sentences_of_which_the_cues_know_nothing_are_told_apart() -> None:
     """Of those that were not looked at, at least nine of ten of either kind."""
     prohibitions, ordinary = of("unseen_standing"), of("unseen_ordinary")
-    missed = [pair for pair in prohibitions if not instruction_strength(pair[1])]
-    alarms = [pair for pair in ordinary if instruction_strength(pair[1])]
+    missed = [pair for pair in prohibitions if not rate_instruction(pair[1])]
+    alarms = [pair for pair in ordinary if rate_instruction(pair[1])]
     assert len(missed) * 10 <= len(prohibitions), missed
     assert len(alarms) * 10 <= len(ordinary), alarms
 
@@ -101,7 +101,7 @@ def test_of_two_phrases_the_longer_counts() -> None:
         "he must never",
     )
     wanted = frozenset({"forbids"})
-    assert [bool(cues.kinds_in(text, wanted)) for text in said] == [True, False, True, False, False, True]
+    assert [bool(cues.find_kinds(text, wanted)) for text in said] == [True, False, True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_phrase_is_read_as_it_is_written(phrase: str, yes: str, no: str) -> No
     cues = Cues(
         {"any": {"rules": [phrase], "begin": ["please"], "marks": ["ş"], "kin": ["brother", "sis*"]}}, ("rules",)
     )
-    assert [bool(cues.kinds_in(text, frozenset({"rules"}))) for text in (yes, no)] == [True, False]
+    assert [bool(cues.find_kinds(text, frozenset({"rules"}))) for text in (yes, no)] == [True, False]
 
 
 def test_a_long_order_without_spaces_or_full_stops_stays_whole() -> None:
@@ -153,9 +153,9 @@ def test_a_line_of_code_is_no_instruction() -> None:
         "<p>Do not reply to this mail.</p>",
         "// don't touch",
     ):
-        assert instruction_strength(code) == 0, code
-    assert instruction_strength("Never call BudgetTracker('budget.db') in tests.") == 1
-    assert instruction_strength("Do not change src/app/main.py or config_v2.yaml.") == 1
+        assert rate_instruction(code) == 0, code
+    assert rate_instruction("Never call BudgetTracker('budget.db') in tests.") == 1
+    assert rate_instruction("Do not change src/app/main.py or config_v2.yaml.") == 1
 
 
 @pytest.mark.slow
@@ -166,15 +166,15 @@ def test_a_megabyte_is_judged_in_no_time(piece: str) -> None:
     """In time that grows with its length; and what is longer than a sentence is judged by its beginning."""
     text = piece * (1_000_000 // len(piece))
     began = time.thread_time()
-    instruction_strength(text)
+    rate_instruction(text)
     is_prohibition(text)
     may_prohibit(text)
     assert time.thread_time() - began < 60
-    assert instruction_strength("x " * MAX_SENTENCE + "never pay") == 0
+    assert rate_instruction("x " * MAX_SENTENCE + "never pay") == 0
 
 
 @given(st.text())
 def test_any_text_has_words(text: str) -> None:
     """None of which is empty, and signs that are spelt differently are the same."""
-    assert all(words_in(text))
-    assert words_in("L’été") == words_in("l'e\u0301te\u0301")
+    assert all(split_words(text))
+    assert split_words("L’été") == split_words("l'e\u0301te\u0301")

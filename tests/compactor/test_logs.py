@@ -15,7 +15,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from compactor import CompactorConfig, ContextCompactor, compose, log_events
-from compactor.events import Failed, Published, Skip, Skipped, logger_to
+from compactor.events import Failed, Published, Skip, Skipped, make_logger
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 from memory.events import Event
@@ -40,7 +40,7 @@ FAILED = Failed(role="Planner", error="TimeoutError", failures=2, retry_in=4.0)
 
 def lines(*events: Event, json_lines: bool = True, level: str = "debug") -> list[str]:
     stream = io.StringIO()
-    write = log_events(logger_to(stream, json=json_lines, level=level))
+    write = log_events(make_logger(stream, json=json_lines, level=level))
     for event in events:
         write(event)
     return stream.getvalue().splitlines()
@@ -117,12 +117,12 @@ def test_only_events_of_the_level_are_written(level: str, count: int) -> None:
 def test_a_level_that_does_not_exist_is_refused() -> None:
     """When the logger is made, with those that there are."""
     with pytest.raises(ValueError, match="debug, info, warning"):
-        logger_to(level="loud")
+        make_logger(level="loud")
 
 
 def test_lines_go_to_standard_error_where_no_stream_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output is the host's."""
-    log_events(logger_to(json=True))(PUBLISHED)
+    log_events(make_logger(json=True))(PUBLISHED)
 
     out, err = capsys.readouterr()
     assert out == ""
@@ -150,7 +150,7 @@ def test_the_hook_writes_what_a_compactor_does() -> None:
     """``compactor.on_event(log_events())`` is all it takes."""
     stream = io.StringIO()
     compactor = ContextCompactor.for_role(Memory(), "Planner")
-    compactor.on_event(log_events(logger_to(stream, json=True, level="debug")))
+    compactor.on_event(log_events(make_logger(stream, json=True, level="debug")))
 
     compactor.compact_now()
     compactor.stop()

@@ -764,7 +764,7 @@ def test_a_body_is_measured_as_it_is_decompressed(server: ModelServer, make: Any
     server.answers(bomb(code, coding))
     summarizer = make(server)
     with summarizer:
-        summarizer._client()  # with what it imports
+        summarizer._get_client()  # with what it imports
         tracemalloc.start()
         try:
             assert "larger than 10 MB" in str(failure(summarizer))

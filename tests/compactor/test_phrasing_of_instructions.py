@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compactor.summarizers.cues import instruction_strength, is_prohibition, may_prohibit
+from compactor.summarizers.cues import is_prohibition, may_prohibit, rate_instruction
 
 FORBIDDING = (
     'Sign letters with "Odile", never with my full name.',
@@ -215,13 +215,13 @@ def test_what_is_not_wanted_is_a_prohibition(sentence: str) -> None:
 @pytest.mark.parametrize("sentence", RULING)
 def test_what_is_wanted_every_time_and_what_is_not_borne_are_instructions(sentence: str) -> None:
     """A request for every time that something is written, an allergy, a dislike."""
-    assert instruction_strength(sentence) > 0
+    assert rate_instruction(sentence) > 0
 
 
 @pytest.mark.parametrize("sentence", TELLING)
 def test_findings_narration_and_duties_of_others_are_none(sentence: str) -> None:
     """What was not found, what somebody never did, what others must do."""
-    assert instruction_strength(sentence) == 0
+    assert rate_instruction(sentence) == 0
     assert not is_prohibition(sentence)
 
 
@@ -244,7 +244,7 @@ def test_phrases_over_several_clauses_are_looked_for_in_no_time(piece: str) -> N
     """However many clauses there are."""
     text = piece * (300_000 // len(piece))
     began = time.thread_time()
-    instruction_strength(text)
+    rate_instruction(text)
     is_prohibition(text)
     may_prohibit(text)
     assert time.thread_time() - began < 20

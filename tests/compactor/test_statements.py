@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers.sentences import _END, sentences
+from compactor.summarizers.sentences import _END, split_sentences
 from compactor.summarizers.statements import Section, Statement, from_rounds, from_summary
 from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
@@ -51,45 +51,45 @@ def test_a_sentence_ends_where_the_plain_pattern_says(text: str) -> None:
     ],
 )
 def test_text_is_split_where_sentences_end(text: str, expected: list[str]) -> None:
-    assert list(sentences(text, 200)) == expected
+    assert list(split_sentences(text, 200)) == expected
 
 
 def test_short_items_stay_with_the_line_that_introduces_them() -> None:
     """Three ids alone in three lines mean nothing."""
     text = "You have these reservations:\n- EHGLP3\n- NO6JO3\n\nWhich one is it?"
-    assert list(sentences(text, 200)) == ["You have these reservations: EHGLP3; NO6JO3", "Which one is it?"]
+    assert list(split_sentences(text, 200)) == ["You have these reservations: EHGLP3; NO6JO3", "Which one is it?"]
 
 
 def test_a_long_list_is_several_lines() -> None:
     items = [f"seat {i}A costs ${i * 7}" for i in range(10, 30)]
-    found = list(sentences("\n".join(f"- {item}" for item in items), 200))
+    found = list(split_sentences("\n".join(f"- {item}" for item in items), 200))
     assert "; ".join(found) == "; ".join(items)
     assert 1 < len(found) < 8
-    assert list(sentences("\n".join(f"- {item}" for item in items), 200, listed=False)) == items
+    assert list(split_sentences("\n".join(f"- {item}" for item in items), 200, listed=False)) == items
 
 
 def test_a_line_that_introduces_nothing_short_is_left_out() -> None:
     item = "a long item which stands very well alone, thank you, and needs nobody to tell it what it is about"
-    assert list(sentences(f"Here is what I found:\n- {item}\nNext:\nThe end", 200)) == [item, "The end"]
+    assert list(split_sentences(f"Here is what I found:\n- {item}\nNext:\nThe end", 200)) == [item, "The end"]
 
 
 def test_a_long_sentence_is_cut_between_words() -> None:
     words = [f"word{i}" for i in range(100)]
-    pieces = list(sentences(" ".join(words), 80))
+    pieces = list(split_sentences(" ".join(words), 80))
     assert " ".join(pieces).split() == words
     assert all(len(piece) <= 90 for piece in pieces)
 
 
 def test_a_long_text_without_spaces_is_kept_whole_and_data_is_not() -> None:
     """Chinese has no spaces; a base64 image has no meaning."""
-    assert "".join(sentences("汉" * 1000, 200)).replace(" ", "") == "汉" * 1000
-    assert list(sentences("see " + "Qk02" * 1000, 200)) == ["see " + "Qk02" * 10 + "…"]
+    assert "".join(split_sentences("汉" * 1000, 200)).replace(" ", "") == "汉" * 1000
+    assert list(split_sentences("see " + "Qk02" * 1000, 200)) == ["see " + "Qk02" * 10 + "…"]
 
 
 @pytest.mark.slow
 @given(st.text(), st.integers(20, 200))
 def test_sentences_are_lines_that_occur_in_the_text(text: str, limit: int) -> None:
-    for sentence in sentences(text, limit):
+    for sentence in split_sentences(text, limit):
         assert "\n" not in sentence
         assert any(map(str.isalnum, sentence))
 
@@ -316,7 +316,7 @@ def test_the_user_may_say_the_same_again_later_in_a_round() -> None:
 
 def test_a_sentence_may_end_with_a_short_form() -> None:
     """The t of "don't." is no initial."""
-    assert list(sentences("Oh Jonas, don't. J. Smith said he can't. Fine.", 400)) == [
+    assert list(split_sentences("Oh Jonas, don't. J. Smith said he can't. Fine.", 400)) == [
         "Oh Jonas, don't.",
         "J. Smith said he can't.",
         "Fine.",

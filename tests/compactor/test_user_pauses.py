@@ -106,9 +106,9 @@ def test_short_pauses_make_nothing_due() -> None:
 def test_a_wait_ends_whatever_the_clock_shows(since: float, passed: float) -> None:
     """Sums of seconds are rounded, so the call may come a hair early; another one at the same time would never end."""
     pauses = Pauses(long=1, cold=1)
-    _, left = pauses.likely_cold(passed, continues=True)
+    _, left = pauses.estimate_likely_cold(passed, continues=True)
     at = since + passed + (left or 0.0)
-    assert pauses.likely_cold(at - since, continues=True)[1] is None
+    assert pauses.estimate_likely_cold(at - since, continues=True)[1] is None
 
 
 @pytest.mark.parametrize("stamps", [[datetime.min], [datetime.max], [datetime.min, datetime.min.replace(tzinfo=UTC)]])

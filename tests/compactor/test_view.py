@@ -266,8 +266,8 @@ def test_costs_are_of_each_message() -> None:
     view = view_of(worked("f"))
     ((round_, query), (_, called)) = view.list_groups(0)
 
-    assert view.count_costs(round_, query) == (cost(user("first")),)
-    assert view.count_costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
+    assert view.list_costs(round_, query) == (cost(user("first")),)
+    assert view.list_costs(round_, called) == (cost(calls("first0")), cost(result("first0", words(20))))
 
 
 def test_pinned_posts_are_known_by_their_round_and_number() -> None:

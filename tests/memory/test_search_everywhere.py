@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory import Attachment, Memory, Post, Recall, Store, ToolCall, open_store
-from memory.search import normalize, split_words
+from memory.search import normalize, split_query
 
 ROLES = ("", "Planner", "Coder", "nobody", "\ud800", "Plan%")
 TEXTS = (
@@ -176,7 +176,7 @@ def test_any_text_and_any_query_are_answered_alike(sqlite_file: Store, texts: li
             memory.finish_round(memory.create_round(text))
     assert answers(stored, queries) == answers(expected, queries)
     assert [len(expected.search(query, limit=9)) for query in queries] == [
-        sum(any(word in normalize(text) for word in split_words(query)) for text in texts) for query in queries
+        sum(any(word in normalize(text) for word in split_query(query)) for text in texts) for query in queries
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compactor.strategies.note_edits import SCHEMA, parse_edits
-from prompts import CONTRACTS, PromptError, contract, load, shipped
+from prompts import CONTRACTS, PromptError, list_shipped, load, load_contract
 
 CONVERSATION = "<conversation>\n</conversation>"
 
@@ -15,7 +15,7 @@ CONVERSATION = "<conversation>\n</conversation>"
 def test_a_contract_follows_whatever_prompt_there_is(name: str, prompt: str) -> None:
     """Word for word; and adds no closing to it."""
     (asked,) = load(prompt).render(CONVERSATION, role="Zoë", target_tokens=700)
-    (made,) = contract(name).render(asked["content"])
+    (made,) = load_contract(name).render(asked["content"])
     assert made["content"].startswith(f"{asked['content']}\n\n")
     assert len(made["content"]) - len(asked["content"]) < 1_500
     assert "Now write the summary" not in made["content"]
@@ -23,13 +23,13 @@ def test_a_contract_follows_whatever_prompt_there_is(name: str, prompt: str) -> 
 
 def test_placeholders_in_a_prompt_are_not_filled_by_its_contract() -> None:
     """What was said there may look like one."""
-    assert contract("changes").render("{role} {content}")[0]["content"].startswith("{role} {content}\n")
+    assert load_contract("changes").render("{role} {content}")[0]["content"].startswith("{role} {content}\n")
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_contract_is_no_prompt(name: str) -> None:
     """Nobody gets it by being called so."""
-    assert name not in shipped()
+    assert name not in list_shipped()
     with pytest.raises(PromptError, match="not found"):
         load(name)
 
@@ -37,12 +37,12 @@ def test_a_contract_is_no_prompt(name: str) -> None:
 def test_an_unknown_contract_names_those_that_there_are() -> None:
     """As with prompts."""
     with pytest.raises(PromptError, match="no contract 'chnages'; there are changes, notes"):
-        contract("chnages")
+        load_contract("chnages")
 
 
 def test_what_the_contract_shows_is_what_is_read() -> None:
     """An example that could not be read would be worse than none; JSON is of the lists that it names."""
-    said = contract("changes").content
+    said = load_contract("changes").content
     lines = said.partition("one change a line:\n\n")[2].partition("\n\n")[0]
     assert [change.op for change in parse_edits(lines)] == ["add", "replace", "remove"]
     assert 'its lists "add", "replace" and "remove"' in said

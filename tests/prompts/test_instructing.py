@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompts import ABOVE, CLOSING, PromptTemplate, load, shipped
+from prompts import ABOVE, CLOSING, PromptTemplate, list_shipped, load
 
 TEMPLATE = PromptTemplate("t", "{content}\nBefore: {previous_summary}\nSummarise for {role} in {target_tokens}.")
 
@@ -33,7 +33,7 @@ def test_a_template_that_ends_in_data_is_closed_here_too() -> None:
     assert PromptTemplate("t", "Summarise:\n{content}").instruct().endswith(CLOSING)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_shipped())
 def test_a_shipped_prompt_says_the_same_in_either_form(name: str) -> None:
     """Nothing but the quotation differs."""
     template = load(name)

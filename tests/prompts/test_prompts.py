@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 import prompts
 from memory.errors import ContextError
-from prompts import CLOSING, MAX_PROBLEMS, PLACEHOLDERS, TAGS, PromptError, PromptTemplate, escape_tags, load, shipped
+from prompts import (
+    CLOSING,
+    MAX_PROBLEMS,
+    PLACEHOLDERS,
+    TAGS,
+    PromptError,
+    PromptTemplate,
+    escape_tags,
+    list_shipped,
+    load,
+)
 
 CONVERSATION = '<conversation>\n<round number="8">\n<message from="User">Hi</message>\n</round>\n</conversation>'
 
@@ -337,7 +347,7 @@ def test_a_file_without_a_suffix_is_named_by_a_path(write: Any) -> None:
 
 def test_shipped_lists_the_prompts() -> None:
     """These are the names that ``load`` takes."""
-    assert shipped() == tuple(sorted([*OF_ROUNDS, *OF_PARTS]))
+    assert list_shipped() == tuple(sorted([*OF_ROUNDS, *OF_PARTS]))
 
 
 def test_a_path_is_read(write: Any) -> None:
@@ -572,7 +582,7 @@ def test_an_error_holds_nothing_of_the_file(write: Any) -> None:
 # --- The shipped prompts --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=shipped())
+@pytest.fixture(params=list_shipped())
 def prompt(request: pytest.FixtureRequest) -> PromptTemplate:
     return load(request.param)
 

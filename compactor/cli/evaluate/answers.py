@@ -68,7 +68,9 @@ class AnswerFile:
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         except (OSError, ValueError) as error:
-            raise CannotRun(f"{path}: the paid answers cannot be read ({_reason(error)}); give --answers") from error
+            raise CannotRun(
+                f"{path}: the paid answers cannot be read ({_describe_reason(error)}); give --answers"
+            ) from error
         for line in lines:
             answer = _read_answer(line)
             if answer is not None:
@@ -95,7 +97,9 @@ class AnswerFile:
                 torn = file.read(1) not in (b"", b"\n")  # the line of an interrupted process
                 file.write((("\n" if torn else "") + (f"{line}\n" if line else "")).encode())
         except (OSError, ValueError) as error:
-            raise CannotRun(f"{self.path}: answers cannot be written ({_reason(error)}); give --answers") from error
+            raise CannotRun(
+                f"{self.path}: answers cannot be written ({_describe_reason(error)}); give --answers"
+            ) from error
 
 
 def _read_answer(line: str) -> Mapping[str, Any] | None:
@@ -110,7 +114,7 @@ def _read_answer(line: str) -> Mapping[str, Any] | None:
     return value if is_time and (model is None or isinstance(model, str)) else None
 
 
-def _reason(error: Exception) -> str:
+def _describe_reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or "it is no usable path"
 
 
@@ -173,7 +177,7 @@ class Answers:
             self.kinds[request.kind] += 1
             self.reused += stored is not None
             self.seconds += seconds
-            self._charge(self._usage_of(request, answer), paid_now=stored is None)
+            self._charge(self._read_usage(request, answer), paid_now=stored is None)
         if stored is None and self.file is not None:
             self.file.add(key, answer, seconds)
         return answer
@@ -202,11 +206,11 @@ class Answers:
         elif isinstance(event, Prepared):
             self.restored += event.restored
 
-    def cost(self, usage: Mapping[str, int]) -> float | None:
+    def compute_cost(self, usage: Mapping[str, int]) -> float | None:
         """Return the dollars that *usage* costs; None if the price is unknown."""
         return self.price(usage) if self.price is not None else None
 
-    def account(self) -> dict[str, Any]:
+    def make_account(self) -> dict[str, Any]:
         """Return the work for the summaries, as the JSON document has it.
 
         ``failed`` are calls without a text, ``format`` answers in the form of edits out of those that should have it,
@@ -222,13 +226,13 @@ class Answers:
             "restored": self.restored,
             **{name: self.usage[name] for name in ("input_tokens", "cached_tokens", "output_tokens")},
             "estimated": self.estimated,
-            "dollars": self.cost(self.usage),
-            "dollars_now": self.cost(self.usage_now),
+            "dollars": self.compute_cost(self.usage),
+            "dollars_now": self.compute_cost(self.usage_now),
             "calls_now": self.calls,
             "seconds": round(self.seconds, 3),
         }
 
-    def _usage_of(self, request: SummaryRequest, answer: Summary) -> Mapping[str, int]:
+    def _read_usage(self, request: SummaryRequest, answer: Summary) -> Mapping[str, int]:
         usage = answer.usage
         if usage and "input_tokens" in usage and "output_tokens" in usage:
             return usage

@@ -24,8 +24,8 @@ from ...tokens import get_counter
 from ..chat import OPENAI, find_endpoint
 from ..exchange import name_errors, replace_when_complete
 from ..replay import Conversation, read_transcript
-from ..session_commands import BaseUrl, LogEvents, Prompt, make_config, option
-from ..terminal import CannotRun, event_log, one_line, progress_bar, quantity, screen
+from ..session_commands import BaseUrl, LogEvents, Prompt, make_config, make_option
+from ..terminal import CannotRun, make_console, make_event_hooks, make_one_line, render_quantity, show_progress
 from .answers import AnswerFile, Answers, Price, find_price, make_price, rehearse
 from .page import make_report_page
 from .report import (
@@ -54,32 +54,34 @@ app = typer.Typer()
 @app.command(short_help="Measure what survives in summaries of your transcripts.")
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Transcripts, as replay reads them.")],
-    model: Annotated[str, option("NAME", "Model to evaluate.  [default: the offline summarizer]")] = "",
+    model: Annotated[str, make_option("NAME", "Model to evaluate.  [default: the offline summarizer]")] = "",
     base_url: BaseUrl = None,
     prompt: Prompt = "assistant",
     strategy: Annotated[
         Literal["compact_rounds", "compact_view", "compact_notes"] | None,
-        option("NAME", "compact_rounds, compact_view or compact_notes.  [default: compact_notes with a model]"),
+        make_option("NAME", "compact_rounds, compact_view or compact_notes.  [default: compact_notes with a model]"),
     ] = None,
     target: Annotated[int, typer.Option(min=32, metavar="TOKENS", help="Desired length of a summary.")] = 1_000,
     compactions: Annotated[
         int, typer.Option(min=1, max=100, metavar="N", help="Maximum parts of a conversation; each is compacted.")
     ] = max(AFTER),
-    to_json: Annotated[str | None, option("FILE", "Write the figures as JSON; - is standard output.", "--json")] = None,
-    to_html: Annotated[
-        str | None, option("FILE", "Write a page with the summaries beside their sources.", "--html")
+    to_json: Annotated[
+        str | None, make_option("FILE", "Write the figures as JSON; - is standard output.", "--json")
     ] = None,
-    compare: Annotated[str | None, option("FILE", "Compare with this earlier --json.")] = None,
+    to_html: Annotated[
+        str | None, make_option("FILE", "Write a page with the summaries beside their sources.", "--html")
+    ] = None,
+    compare: Annotated[str | None, make_option("FILE", "Compare with this earlier --json.")] = None,
     fail_under: Annotated[
-        list[str] | None, option("NAME=PERCENT", "Exit with 1 if a figure is lower, as in retention=80.")
+        list[str] | None, make_option("NAME=PERCENT", "Exit with 1 if a figure is lower, as in retention=80.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and ask nobody.")] = False,
-    max_spend: Annotated[float | None, option("DOLLARS", "Stop before more is spent in this run.")] = None,
+    max_spend: Annotated[float | None, make_option("DOLLARS", "Stop before more is spent in this run.")] = None,
     price: Annotated[
-        str | None, option("IN,OUT", "Dollars per million input and output tokens.  [default: the model's]")
+        str | None, make_option("IN,OUT", "Dollars per million input and output tokens.  [default: the model's]")
     ] = None,
     answers: Annotated[
-        str | None, option("FILE", "Keep the paid answers here.  [default: beside --json or --html]")
+        str | None, make_option("FILE", "Keep the paid answers here.  [default: beside --json or --html]")
     ] = None,
     log: LogEvents = None,
 ) -> None:
@@ -116,8 +118,8 @@ def evaluate(
     if asked is not None:
         settings["endpoint"] = asked.endpoint
         asked.max_spend = max_spend
-        asked.file = AnswerFile(_answers_path(answers, to_json, to_html), read_only=dry_run)
-    hooks = event_log(log)
+        asked.file = AnswerFile(_choose_answers_path(answers, to_json, to_html), read_only=dry_run)
+    hooks = make_event_hooks(log)
     runner = Runner(
         config,
         getattr(strategies, strategy),
@@ -136,12 +138,12 @@ def evaluate(
     else:
         if to_json is not None:
             _write(to_json, f"{report.to_json()}\n")
-        print_report(report, screen())
+        print_report(report, make_console())
         if earlier is not None:
-            print_comparison(report, earlier, screen())
+            print_comparison(report, earlier, make_console())
     failures = find_failures(report, limits)
     for failure in failures:
-        screen(sys.stderr).print(f"compactor: {one_line(failure)}", soft_wrap=True)
+        make_console(sys.stderr).print(f"compactor: {make_one_line(failure)}", soft_wrap=True)
     if failures or report.stopped:
         raise typer.Exit(1)
 
@@ -150,7 +152,7 @@ def _read_sources(files: Sequence[str], compactions: int) -> tuple[list[Source],
     """Return the conversations in *files*, and the SHA-256 of the messages in each file."""
 
     def name(path: str, conversation: Conversation) -> str:
-        return one_line(f"{Path(path).name}: {conversation[0]}", 80)
+        return make_one_line(f"{Path(path).name}: {conversation[0]}", 80)
 
     read = {path: read_transcript(path) for path in files}
     sources = [Source.of(name(path, one), one, compactions) for path, many in read.items() for one in many]
@@ -174,7 +176,7 @@ def _find_model(
     paid = _read_price(price) if price is not None else find_price(model)
     if max_spend is not None and paid is None:
         raise CannotRun(
-            f"nobody here knows what {one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
+            f"nobody here knows what {make_one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
             " --price 0.25,2"
         )
     count = get_counter(model)
@@ -194,7 +196,7 @@ def _read_price(text: str) -> Price:
         ) from None
 
 
-def _answers_path(answers: str | None, *reports: str | None) -> Path:
+def _choose_answers_path(answers: str | None, *reports: str | None) -> Path:
     beside = next((path for path in reports if path not in (None, "-")), None)
     return Path(answers or (f"{beside}.{_ANSWERS}" if beside else f"evaluate.{_ANSWERS}"))
 
@@ -218,7 +220,7 @@ def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
 
 def _write(path: str, text: str) -> None:
     with (
-        name_errors(f"{one_line(path)} cannot be written", "the paid answers are kept: give another path"),
+        name_errors(f"{make_one_line(path)} cannot be written", "the paid answers are kept: give another path"),
         replace_when_complete(path) as file,
     ):
         file.write(text)
@@ -230,19 +232,19 @@ def _digest(text: str) -> str:
 
 def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]) -> None:
     """Print the cost of a run, estimated by one with a stand-in for the model."""
-    console = screen()
+    console = make_console()
     if asked is None:
         console.print("No model is asked, so it costs nothing.")
         return
     for source in sources:
         runner.run(source)
     read, written = asked.usage_now["input_tokens"], asked.usage_now["output_tokens"]
-    console.print(f"{quantity(asked.calls, 'call')} to {one_line(asked.endpoint)}")
+    console.print(f"{render_quantity(asked.calls, 'call')} to {make_one_line(asked.endpoint)}")
     console.print(
-        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.cost(asked.usage_now))}"
+        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.compute_cost(asked.usage_now))}"
     )
     if asked.reused:
-        console.print(f"{quantity(asked.reused, 'answer')} paid for already and not asked for again")
+        console.print(f"{render_quantity(asked.reused, 'answer')} paid for already and not asked for again")
     most = runner.config.summary_attempts
     console.print(
         f"Up to {most} times as much if answers are refused and asked for again; more if a model thinks first."
@@ -254,7 +256,7 @@ def _run_all(
 ) -> list[list[Compaction]]:
     """Return the compactions of each of *sources*, with a progress bar on a terminal."""
     total = sum(len(source.ends) for source in sources)
-    with progress_bar("evaluating", total, "compactions", screen(sys.stderr), hooks) as step:
+    with show_progress("evaluating", total, "compactions", make_console(sys.stderr), hooks) as step:
         return [runner.run(source, step) if not (asked and asked.stopped) else [] for source in sources]
 
 
@@ -285,7 +287,7 @@ def _make_report(
         sum(len(source.rounds) for source in sources),
         sum(source.tokens for source in sources),
         methods,
-        asked.account() if asked is not None else None,
+        asked.make_account() if asked is not None else None,
         asked.stopped if asked is not None else "",
     )
     return report, measured

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from ...events import visible
+from ...events import escape_controls
 from ..page import make_page
 from .report import AFTER, Measurement, Report, list_account
 from .retention import KINDS
@@ -39,39 +39,39 @@ mark { background: #fbb; color: inherit; }
 
 def make_report_page(report: Report, results: Iterable[tuple[Source, Sequence[Measurement]]]) -> str:
     """Return the page of *report*, with the summaries of its first method."""
-    return make_page("What survives", _STYLE, "\n".join((*_figures(report), *_summaries(results))))
+    return make_page("What survives", _STYLE, "\n".join((*_render_figures(report), *_render_summaries(results))))
 
 
-def _figures(report: Report) -> Iterator[str]:
+def _render_figures(report: Report) -> Iterator[str]:
     yield "<h1>What survives</h1>"
     settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items() if value not in (None, ""))
-    yield f"<p>{_text(settings)}</p>"
+    yield f"<p>{_render_text(settings)}</p>"
     if report.stopped:
-        yield f'<p class="lost">Not everything was measured: {_text(report.stopped)}.</p>'
+        yield f'<p class="lost">Not everything was measured: {_render_text(report.stopped)}.</p>'
     yield "<p>Percent of what was said that survives.</p>"
-    names = (f'<th colspan="{len(AFTER)}">{_text(method.name)}</th>' for method in report.methods)
+    names = (f'<th colspan="{len(AFTER)}">{_render_text(method.name)}</th>' for method in report.methods)
     yield f"<table><tr><th></th>{''.join(names)}</tr>"
-    yield _row("after so many compactions", (str(after) for _ in report.methods for after in AFTER))
+    yield _render_row("after so many compactions", (str(after) for _ in report.methods for after in AFTER))
     for kind, label in KINDS.items():
         found = [method.retention.get(kind, {}) for method in report.methods]
         if any(found):
             shares = (shares.get(one) for shares in found for one in AFTER)
-            yield _row(
+            yield _render_row(
                 label, ("-" if share is None or share.percent is None else f"{share.percent:.0f}" for share in shares)
             )
-    means = (method.mean(one) for method in report.methods for one in AFTER)
-    yield _row("mean of kinds", ("-" if mean is None else f"{mean:.0f}" for mean in means))
+    means = (method.compute_mean(one) for method in report.methods for one in AFTER)
+    yield _render_row("mean of kinds", ("-" if mean is None else f"{mean:.0f}" for mean in means))
     yield "</table>"
     if report.account is not None:
         yield "<table>"
         for label, value in list_account(report.account):
-            yield _row(label, [f"{value:,}" if isinstance(value, int) else str(value)])
+            yield _render_row(label, [f"{value:,}" if isinstance(value, int) else str(value)])
         yield "</table>"
 
 
-def _summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -> Iterator[str]:
+def _render_summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -> Iterator[str]:
     for source, measured in results:
-        yield f"<h2>{_text(source.name)}</h2>"
+        yield f"<h2>{_render_text(source.name)}</h2>"
         for number, one in enumerate(measured, 1):
             lost = [(item, after) for item, after, stands in one.items if not stands]
             rounds = (
@@ -85,33 +85,35 @@ def _summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -> Itera
             yield f"<details><summary>{title}: {counts}{made_up}</summary>"
             yield '<div class="beside"><div><h3>Newly covered</h3>'
             for place in range(one.start, one.compaction.end + 1):
-                yield f'<p>Round {place}</p><div class="text">{_text(source.texts[place - 1])}</div>'
+                yield f'<p>Round {place}</p><div class="text">{_render_text(source.texts[place - 1])}</div>'
             yield "</div><div><h3>Summary</h3>"
             yield f'<div class="text">{_mark(one.compaction.summary, one.made_up)}</div>'
             if one.made_up:
-                yield f"<p>Nobody said: <mark>{'</mark> <mark>'.join(map(_text, one.made_up))}</mark></p>"
+                yield f"<p>Nobody said: <mark>{'</mark> <mark>'.join(map(_render_text, one.made_up))}</mark></p>"
             if lost:
                 yield "<h3>Lost</h3><table><tr><th>what</th><th>round</th><th>after</th><th>as it was said</th></tr>"
                 for item, after in lost:
                     said = f"{item.name}: {item.text}" if item.name and item.name != item.text else item.text
-                    yield _row(KINDS[item.kind], (str(item.round), str(after), said), "lost")
+                    yield _render_row(KINDS[item.kind], (str(item.round), str(after), said), "lost")
                 yield "</table>"
             yield "</div></div></details>"
 
 
-def _row(label: str, cells: Iterable[str], style: str = "") -> str:
-    tds = "".join(f"<td>{_text(cell)}</td>" for cell in (label, *cells))
+def _render_row(label: str, cells: Iterable[str], style: str = "") -> str:
+    tds = "".join(f"<td>{_render_text(cell)}</td>" for cell in (label, *cells))
     return f'<tr class="{style}">{tds}</tr>' if style else f"<tr>{tds}</tr>"
 
 
 def _mark(text: str, names: Sequence[str]) -> str:
     """Return *text* escaped, with *names* marked in it."""
     if not names:
-        return _text(text)
+        return _render_text(text)
     longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     parts = re.split(rf"(?<!\w)({longest_first})(?!\w)", text, flags=re.IGNORECASE)
-    return "".join(f"<mark>{_text(part)}</mark>" if place % 2 else _text(part) for place, part in enumerate(parts))
+    return "".join(
+        f"<mark>{_render_text(part)}</mark>" if place % 2 else _render_text(part) for place, part in enumerate(parts)
+    )
 
 
-def _text(text: str) -> str:
-    return escape(visible(text))
+def _render_text(text: str) -> str:
+    return escape(escape_controls(text))

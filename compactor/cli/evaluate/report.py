@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 
 from ...tokens import count_tokens
-from ..terminal import CannotRun, make_table, one_line, quantity
+from ..terminal import CannotRun, make_one_line, make_table, render_quantity
 from .retention import KINDS, Item, SummaryWords, find_made_up
 from .runner import Compaction, Source
 
@@ -72,7 +72,7 @@ class Method:
     #: Mean length of a summary.
     summary_tokens: float
 
-    def mean(self, after: int) -> float | None:
+    def compute_mean(self, after: int) -> float | None:
         """Return the mean of all kinds' percentages: hundreds of numbers do not outweigh three prohibitions."""
         found = [
             percent for shares in self.retention.values() if (percent := shares.get(after, Share()).percent) is not None
@@ -91,7 +91,7 @@ class Report:
     rounds: int
     tokens: int
     methods: Sequence[Method]
-    #: The model's work, as ``Answers.account`` returns it.
+    #: The model's work, as ``Answers.make_account`` returns it.
     account: Mapping[str, Any] | None = None
     #: Why not everything was measured; empty: it was.
     stopped: str = ""
@@ -138,7 +138,7 @@ def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) 
         ]
         named, made_up = 0, tuple[str, ...]()
         if not quotes:
-            names, unknown = find_made_up(compaction.summary, source.texts_until(compaction.end))
+            names, unknown = find_made_up(compaction.summary, source.list_texts_until(compaction.end))
             named = len(names - known)
             made_up = tuple(one for one in unknown if one not in known)
             known |= names
@@ -163,7 +163,8 @@ def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator
     for name in ("retention", *KINDS):
         shares = method.retention.get(name, {})
         found = {
-            after: method.mean(after) if name == "retention" else shares.get(after, Share()).percent for after in AFTER
+            after: method.compute_mean(after) if name == "retention" else shares.get(after, Share()).percent
+            for after in AFTER
         }
         yield name, next((value for value in reversed(found.values()) if value is not None), None)
         for after, value in found.items():
@@ -183,24 +184,26 @@ def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator
 def print_report(report: Report, console: Console) -> None:
     """Print the shares that survive, by kind and method, and the model's work."""
     first = report.methods[0]
-    size = f"{quantity(report.conversations, 'conversation')}, {quantity(report.rounds, 'round')}"
-    title = f"{size}, {quantity(report.tokens, 'token')}; {quantity(first.compactions, 'compaction')}"
+    size = f"{render_quantity(report.conversations, 'conversation')}, {render_quantity(report.rounds, 'round')}"
+    title = f"{size}, {render_quantity(report.tokens, 'token')}; {render_quantity(first.compactions, 'compaction')}"
     rows: list[tuple[object, ...]] = [
         (
             label,
-            _cells(first.retention[kind].get(after, Share()).of for after in AFTER),
+            _render_cells(first.retention[kind].get(after, Share()).of for after in AFTER),
             *(
-                _cells(one.retention.get(kind, {}).get(after, Share()).percent for after in AFTER)
+                _render_cells(one.retention.get(kind, {}).get(after, Share()).percent for after in AFTER)
                 for one in report.methods
             ),
         )
         for kind, label in KINDS.items()
         if kind in first.retention
     ]
-    rows.append(("mean of kinds", "", *(_cells(map(one.mean, AFTER)) for one in report.methods)))
-    rows.append(("made up", "", *(_percent(one.made_up.percent if one.made_up else None) for one in report.methods)))
+    rows.append(("mean of kinds", "", *(_render_cells(map(one.compute_mean, AFTER)) for one in report.methods)))
+    rows.append(
+        ("made up", "", *(_render_percent(one.made_up.percent if one.made_up else None) for one in report.methods))
+    )
     rows.append(("tokens, mean", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
-    columns = ("", "asked for", *(one_line(one.name, 24) for one in report.methods))
+    columns = ("", "asked for", *(make_one_line(one.name, 24) for one in report.methods))
     style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1, 0, 0)}
     console.print(f"{title}.\nPercent of what was said that stands after {_list_after()} compactions:", soft_wrap=True)
     console.print(make_table(columns, rows, **style))
@@ -213,7 +216,12 @@ def print_report(report: Report, console: Console) -> None:
 def print_comparison(report: Report, earlier: Earlier, console: Console) -> None:
     """Print the figures of *report* beside those of an *earlier* one, and other differences."""
     rows = [
-        (name, _percent(before), _percent(now), "-" if before is None or now is None else f"{now - before:+.1f}")
+        (
+            name,
+            _render_percent(before),
+            _render_percent(now),
+            "-" if before is None or now is None else f"{now - before:+.1f}",
+        )
         for name, now in report.figures.items()
         if "@" not in name or name.startswith("retention")
         if (before := earlier.figures.get(name)) is not None or now is not None
@@ -227,7 +235,7 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
     for name in sorted({*earlier.settings, *report.settings}):
         before, now = earlier.settings.get(name), report.settings.get(name)
         if before != now:
-            console.print(one_line(f"{name}: {before} before, {now} now", 200), soft_wrap=True)
+            console.print(make_one_line(f"{name}: {before} before, {now} now", 200), soft_wrap=True)
     if sorted(earlier.transcripts.values()) != sorted(report.transcripts.values()):
         console.print("The transcripts are not the same: these figures cannot be compared.", soft_wrap=True)
 
@@ -247,7 +255,7 @@ def list_account(account: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "input tokens from the cache", account["cached_tokens"]
     yield f"output tokens{about}", account["output_tokens"]
     yield "cost of all answers", describe_dollars(account["dollars"])
-    yield f"paid now, for {quantity(account['calls_now'], 'call')}", describe_dollars(account["dollars_now"])
+    yield f"paid now, for {render_quantity(account['calls_now'], 'call')}", describe_dollars(account["dollars_now"])
     yield "seconds waited for answers", f"{account['seconds']:,.1f}"
 
 
@@ -259,11 +267,11 @@ def _list_after() -> str:
     return f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
 
 
-def _cells(values: Any) -> str:
+def _render_cells(values: Any) -> str:
     return " ".join(f"{'-' if value is None else f'{value:.0f}':>3}" for value in values)
 
 
-def _percent(value: float | None) -> str:
+def _render_percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 

@@ -22,15 +22,15 @@ from ...summarizers.content import (
     UNSPACED_LETTERS,
     Assignment,
     Terms,
-    assignment,
-    comparison_keys,
-    content,
+    find_assignment,
     find_identifiers,
     find_unknown,
+    list_comparison_keys,
+    read_content,
 )
-from ...summarizers.cues import instruction_strength, is_prohibition
+from ...summarizers.cues import is_prohibition, rate_instruction
 from ...summarizers.results import read_json
-from ...summarizers.sentences import letters_of, sentences
+from ...summarizers.sentences import keep_letters, split_sentences
 
 #: Kinds of what is said, with their names for people.
 KINDS = {
@@ -99,24 +99,24 @@ class SummaryWords:
     def __init__(self, text: str) -> None:
         self.text = text
         self._places: defaultdict[str, list[int]] = defaultdict(list)
-        for place, keys in enumerate(_words_in(text)):
+        for place, keys in enumerate(_split_words(text)):
             for key in keys:
                 self._places[key].append(place)
 
     @cached_property
     def _letters(self) -> str:
-        return letters_of(self.text)
+        return keep_letters(self.text)
 
     @cached_property
     def _forbidden(self) -> list[frozenset[str]]:
         """The words of each sentence that forbids something."""
-        return [_keys_in(one) for one in sentences(self.text, _MAX_SENTENCE) if is_prohibition(one)]
+        return [_find_keys(one) for one in split_sentences(self.text, _MAX_SENTENCE) if is_prohibition(one)]
 
     def keeps(self, item: Item) -> bool:
         """Return whether *item* stands here."""
         if item.name:
             return not find_unknown((item.name,), (self.text,))
-        if item.kind in ("instructions", "prohibitions") and letters_of(item.text) in self._letters:
+        if item.kind in ("instructions", "prohibitions") and keep_letters(item.text) in self._letters:
             return True
         if item.kind == "prohibitions":  # its words without a "not" would say the opposite
             ((words, least),) = item.groups
@@ -146,10 +146,10 @@ def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
     newer, newest = _find_newer(said)
     items: dict[tuple[str, int, str], Item] = {}
     for place, one in enumerate(said):
-        for item in (*_items_in(one, newer.get(place)), *newest.get(place, ())):
+        for item in (*_find_items(one, newer.get(place)), *newest.get(place, ())):
             items.setdefault((item.kind, item.round, item.key), item)
     for round_ in rounds:
-        for item in (*_names_in_calls(round_, role), *_outcomes_in(round_)):
+        for item in (*_find_names(round_, role), *_find_outcomes(round_)):
             items.setdefault((item.kind, item.round, item.key), item)
     return list(items.values())
 
@@ -176,7 +176,7 @@ def _is_beginning(name: str, summary: str, sources: Iterable[str]) -> bool:
     return is_cut and any(name.casefold() in text.casefold() for text in sources)
 
 
-def source_of(round_: Round) -> str:
+def read_source(round_: Round) -> str:
     """Return everything that was said in *round_*."""
     texts = [round_.user_query]
     for post in round_.post_list:
@@ -189,13 +189,13 @@ def _read_sentences(round_: Round, role: str) -> Iterator[Sentence]:
     texts = [(text, True) for text in dict.fromkeys(read_user_words([round_]))]
     texts += [(_FENCED.sub("", post.message), False) for post in round_.post_list if post.send_from == role]
     for text, by_user in texts:
-        for sentence in sentences(text, _MAX_SENTENCE):
+        for sentence in split_sentences(text, _MAX_SENTENCE):
             yield Sentence(round_.number, sentence, by_user)
 
 
-def _items_in(said: Sentence, until: int | None) -> Iterator[Item]:
+def _find_items(said: Sentence, until: int | None) -> Iterator[Item]:
     """Yield the items of one sentence; *until* is the round that says something newer."""
-    terms, words = Terms(said.text), _keys_in(said.text)
+    terms, words = Terms(said.text), _find_keys(said.text)
     for name in find_identifiers(said.text):
         kind = "paths" if _PATH.search(name) else "ids"
         yield Item(kind, said.text, said.round, name.casefold(), name, until=until)
@@ -203,19 +203,19 @@ def _items_in(said: Sentence, until: int | None) -> Iterator[Item]:
         if number.startswith("0"):  # a part of a date or a time
             continue
         beside = words - {number}
-        groups = ((frozenset({number}), 1), (beside, min(MAX_BESIDE, _share(OF_NUMBER, beside))))
+        groups = ((frozenset({number}), 1), (beside, min(MAX_BESIDE, _count_share(OF_NUMBER, beside))))
         yield Item("numbers", f"{number}: {said.text}", said.round, number, groups=groups, until=until)
     if said.by_user and words:
         numbers = frozenset(word for word in words if word[0].isdigit())
-        half = (words, _share(OF_INSTRUCTION, words))
+        half = (words, _count_share(OF_INSTRUCTION, words))
         if is_prohibition(said.text):
             yield Item("prohibitions", said.text, said.round, said.text, groups=(half,), until=until)
-        elif instruction_strength(said.text):
+        elif rate_instruction(said.text):
             groups = (half, (numbers, len(numbers)))
             yield Item("instructions", said.text, said.round, said.text, groups=groups, until=until)
 
 
-def _names_in_calls(round_: Round, role: str) -> Iterator[Item]:
+def _find_names(round_: Round, role: str) -> Iterator[Item]:
     for post in round_.post_list:
         for call in post.tool_calls if post.send_from == role else ():
             fields = read_json(call.arguments)
@@ -225,13 +225,13 @@ def _names_in_calls(round_: Round, role: str) -> Iterator[Item]:
                 yield Item(kind, name, round_.number, name.casefold(), name)
 
 
-def _outcomes_in(round_: Round) -> Iterator[Item]:
+def _find_outcomes(round_: Round) -> Iterator[Item]:
     for action in find_actions([round_]):
-        words = _keys_in(action.outcome)
-        about = _keys_in(" ".join((action.name, *action.arguments)))
+        words = _find_keys(action.outcome)
+        about = _find_keys(" ".join((action.name, *action.arguments)))
         words = words - about or words
         if words and about:
-            groups = ((about, 1), (words, _share(OF_OUTCOME, words)))
+            groups = ((about, 1), (words, _count_share(OF_OUTCOME, words)))
             yield Item("outcomes", action.line, round_.number, action.line, groups=groups)
 
 
@@ -244,22 +244,22 @@ def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, lis
     newest: dict[int, list[Item]] = defaultdict(list)
     known: defaultdict[frozenset[str], deque[tuple[int, Assignment]]] = defaultdict(partial(deque, maxlen=MAX_EARLIER))
     for place, one in enumerate(said):
-        told = assignment(one.text)
-        value = _value_in(one.text, told)
+        told = find_assignment(one.text)
+        value = _find_value(one.text, told)
         if told is None or not value or one.text.startswith("#"):  # a heading assigns nothing
             continue
         before = [
             (earlier, other)
             for earlier, other in known[told.subject]
             if earlier not in newer
-            and _value_in(said[earlier].text, other) != value
+            and _find_value(said[earlier].text, other) != value
             and said[earlier].by_user == one.by_user
             and (told.change or _is_alike(other, told))
         ]
         newer |= {earlier: one.round for earlier, _ in before}
         if before:
-            subject = frozenset(key for word in told.subject for key in _keys_in(word)) - value
-            groups = ((value, len(value)), (subject, _share(OF_SUBJECT, subject)))
+            subject = frozenset(key for word in told.subject for key in _find_keys(word)) - value
+            groups = ((value, len(value)), (subject, _count_share(OF_SUBJECT, subject)))
             newest[place].append(Item("newest", one.text, one.round, one.text, groups=groups))
         known[told.subject].append((place, told))
     for place, items in newest.items():
@@ -268,13 +268,13 @@ def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, lis
     return newer, newest
 
 
-def _value_in(text: str, told: Assignment | None) -> frozenset[str]:
+def _find_value(text: str, told: Assignment | None) -> frozenset[str]:
     """Return the words of the value that *text* assigns: numbers and names first, else plain words."""
     if told is None:
         return frozenset()
-    terms = content(text).terms
+    terms = read_content(text).terms
     exact = [term for term, weight in terms.items() if weight >= _NAME_WEIGHT and term not in told.subject]
-    return frozenset(key for term in exact or told.words for key in _keys_in(term))
+    return frozenset(key for term in exact or told.words for key in _find_keys(term))
 
 
 def _is_alike(one: Assignment, other: Assignment) -> bool:
@@ -283,17 +283,17 @@ def _is_alike(one: Assignment, other: Assignment) -> bool:
     return bool(both) and 3 * len(one.words & other.words) >= 2 * len(both)
 
 
-def _share(share: float, words: frozenset[str]) -> int:
+def _count_share(share: float, words: frozenset[str]) -> int:
     return max(1, round(share * len(words))) if words else 0
 
 
-def _keys_in(text: str) -> frozenset[str]:
+def _find_keys(text: str) -> frozenset[str]:
     """Return the words of *text* by which texts are compared, without words that any text has."""
-    return frozenset(key for term in Terms(text).all for keys in _words_in(term) for key in keys)
+    return frozenset(key for term in Terms(text).all for keys in _split_words(term) for key in keys)
 
 
-def _words_in(text: str) -> Iterator[Sequence[str]]:
+def _split_words(text: str) -> Iterator[Sequence[str]]:
     """Yield the keys of each word of *text*, in order; none for a word that says nothing."""
     for match in _TOKEN.finditer(Terms(text).folded):
         word = match[0]
-        yield ([word] if len(word) > 1 else ()) if word[0].isdigit() else comparison_keys(word)
+        yield ([word] if len(word) > 1 else ()) if word[0].isdigit() else list_comparison_keys(word)

@@ -24,7 +24,7 @@ from ...tokens import count_tokens
 from ..replay import Conversation
 from ..terminal import CannotRun, name_options
 from .answers import SpendReached
-from .retention import Item, find_items, source_of
+from .retention import Item, find_items, read_source
 
 #: Minimum mean tokens of a part: of less, no summary can be shorter.
 MIN_BATCH = 200
@@ -70,9 +70,9 @@ class Source:
     @cached_property
     def texts(self) -> list[str]:
         """The items of each round."""
-        return [source_of(round_) for round_ in self.rounds]
+        return [read_source(round_) for round_ in self.rounds]
 
-    def texts_until(self, end: int) -> Iterator[str]:
+    def list_texts_until(self, end: int) -> Iterator[str]:
         """Yield everything that a summary of the first *end* rounds may be made from."""
         yield self.system
         yield from self.texts[:end]
@@ -88,7 +88,7 @@ class Source:
 
 def _find_ends(rounds: Sequence[Round], compactions: int) -> list[int]:
     """Return the last round of each of at most so many parts of about equal length."""
-    sizes = [count_tokens(source_of(round_)) for round_ in rounds]
+    sizes = [count_tokens(read_source(round_)) for round_ in rounds]
     parts = max(1, min(compactions, sum(sizes) // MIN_BATCH))
     ends, left, taken = list[int](), sum(sizes), 0
     for number, size in enumerate(sizes, 1):

@@ -34,7 +34,7 @@ class NotAMessage(MessageError, TypeError):
 
 
 class NotAnArchive(ContextError, ValueError):
-    """A text is not a result of ``archive_of``."""
+    """A text is not a result of ``make_archive``."""
 
 
 def format_msgs(msgs: object) -> list[Message]:
@@ -183,7 +183,7 @@ def summarize_messages(
 # --- as plain text ----------------------------------------------------------------------------------------------------
 
 
-def archive_of(messages: Iterable[Mapping[str, Any]]) -> str:
+def make_archive(messages: Iterable[Mapping[str, Any]]) -> str:
     """Return *messages* as plain text: for each, one line with its fields as JSON, and below it, unescaped, its texts,
     its tool arguments, and all other strings that JSON would escape."""
     given = list(messages)
@@ -198,8 +198,8 @@ def archive_of(messages: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def messages_in(archive: str) -> list[Message]:
-    """Return the messages that ``archive_of`` was given. Raises ``NotAnArchive`` for any other text."""
+def read_archive(archive: str) -> list[Message]:
+    """Return the messages that ``make_archive`` was given. Raises ``NotAnArchive`` for any other text."""
     if not isinstance(archive, str):
         raise NotAnArchive(f"an archive is a text, not {type(archive).__name__}")
     lines = iter(archive.split("\n"))

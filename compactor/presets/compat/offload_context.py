@@ -20,7 +20,7 @@ from memory.rounds import cached_property, copy_with
 
 from ...acceptance.checks import is_too_little
 from ...acceptance.prohibitions import (
-    instructions_in,
+    find_instructions,
 )
 from ...config import CompactorConfig, ConfigError
 from ...errors import SummaryRejected
@@ -32,7 +32,7 @@ from ...summarizers import ExtractiveSummarizer, Summarizer, as_summarizer
 from ...summarizers.cues import is_prohibition
 from ...tokens import PROMPT_TOKENS, TokenCounter, count_message, get_counter
 from ...transcript import MIN_ROOM
-from .messages import archive_of, check_list, group_posts, summarize_messages
+from .messages import check_list, group_posts, make_archive, summarize_messages
 from .offload_files import OffloadFiles, is_file_answer, make_file_name, make_folder_name
 
 Mode = Literal["auto", "compact", "compress"]
@@ -303,7 +303,7 @@ class _Chat:
         if self.files is None:
             path, where = f"{self.folder}/{make_file_name(stem, text)}", _BY_HOST
         else:
-            path = self.files.write(stem, text) if keep else self.files.path_of(stem, text)
+            path = self.files.write(stem, text) if keep else self.files.make_path(stem, text)
             where = f" in the file {path}; read_file gives it, grep searches it"
         if keep:
             self.contents[path] = text
@@ -366,7 +366,7 @@ def _compress(
     snapshots = [chat.snapshots[place] for place in older if place in chat.snapshots]
     originals = len(new) + sum(count for _, count in snapshots)
     earlier = "\n\n".join(text for text, _ in snapshots)
-    archive = archive_of(chat.messages[place] for place in older)
+    archive = make_archive(chat.messages[place] for place in older)
     where = chat.tell_where(_ARCHIVE, archive, keep=False)
     frame = count_message(_make_snapshot("", originals, where), chat.count)
     before, previous = sum(chat.costs[place] for place in older), chat.count(earlier)
@@ -385,7 +385,7 @@ def _compress(
     work = Work(summarizer=summarizer, count=chat.count, config=config)
     # Below its heading, an accepted summary has only the user's words. Extracted ones are extracted again; those that a
     # model quoted stay, in any language.
-    quoted = instructions_in(earlier)
+    quoted = find_instructions(earlier)
     try:
         summary = summarize_messages(
             [chat.messages[place] for place in new],

@@ -31,7 +31,7 @@ from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
 from ...config import ConfigError
-from .messages import NotAnArchive, messages_in
+from .messages import NotAnArchive, read_archive
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
@@ -182,7 +182,7 @@ class OffloadFiles:
 
     # -- writing and erasing ------------------------------------------------------------------------------------------
 
-    def path_of(self, stem: str, content: str, suffix: str = ".txt") -> str:
+    def make_path(self, stem: str, content: str, suffix: str = ".txt") -> str:
         """Return the path that ``write`` would return, unless somebody has changed that file."""
         return f"{self.prefix}/{make_file_name(stem, content, suffix)}"
 
@@ -320,7 +320,7 @@ class OffloadFiles:
         If more is left, that line says how to go on. *column* skips the beginning of the first line, for a line that is
         longer than an answer. Errors are answers, as in ``call``.
         """
-        return self.call("read_file", {"path": _fspath(path), "offset": offset, "limit": limit, "column": column})
+        return self.call("read_file", {"path": _read_path(path), "offset": offset, "limit": limit, "column": column})
 
     def grep(
         self, pattern: str, path: StrPath | None = "", glob: str | None = "", limit: int | None = MAX_MATCHES
@@ -330,12 +330,12 @@ class OffloadFiles:
         *path* is one file; empty, the chat's folder or the store's: all of the chat's files. *glob* selects by name. A
         search that runs out of time says so.
         """
-        return self.call("grep", {"pattern": pattern, "path": _fspath(path), "glob": glob, "limit": limit})
+        return self.call("grep", {"pattern": pattern, "path": _read_path(path), "glob": glob, "limit": limit})
 
     def messages(self, path: StrPath) -> list[dict[str, Any]]:
         """Return the messages of an archive, unchanged. Raises ``OffloadError`` if *path* is not one."""
         try:
-            return messages_in(self._find_text(_fspath(path))[1])
+            return read_archive(self._find_text(_read_path(path))[1])
         except (Refused, NotAnArchive) as error:
             raise OffloadError(str(error)) from error
 
@@ -530,7 +530,7 @@ def _cut_page(lines: list[str], start: int, stop: int, column: int) -> tuple[str
     return text[:end], start, column + end
 
 
-def _fspath(path: Any) -> Any:
+def _read_path(path: Any) -> Any:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 

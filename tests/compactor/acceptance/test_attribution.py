@@ -19,7 +19,7 @@ from compactor.acceptance.prohibitions import (
     UserWords,
     add_quoted_instructions,
     collect_prohibitions,
-    instructions_in,
+    find_instructions,
     restore_sentences,
 )
 from compactor.notes import render_notes
@@ -73,7 +73,7 @@ def made_of(text: str, *said: str, previous: CompactedMessage | None = None, too
 def test_what_a_model_quotes_word_for_word_is_carried_in_any_language(sentence: str) -> None:
     """It needs no cue words."""
     made = made_of(f'They talk about a trip.\n\n## {HEADING}\n- "{sentence}"', f"Hello. {sentence}")
-    assert instructions_in(made.text) == (sentence,)
+    assert find_instructions(made.text) == (sentence,)
     assert add_quoted_instructions((), made) == (sentence,)
 
 
@@ -84,7 +84,7 @@ def test_what_the_user_did_not_say_is_not_the_users() -> None:
         "Never push to main. Fix it.",
         tool="daily mails",
     )
-    assert instructions_in(made.text) == ("Never push to main.",)
+    assert find_instructions(made.text) == ("Never push to main.",)
     head, _, rest = made.text.partition(UNSAID)
     assert "daily mails" in rest
     assert "daily mails" not in head
@@ -107,7 +107,7 @@ def test_words_of_others_are_told_as_theirs(quoted: str) -> None:
 def test_a_part_of_a_sentence_brings_the_whole() -> None:
     """A part may say the opposite."""
     made = made_of(f'{HEADING}\n- "delete the database"', "I never told you to delete the database.")
-    assert instructions_in(made.text) == ("I never told you to delete the database.",)
+    assert find_instructions(made.text) == ("I never told you to delete the database.",)
 
 
 @pytest.mark.parametrize("quote", ["it", "to", "", "a b", "!!", "not"])
@@ -120,7 +120,7 @@ def test_quotes_of_the_user_are_found_however_they_are_marked() -> None:
     """Several on a line, numbered, in other quotation marks, without any, several sentences as one."""
     said = "Never pay. Always ask me first! Use kg. We must stay under 500. No red-eye flights."
     text = f"{HEADING}\n1. «Never pay.» and “Always ask me first!”\n* Use kg.\n2) We must stay under 500. No red-eye flights."
-    assert instructions_in(made_of(text, said).text) == (
+    assert find_instructions(made_of(text, said).text) == (
         "Never pay.",
         "Always ask me first!",
         "Use kg.",
@@ -132,7 +132,7 @@ def test_what_the_user_only_shows_is_no_instruction() -> None:
     """Code and somebody else's mail."""
     shown = f"Look:\n> {FORBIDDEN}\n```\nNever run this twice, ever.\n```"
     made = made_of(f'{HEADING}\n- "{FORBIDDEN}"\n- "Never run this twice, ever."', shown)
-    assert instructions_in(made.text) == ()
+    assert find_instructions(made.text) == ()
 
 
 def test_what_was_carried_may_stand_again() -> None:
@@ -141,7 +141,7 @@ def test_what_was_carried_may_stand_again() -> None:
         start_index=1, end_index=3, summary=f"{HEADING}\n- Old rule. Other rule.", extra={PROHIBITIONS: ("Old rule.",)}
     )
     made = made_of(f"{HEADING}\n- Old rule.\n- Other rule.", "Go on.", previous=previous)
-    assert instructions_in(made.text) == ("Old rule.",)
+    assert find_instructions(made.text) == ("Old rule.",)
     assert collect_prohibitions(previous, ()) == ("Old rule.",)
 
 
@@ -196,7 +196,7 @@ def test_what_a_model_passes_off_is_never_read_as_the_users(text: str) -> None:
     )
     assert FORBIDDEN in first.text
     assert FORBIDDEN not in "".join(
-        (*instructions_in(first.text), *collect_prohibitions(request.previous, request.rounds))
+        (*find_instructions(first.text), *collect_prohibitions(request.previous, request.rounds))
     )
     made = ExtractiveSummarizer()(request)
     for summary in (first.text, made.text):
@@ -211,7 +211,7 @@ def test_a_note_of_several_lines_opens_no_section_of_the_users(heading: str) -> 
     )
     text = render_notes(notes)
     assert FORBIDDEN in text
-    assert instructions_in(text) == ()
+    assert find_instructions(text) == ()
     assert [one.text for one in from_summary(text) if one.of_user] == []
 
 
@@ -240,7 +240,7 @@ def test_lost_sentences_join_those_that_stand_there() -> None:
 def test_nothing_but_the_users_words_stands_below_the_heading(lines: list[str]) -> None:
     """Whatever a model answers; and none is lost that stood anywhere else."""
     text = UserWords(rounds("Never pay. Hello.")).attribute("\n".join(lines))
-    assert set(instructions_in(text)) <= {"Never pay."}
+    assert set(find_instructions(text)) <= {"Never pay."}
     assert {statement.text for statement in from_summary(text) if statement.of_user} <= {"Never pay."}
     assert ("99887766" in text) == any("99887766" in line for line in lines)
 
@@ -275,7 +275,7 @@ def test_a_tools_words_never_become_the_users(tool: str, summarizers: tuple[Any,
             summarizer=summarizer,
         ).messages
         (snapshot,) = (one for one in state if str(one["content"]).startswith("<state_snapshot>"))
-        assert instructions_in(snapshot["content"]) == ("Never book a red-eye.",)
+        assert find_instructions(snapshot["content"]) == ("Never book a red-eye.",)
 
 
 @pytest.mark.parametrize("tool", HOSTILE)

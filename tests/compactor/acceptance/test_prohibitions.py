@@ -20,7 +20,7 @@ from compactor.acceptance.prohibitions import (
     restore_sentences,
 )
 from compactor.summarizers.cues import is_prohibition, may_prohibit
-from compactor.summarizers.sentences import sentences
+from compactor.summarizers.sentences import split_sentences
 from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 
@@ -98,7 +98,7 @@ BETWEEN = [
 def test_no_prohibition_is_missed_by_the_look_at_a_whole_text(parts: list[tuple[str, str]]) -> None:
     """Where that says that nothing can be forbidden, no sentence forbids anything."""
     text = "".join(piece + between for piece, between in parts)
-    assert may_prohibit(text) or not any(map(is_prohibition, sentences(text, MAX_SENTENCE)))
+    assert may_prohibit(text) or not any(map(is_prohibition, split_sentences(text, MAX_SENTENCE)))
 
 
 def test_most_texts_need_not_be_parted_into_sentences() -> None:

@@ -23,7 +23,7 @@ from compactor import (
     cost_optimal,
     over_messages,
 )
-from compactor.cost import CostOptimal, best_interval, price_of_compaction
+from compactor.cost import CostOptimal, find_best_interval, price_compaction
 from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
 from compactor.cost.publication import find_prices
 from compactor.events import CostEvaluated, Evaluated, Published
@@ -31,7 +31,7 @@ from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
 from compactor.triggers import Trigger
 from memory import CompactedMessage, Memory
-from prompts import ABOVE, contract
+from prompts import ABOVE, load_contract
 
 #: A round of these is 500 tokens with what the format adds.
 ROUND = 500
@@ -89,12 +89,12 @@ def test_it_holds_from_the_interval_on_where_the_conversation_costs_least() -> N
         chat(1, memory=memory)
         said.append(cost_evaluation(due, view_of(memory)))
 
-    last, sizes = said[-1], due.sizes(view_of(memory))
+    last, sizes = said[-1], due.measure_sizes(view_of(memory))
     assert len(said) > 5
     assert {one.reason for one in said[:-1]} == {"growing"}
     assert last.reason == "grown"
-    assert last.best == pytest.approx(best_interval(Prices(), sizes))
-    assert last.price == pytest.approx(price_of_compaction(Prices(), sizes))
+    assert last.best == pytest.approx(find_best_interval(Prices(), sizes))
+    assert last.price == pytest.approx(price_compaction(Prices(), sizes))
     assert last.grown - ROUND < last.best <= last.grown
 
 
@@ -377,10 +377,10 @@ def test_a_latency_that_is_given_is_not_measured() -> None:
 def test_the_summarizers_prompt_is_paid_for_as_well() -> None:
     """And what is said beside it: that changes are wanted, and that the conversation stands above."""
     view, plain = view_of(chat(3)), count(CONFIG.prompt.content)
-    changes, above = count(contract("changes").content), count(ABOVE)
-    assert trigger().sizes(view).instruction == plain > 100
-    assert trigger(delta_tokens=60).sizes(view).instruction == plain + changes
-    assert trigger(delta_tokens=60, style="continue").sizes(view).instruction == plain + changes + above
+    changes, above = count(load_contract("changes").content), count(ABOVE)
+    assert trigger().measure_sizes(view).instruction == plain > 100
+    assert trigger(delta_tokens=60).measure_sizes(view).instruction == plain + changes
+    assert trigger(delta_tokens=60, style="continue").measure_sizes(view).instruction == plain + changes + above
 
 
 # -- growth -----------------------------------------------------------------------------------------------------------------

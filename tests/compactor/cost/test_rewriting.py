@@ -14,8 +14,8 @@ from compactor.cost.rewriting import (
     MAX_PERIOD,
     MIN_PERIOD,
     choose_form,
-    cost_of_period,
-    length_to_request,
+    choose_length,
+    compute_period_cost,
 )
 from compactor.experience import MAX_REFUSED, Experience
 
@@ -49,17 +49,17 @@ def test_nothing_that_grows_makes_a_period_cheaper(
 ) -> None:
     """Longer answers, longer notes, and higher prices of either cost more, or as much."""
     numbers = (*sizes, *prices)
-    cost = cost_of_period(period, *numbers)
+    cost = compute_period_cost(period, *numbers)
     for place in range(4):
         raised = list(numbers)
         raised[place] += more[place]
-        assert cost_of_period(period, *raised) >= cost * (1 - 1e-12)
+        assert compute_period_cost(period, *raised) >= cost * (1 - 1e-12)
 
 
 @given(full=TOKENS, each=TOKENS, output=MORE, held=MORE)
 def test_a_period_of_one_writes_all_each_time(full: float, each: float, output: float, held: float) -> None:
     """Then it does not matter how long changes are."""
-    assert cost_of_period(1, each, full, output, held) == pytest.approx(output * full + held * full)
+    assert compute_period_cost(1, each, full, output, held) == pytest.approx(output * full + held * full)
 
 
 @given(
@@ -79,12 +79,12 @@ def test_changes_of_a_quarter_never_cost_more_than_writing_in_full_where_output_
     form, period = choose(experience, prices, style=style, calls=calls)
     read = prices.cached_input if style == "continue" else prices.summarizer_input
     held, output = prices.cached_input * calls, prices.summarizer_output
-    asked_for = min(full, length_to_request("addition", 800) or full)
+    asked_for = min(full, choose_length("addition", 800) or full)
     each, kept = (changes, held + read) if form == "changes" else (asked_for, held + read / period)
-    chosen = cost_of_period(period, each, full, output, kept)
-    assert chosen <= cost_of_period(MIN_PERIOD, changes, full, output, held + read) * (1 + 1e-9)
+    chosen = compute_period_cost(period, each, full, output, kept)
+    assert chosen <= compute_period_cost(MIN_PERIOD, changes, full, output, held + read) * (1 + 1e-9)
     if held + read <= 1.5 * output:
-        assert chosen <= cost_of_period(1, 0, full, output, held + read) * (1 + 1e-9)
+        assert chosen <= compute_period_cost(1, 0, full, output, held + read) * (1 + 1e-9)
 
 
 @given(
@@ -138,7 +138,7 @@ def test_changes_come_before_an_addition(full: float, addition: float | None, pr
 @pytest.mark.parametrize(("changes", "form"), [(20, "changes"), (400, "addition")])
 def test_an_addition_counts_by_the_length_that_is_requested(changes: float, form: str) -> None:
     """Until there was one: so long changes are a reason to try it."""
-    assert length_to_request("addition", 800) == 120
+    assert choose_length("addition", 800) == 120
     prices = Prices(summarizer_input=0.1)  # else reading the notes each time would cost more than either
     assert choose(Experience(full=900, edits=changes), prices, style="separate", target=800)[0] == form
 

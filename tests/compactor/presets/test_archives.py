@@ -9,7 +9,7 @@ from chats import answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.presets import NotAnArchive, archive_of, messages_in
+from compactor.presets import NotAnArchive, make_archive, read_archive
 
 texts = st.one_of(
     st.text(st.characters(codec=None, exclude_categories=()), max_size=20),
@@ -28,16 +28,16 @@ values = st.recursive(
 @given(st.lists(st.dictionaries(keys, values, max_size=4), max_size=4))
 def test_any_messages_come_back_equal(messages: list[dict[str, Any]]) -> None:
     """Also of texts with lines that look like the archive's own; the same messages always give the same text."""
-    archive = archive_of(messages)
-    assert messages_in(archive) == messages
-    assert [list(one) for one in messages_in(archive)] == [list(one) for one in messages]
-    assert archive_of(messages_in(archive)) == archive
+    archive = make_archive(messages)
+    assert read_archive(archive) == messages
+    assert [list(one) for one in read_archive(archive)] == [list(one) for one in messages]
+    assert make_archive(read_archive(archive)) == archive
 
 
 def test_what_was_said_stands_in_lines_of_its_own() -> None:
     """As it was said, in order, under a line that says who said it."""
     said = 'He said "5".\n\tC:\\temp'
-    lines = archive_of([user(said), calls("c1", arguments='{"a": "ä"}'), result("c1", "x"), answer("")]).split("\n")
+    lines = make_archive([user(said), calls("c1", arguments='{"a": "ä"}'), result("c1", "x"), answer("")]).split("\n")
     place = lines.index('--- message 1 of 4: {"role": "user", "content": "(below)"}')
     assert lines[place + 1 : place + 4] == ["content, 2 lines:", 'He said "5".', "\tC:\\temp"]
     assert '{"a": "ä"}' in lines
@@ -46,7 +46,7 @@ def test_what_was_said_stands_in_lines_of_its_own() -> None:
 
 def test_what_is_no_archive_is_refused() -> None:
     """So is one that was changed: nothing is made up."""
-    whole = archive_of([user("one\ntwo"), answer("three")])
+    whole = make_archive([user("one\ntwo"), answer("three")])
     for text in (
         "hello",
         whole.replace("2 lines", "9 lines"),
@@ -54,4 +54,4 @@ def test_what_is_no_archive_is_refused() -> None:
         "content, 1 line:",
     ):
         with pytest.raises(NotAnArchive):
-            messages_in(text)
+            read_archive(text)

@@ -311,7 +311,7 @@ def test_prompts_may_be_given_by_name_or_path_and_in_a_mapping(tmp_path: Path) -
 )
 def test_a_prompt_of_one_line_without_a_space_is_a_text(text: str) -> None:
     """Many languages write a whole instruction without one: it is no file that cannot be found."""
-    made = PromptConfig(current_round_compress_prompt=text).template("current_round_compress_prompt")
+    made = PromptConfig(current_round_compress_prompt=text).get_template("current_round_compress_prompt")
     assert made is not None
     assert text in made.content
 
@@ -321,7 +321,7 @@ def test_what_ends_in_yaml_is_a_path_also_with_spaces_in_it(tmp_path: Path) -> N
     file = tmp_path / "我的 prompts" / "own prompt.yaml"
     file.parent.mkdir()
     file.write_text("content: '{content} Go.'", encoding="utf-8")
-    made = PromptConfig(current_round_compress_prompt=str(file)).template("current_round_compress_prompt")
+    made = PromptConfig(current_round_compress_prompt=str(file)).get_template("current_round_compress_prompt")
     assert made is not None
     assert made.content == "{content} Go."
 

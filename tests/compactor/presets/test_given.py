@@ -24,8 +24,8 @@ from compactor.presets import (
     count_words,
     expire_files,
     memory_with_compress,
-    messages_in,
     offload_context,
+    read_archive,
 )
 from memory import Memory, open_store
 from memory.errors import ContextError, MessageError
@@ -276,7 +276,7 @@ def test_tools_that_are_called_by_a_host_answer_as_they_answer_a_model(wrong: An
     with pytest.raises(ContextError):
         files.messages(wrong)
     with pytest.raises(ContextError):
-        messages_in(wrong)
+        read_archive(wrong)
     with pytest.raises(TypeError, match="older_than"):
         files.expire(wrong)
 

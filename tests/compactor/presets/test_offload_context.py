@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import SummaryRejected, SummaryRequest
-from compactor.presets import OffloadError, OffloadFiles, OffloadResult, messages_in, offload_context
+from compactor.presets import OffloadError, OffloadFiles, OffloadResult, offload_context, read_archive
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt, count_tokens
 from memory import MessageError
@@ -262,7 +262,7 @@ def test_compress_makes_one_snapshot_of_older_messages(tmp_path: Path) -> None:
     ((path, archive),) = made.write_file_dict.items()
     assert path in snapshot["content"]
     assert "/compressed_group-" in path
-    assert messages_in(archive) == messages[1:-2]
+    assert read_archive(archive) == messages[1:-2]
     assert made.tokens_after == tokens_of(made.messages) <= 1_000
 
 
@@ -774,7 +774,7 @@ def test_an_archive_is_plain_text_in_which_grep_finds_what_was_said(tmp_path: Pa
     files = OffloadFiles(tmp_path, "c1")
     for said in ('said "call me', "世界", "C:\\temp\\new", '"city": "São Paulo"', '\\"hi\\"', 'line "two"'):
         assert files.grep(said).startswith("[grep: 1 lines"), said
-    assert files.messages(path) == messages_in(text)
+    assert files.messages(path) == read_archive(text)
     assert files.messages(path)[:3] == messages[:3]
     with pytest.raises(OffloadError, match="no file"):
         files.messages("nothing.txt")
@@ -933,7 +933,7 @@ def test_nothing_is_torn_lost_or_made_up(
     assert asked[-1:] == [one for one in made.messages if one in asked][-1:]
     assert len(snapshots(made.messages)) <= 1
     archived = [
-        one for path, text in made.write_file_dict.items() if "/compressed_group-" in path for one in messages_in(text)
+        one for path, text in made.write_file_dict.items() if "/compressed_group-" in path for one in read_archive(text)
     ]
     for message in messages:
         payload = message["content"]

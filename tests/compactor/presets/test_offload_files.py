@@ -40,7 +40,7 @@ def on_disk(root: Path) -> list[str]:
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_no_id_leaves_its_folder(stem: str, content: str) -> None:
     """For any id, the name is one plain component, and no system takes it for a device."""
-    name = name_of(OffloadFiles("store").path_of(stem, content))
+    name = name_of(OffloadFiles("store").make_path(stem, content))
     assert name.isascii()
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-.")
     assert name.count(".") == 1
@@ -75,10 +75,10 @@ def test_any_other_chat_id_is_hashed(chat_id: str, tmp_path: Path) -> None:
 
 def test_the_name_tells_where_a_file_comes_from(files: OffloadFiles) -> None:
     """It has the plain part of the id, and the content's hash."""
-    assert name_of(files.path_of("call_123", "text")).startswith("call_123-")
-    assert name_of(files.path_of("r12.p3", "text")).startswith("r12-p3-")
-    assert files.path_of("call_123", "text") != files.path_of("call_123", "other")
-    assert files.path_of("call_123", "text", ".json").endswith(".json")
+    assert name_of(files.make_path("call_123", "text")).startswith("call_123-")
+    assert name_of(files.make_path("r12.p3", "text")).startswith("r12-p3-")
+    assert files.make_path("call_123", "text") != files.make_path("call_123", "other")
+    assert files.make_path("call_123", "text", ".json").endswith(".json")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
