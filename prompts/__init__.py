@@ -229,8 +229,8 @@ def load(name_or_path: str | os.PathLike[str] = "", *, beside: str | os.PathLike
         return _parse(_read(place), str(place))
     looked = ", ".join(dict.fromkeys(repr(os.path.abspath(place)) for place in places))
     raise PromptError(
-        f"prompt {name!r}: not found; looked for {looked}; {_find_nearest(os.path.basename(name))}the shipped prompts, which"
-        f" are named without a suffix, are {', '.join(list_shipped())}"
+        f"prompt {name!r}: not found; looked for {looked}; {_find_nearest(os.path.basename(name))}the shipped prompts,"
+        f" which are named without a suffix, are {', '.join(list_shipped())}"
     )
 
 

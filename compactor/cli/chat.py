@@ -144,8 +144,8 @@ def add_system_message(memory: Memory, system: str) -> None:
         return
     if memory.header or len(memory.conversation.rounds):
         raise CannotRun(
-            f"session '{make_one_line(memory.session_id, 80)}' has begun without this system message; leave --system out,"
-            f" or give another --session"
+            f"session '{make_one_line(memory.session_id, 80)}' has begun without this system message; leave --system"
+            f" out, or give another --session"
         )
     memory.append({"role": "system", "content": system})
 

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
 from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
-from memory.search import split_words
+from memory.search import split_query
 from memory.stores.retention import FILES_KEPT
 from memory.stores.tenants import name_in, split_name
 from memory.transfer.jsonl import export_session, read_session
@@ -533,7 +533,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Hits:
         """Search the conversation for words, best match first."""
-        words = split_words(query)
+        words = split_query(query)
         with existing(tenant, session_id) as session:
             rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
             hits = session.memory.search(query, role=role, limit=limit)
