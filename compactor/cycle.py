@@ -48,7 +48,7 @@ from .summarize import Run, Work
 from .summarizers.base import Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
-from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, find_window
+from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, window_of
 from .triggers import Bounds, Trigger, Verdict
 from .view import View, find_last_prompt
 
@@ -273,7 +273,7 @@ class Cycle:
     def _check_model(self, model: str) -> None:
         """Tell that the tokenizer or the window of *model* is unknown. To find the window takes too long for a host."""
         self._is_checked = True
-        encoding, window = find_encoding(model), find_window(model)
+        encoding, window = find_encoding(model), window_of(model)
         if encoding is None or window is None:
             told = encoding or DEFAULT_ENCODING
             self.emit(ModelUnknown(role=self.ledger.role, model=model, encoding=told, window=window))

@@ -35,8 +35,8 @@ __all__ = [
     "count_tokens",
     "count_tools",
     "find_encoding",
-    "find_window",
     "get_counter",
+    "window_of",
 ]
 
 DEFAULT_ENCODING = "o200k_base"
@@ -290,7 +290,7 @@ def _make_counter(encoding: str, rule: MediaRule) -> TokenCounter:
 DEFAULT_WINDOW = 128_000
 
 
-def find_window(model: str, windows: Mapping[str, int] | None = None) -> int | None:
+def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
     """Return the context window of *model* in tokens; None if unknown.
 
     *windows* maps prefixes of names to tokens and takes precedence over the windows known to this library; the longest

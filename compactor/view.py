@@ -22,7 +22,7 @@ from .prompt.accounting import Ledger, PrefixSums, group_pins, is_pinned
 from .prompt.groups import Message, MessageGroup, apply_overlays, group_messages
 from .prompt.open_rounds import OpenAccount
 from .prompt.shorten import is_result
-from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, find_window
+from .tokens import DEFAULT_WINDOW, PROMPT_TOKENS, TokenCounter, count_message, count_prompt, window_of
 
 if TYPE_CHECKING:
     from .config import CompactorConfig
@@ -160,7 +160,7 @@ class View(ValueObject):
     @property
     def window(self) -> int:
         """The model's context window in tokens."""
-        return find_window(self.model) or DEFAULT_WINDOW
+        return window_of(self.model) or DEFAULT_WINDOW
 
     @cached_property
     def prefix_sums(self) -> PrefixSums:

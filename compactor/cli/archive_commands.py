@@ -10,9 +10,9 @@ from memory import list_expired
 from memory.transfer.archive import ArchivedSession, archive_sessions, list_archive, restore_session
 
 from . import sessions
-from .session_commands import AsJson, Session, Store, option, parse_age, print_result
+from .session_commands import AsJson, Session, Store, make_option, parse_age, print_result
 from .sessions import open_named
-from .terminal import one_line, quantity, screen
+from .terminal import make_console, make_one_line, render_quantity
 
 _WHERE = "The archive: a folder, or a URL such as s3://bucket/chats."
 _REASONS = {
@@ -29,10 +29,10 @@ app = typer.Typer()
 
 @app.command("archive", short_help="Move old sessions to an archive.")
 def archive(
-    to: Annotated[str, option("WHERE", _WHERE, "--to")],
-    older_than: Annotated[str, option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
+    to: Annotated[str, make_option("WHERE", _WHERE, "--to")],
+    older_than: Annotated[str, make_option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
     store: Store = None,
-    tenant: Annotated[str | None, option("NAME", "Only sessions of this tenant.")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only sessions of this tenant.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell which sessions are that old.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,19 +48,21 @@ def archive(
     with open_named(store, write=not dry_run) as opened:
         if dry_run:
             old = list_expired(opened, age, tenant=tenant)
-            listed = "".join(f"\n  {one_line(session, 80)}" for session in old)
-            print_result(as_json, {"would_archive": old}, f"{quantity(len(old), 'session')} would be archived{listed}")
+            listed = "".join(f"\n  {make_one_line(session, 80)}" for session in old)
+            print_result(
+                as_json, {"would_archive": old}, f"{render_quantity(len(old), 'session')} would be archived{listed}"
+            )
             return
         result = archive_sessions(opened, to, age, tenant=tenant)
-    skipped = "".join(f"\n  {one_line(name, 80)} is not: {_REASONS[why]}" for name, why in result.skipped.items())
-    shown = f"{quantity(len(result.archived), 'session')} archived{skipped}"
+    skipped = "".join(f"\n  {make_one_line(name, 80)} is not: {_REASONS[why]}" for name, why in result.skipped.items())
+    shown = f"{render_quantity(len(result.archived), 'session')} archived{skipped}"
     print_result(as_json, result._asdict(), shown)
 
 
 @app.command("archived", short_help="List the sessions of an archive.")
 def archived(
     where: Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)],
-    tenant: Annotated[str | None, option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of an archive with their rounds, their entries and the time of the last write.
@@ -73,9 +75,9 @@ def archived(
     found = list(list_archive(where, tenant=tenant))
     readable = [_describe(one) for one in found if not one.fault]
     unreadable = [{"object": one.key, "fault": one.fault} for one in found if one.fault]
-    print_result(as_json, {"sessions": readable, "unreadable": unreadable}, sessions.session_table(readable))
+    print_result(as_json, {"sessions": readable, "unreadable": unreadable}, sessions.make_session_table(readable))
     for one in [] if as_json else unreadable:
-        screen().print(one["fault"], soft_wrap=True)
+        make_console().print(one["fault"], soft_wrap=True)
 
 
 def _describe(one: ArchivedSession) -> dict[str, Any]:
@@ -86,10 +88,10 @@ def _describe(one: ArchivedSession) -> dict[str, Any]:
 @app.command("restore", short_help="Move a session back from an archive.")
 def restore(
     session: Session,
-    where: Annotated[str, option("WHERE", _WHERE, "--from")],
+    where: Annotated[str, make_option("WHERE", _WHERE, "--from")],
     store: Store = None,
     name: Annotated[
-        str | None, option("NAME", "Session name in this store.  [default: the one it had]", "--as")
+        str | None, make_option("NAME", "Session name in this store.  [default: the one it had]", "--as")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave a copy in the archive.")] = False,
     as_json: AsJson = False,
@@ -103,5 +105,5 @@ def restore(
     """
     with open_named(store, write=True) as opened:
         restored = restore_session(opened, where, session, name, keep=keep)
-    told = f"{quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
-    print_result(as_json, restored._asdict(), one_line(told))
+    told = f"{render_quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
+    print_result(as_json, restored._asdict(), make_one_line(told))

@@ -41,7 +41,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 Store = Annotated[str | None, make_option("URL", _STORE, "--store", envvar="COMPACTOR_STORE")]
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Session name; after -- if it begins with a dash.")]
 Archive = Annotated[
-    str | None, option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
+    str | None, make_option("WHERE", "Also in this archive: a folder, or a URL such as s3://bucket/chats.", "--archive")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 OnlyRole = Annotated[str | None, make_option("ROLE", "Show only this role.", "--role")]
@@ -249,7 +249,9 @@ def export(
         entries = exchange.export(opened, session, to, force=force)
     if to != "-":
         document = {"session": session, "entries": entries, "file": to}
-        print_result(as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} written to {to}"))
+        print_result(
+            as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} written to {to}")
+        )
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
@@ -269,7 +271,9 @@ def import_(
     """
     session, entries = exchange.import_into(store, file, name)
     document = {"session": session, "entries": entries}
-    print_result(as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}"))
+    print_result(
+        as_json, document, make_one_line(f"{render_quantity(entries, 'entry', 'entries')} read; session {session}")
+    )
 
 
 @app.command("purge", short_help="Erase a session.")
@@ -283,7 +287,10 @@ def purge(
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}; with --archive also {"archived": true if the
     archive had it}, and "purged" is null if the store had none.
     """
-    name, place = one_line(session, 80), "" if archive is None else f", and what {one_line(archive, 80)} has of it"
+    name, place = (
+        make_one_line(session, 80),
+        "" if archive is None else f", and what {make_one_line(archive, 80)} has of it",
+    )
     with open_named(store, write=True) as opened:
         has_it = archive is None or opened.extent(session) is not None
         size = sessions.measure_session(opened, session) if has_it else None
@@ -353,10 +360,10 @@ def expire_(
     if files is not None and archive is not None:
         raise CannotRun("--files and --archive are two places; run this once for each")
     if archive is not None:
-        place = f"{one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
+        place = f"{make_one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
         confirm(place, "nothing was erased", yes=yes)
         gone = expire_archive(archive, age, tenant=tenant)
-        print_result(as_json, {"expired": gone}, f"{quantity(len(gone), 'session')} erased")
+        print_result(as_json, {"expired": gone}, f"{render_quantity(len(gone), 'session')} erased")
         return
     if files is not None:
         folder = make_one_line(files, 80)

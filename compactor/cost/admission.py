@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from memory.arguments import ConfigError, number, whole_number
+from memory.arguments import ConfigError, check_number, check_whole_number
 from memory.stores.base import key_of
 from memory.values import ValueObject
 
@@ -48,9 +48,9 @@ class Limit(ValueObject):
             )
         for name in ("max_concurrency", "max_tokens_per_minute"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), 1)
+                check_whole_number(name, getattr(self, name), 1)
         if self.max_spend_per_hour is not None:
-            number("max_spend_per_hour", self.max_spend_per_hour, above=True, finite=True)
+            check_number("max_spend_per_hour", self.max_spend_per_hour, above=True, finite=True)
         if self.per not in ("all", "provider", "model", "tenant"):
             raise ConfigError(("per", "must be all, provider, model or tenant"))
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from memory.arguments import ConfigError
 
 from ..config import CompactorConfig
-from ..tokens import DEFAULT_WINDOW, find_window
+from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import Bounds, Verdict, default_trigger
 from ..view import View
 from .cost_optimal import USABLE, CostOptimal
@@ -67,7 +67,7 @@ class Automatic(CostOptimal):
         if self._agent is None or asked.model not in ("", self._agent):
             self._agent = asked.model or self._given.model or self._model
             self.prices, self._price_source = find_prices(self._agent, self._model)
-        budget = budget or int(USABLE * (find_window(self._model) or DEFAULT_WINDOW))
+        budget = budget or int(USABLE * (window_of(self._model) or DEFAULT_WINDOW))
         left = max(budget - view.header_tokens, 1)
         if self._sizes != (budget, left):
             self.budget, self._sizes = max(int(budget - (1 - USED) * left), 1), (budget, left)
@@ -95,7 +95,7 @@ class Automatic(CostOptimal):
 def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfig:
     """Return *config* completed for rounds of *budget* tokens in a prompt, and a summarizer that asks *model*."""
     target = min(max(int(TARGET_SHARE * budget), MIN_TARGET), MAX_TARGET, max(budget // 3, 1))
-    most = min((find_window(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
+    most = min((window_of(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
     return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=most)
 
 

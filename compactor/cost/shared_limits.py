@@ -175,9 +175,9 @@ class SharedLimits:
         usage = {"input_tokens": read, "output_tokens": written, "cached_tokens": cached}
         if self._prices is not None:
             return self._prices.cost(usage)
-        from ..models import price_of
+        from ..models import compute_price
 
-        price = price_of(model, usage) if model else None
+        price = compute_price(model, usage) if model else None
         if price is None:
             raise ConfigError(("limits", f"spend is limited, and nobody knows what {model!r} costs; give prices="))
         return price

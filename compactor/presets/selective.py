@@ -12,7 +12,7 @@ from ..cycle import Strategy
 from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
 from ..strategies.drop import list_pairs
-from ..tokens import DEFAULT_WINDOW, find_window
+from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
 
 __all__ = ["RULES", "selective"]
@@ -72,7 +72,7 @@ def selective(
     check_number("cooldown_seconds", cooldown_seconds, above=True)
     given = check_config(config).with_defaults(retain_recent=keep_rounds)
     model = model or given.model
-    window = find_window(model, windows) or DEFAULT_WINDOW
+    window = window_of(model, windows) or DEFAULT_WINDOW
     if max_token is not None:
         window = check_whole_number("max_token", max_token, 1)
     mark = max(1, int(window * threshold_ratio))

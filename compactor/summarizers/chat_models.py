@@ -189,7 +189,7 @@ async def _ask_agent_framework(model: Any, messages: Sequence[Mapping[str, Any]]
         "tool_calls": [one for one in contents if one.type == "function_call"],
         "finish_reason": answer.finish_reason,
         "usage": told if usage else None,
-        "model_name": field(answer, "model") or field(answer, "model_id"),
+        "model_name": read_field(answer, "model") or read_field(answer, "model_id"),
     }
 
 

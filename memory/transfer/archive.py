@@ -20,16 +20,16 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Literal, NamedTuple
 
 from ..arguments import ConfigError
-from ..entries import Entry, EventRecorded, PostRedacted, kinds_of
+from ..entries import Entry, EventRecorded, PostRedacted, list_kinds
 from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
 from ..log.session_log import Log
-from ..rounds import new_id, utc_now
+from ..rounds import make_id, utc_now
 from ..stores import InMemoryStore, Store, delete_files, list_expired
 from ..stores.base import adapt_store
 from ..stores.tenants import name_in, split_name
 from .archive_storage import Storage, name_faults, open_storage
 from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
-from .state_dict import LogValidator, append_new, entry_of, refuse_present, require_number
+from .state_dict import LogValidator, append_new, read_entry, refuse_present, require_number
 
 __all__ = [
     "ArchiveResult",
@@ -168,7 +168,7 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
 def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
     """Return what is to be archived of *session*. Raises ``_Stays``."""
     try:
-        redactions = next(iter(store.read_kinds(session, kinds_of(PostRedacted))), None)
+        redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
         # Opening finishes an interrupted redaction: erased words do not leave the store.
         if redactions is not None and _Opened(session, store, utc_now).is_redacting:
             raise _Stays("unreadable")
@@ -182,7 +182,7 @@ def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
         raise _Stays("active")
     key, at = key_in_archive(session), extent.created_at
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id, new_id())
+    return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id, make_id())
 
 
 def _has_all_of(store: Store, there: ArchivedSession) -> bool:
@@ -336,7 +336,7 @@ class _Stays(Exception):
 @contextmanager
 def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
     """Hold the lease of *session*, and provide a function that renews it. Raises ``StoreBusy`` if another holds it."""
-    holder, taken = new_id(), time.monotonic()
+    holder, taken = make_id(), time.monotonic()
     wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
     busy = f"another process archives or restores the session {session[:40]!r}; nothing was changed"
     if wait:
@@ -365,7 +365,7 @@ def _delete(storage: Storage, key: str) -> bool:
         session = ""
         with suppress(StoreDamaged, NewerVersion):  # it may be deleted because it is damaged
             packed = _Object(raw, key)
-            session, of_files = packed.head.session, kinds_of(EventRecorded)
+            session, of_files = packed.head.session, list_kinds(EventRecorded)
             noted = [_entry_in(one) for one in packed.values() if one.get("kind") in of_files]
             events.append(session, noted, 0)
         delete_files(events, session)
@@ -424,7 +424,7 @@ def _entry_in(value: Mapping[str, Any]) -> Entry:
     try:
         if not isinstance(body, str) or not body.isascii():
             raise ValueError("no store keeps that")
-        entry = entry_of({**value, "body": json.loads(body)}, where)
+        entry = read_entry({**value, "body": json.loads(body)}, where)
     except (ValueError, RecursionError) as error:
         raise StoreDamaged(f"{where} has a body that cannot be read; {_REMEDY}") from error
     entry._body = body

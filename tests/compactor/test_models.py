@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from compactor import ConfigError, Prices
 from compactor.models import MAX_NAME, Dollars, ModelFacts, find_model
-from compactor.tokens import find_window
+from compactor.tokens import window_of
 
 LISTED = [(provider.id, model) for provider in providers for model in provider.models]
 IDS = sorted({model.id for _, model in LISTED})
@@ -63,7 +63,7 @@ def test_a_model_is_known_in_every_usual_spelling(spellings: str) -> None:
     facts = find_model(first)
     assert facts.window is not None
     assert facts.dollars is not None
-    assert find_window(first) == facts.window
+    assert window_of(first) == facts.window
     assert {name: find_model(name) for name in others} == dict.fromkeys(others, facts)
 
 
@@ -173,7 +173,7 @@ def test_any_text_has_an_answer(name: str) -> None:
     assert facts.window is None or facts.window > 0
     assert facts.dollars is None or all(price >= 0 for price in facts.dollars)
     assert len(name) <= MAX_NAME or facts == ModelFacts()
-    assert find_window(name) == facts.window
+    assert window_of(name) == facts.window
 
 
 # -- what it costs to know --------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from compactor.tokens import (
     clip_to_tokens,
     count_tokens,
     find_encoding,
-    find_window,
     get_counter,
+    window_of,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,7 +235,7 @@ def test_models_of_one_encoding_share_their_counter() -> None:
 )
 def test_a_window_goes_by_the_whole_name(model: str, window: int | None) -> None:
     """gpt-4-turbo is no gpt-4."""
-    assert find_window(model) == window
+    assert window_of(model) == window
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_window_goes_by_the_whole_name(model: str, window: int | None) -> None
 def test_a_hosts_own_windows_come_first(model: str, window: int | None) -> None:
     """The longest that fits, with the provider's name or without, in capitals or not; then those that are known."""
     own = {"my-model": 50_000, "my-model-large": 70_000, "gpt-4o-mini": 64_000, "Local/other": 9_000, "": 1}
-    assert find_window(model, own) == window
+    assert window_of(model, own) == window
 
 
 # -- speed, threads, network ------------------------------------------------------------------------------------------
