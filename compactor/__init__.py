@@ -71,9 +71,8 @@ from .view import View
 
 if TYPE_CHECKING:
     from .background import CompactorStatus, ContextCompactor
-    from .config import CompactorConfig, Settings
+    from .config import CompactorConfig, Limit, Settings
     from .cost import Prices, cost_optimal, deferred
-    from .cost.admission import Limit
     from .cost.limits import Limits, LimitsStatus
     from .cost.shared_limits import SharedLimits
     from .cycle import Strategy
@@ -107,9 +106,8 @@ if TYPE_CHECKING:
 else:
     _LAZY_NAMES = {
         "background": "CompactorStatus ContextCompactor",
-        "config": "CompactorConfig Settings",
+        "config": "CompactorConfig Limit Settings",
         "cost": "Prices cost_optimal deferred",
-        "cost.admission": "Limit",
         "cost.limits": "Limits LimitsStatus",
         "cost.shared_limits": "SharedLimits",
         "cycle": "Strategy",

@@ -33,10 +33,10 @@ from .events import EventHooks, EventLog, Hook, Reverted, Skip
 from .host_rounds import adapt_rounds
 from .journal import EVENTS_TO_RECORD, JournalWriter, LocalJournal
 from .prompt.accounting import Ledger, get_ledger
-from .runner import Dispatcher, Runner, State
+from .runner import Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
-from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, bound_wait, call_weakly
+from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, Dispatcher, bound_wait, call_weakly
 from .tokens import TokenCounter, count_message, get_counter
 from .triggers import Condition, default_trigger, when
 

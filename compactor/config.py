@@ -63,9 +63,47 @@ def _split_names(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
+#: What a limit counts together: everything, or what has the same provider, model or tenant.
+Per = Literal["all", "provider", "model", "tenant"]
+#: What a limit sums: tokens in any minute, dollars in any hour.
+Unit = Literal["tokens", "spend"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Limit(ValueObject):
+    """Limits of all calls together, or of those of the same provider, model or tenant (*per*), for ``SharedLimits``."""
+
+    #: Cycles that call a model at once.
+    max_concurrency: int | None = None
+    #: Tokens of requests and answers in any minute.
+    max_tokens_per_minute: int | None = None
+    #: Dollars in any sixty minutes.
+    max_spend_per_hour: float | None = None
+    per: Per = "all"
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency is self.max_tokens_per_minute is self.max_spend_per_hour is None:
+            raise ConfigError(
+                ("limits", "give a Limit max_concurrency=, max_tokens_per_minute= or max_spend_per_hour=")
+            )
+        for name in ("max_concurrency", "max_tokens_per_minute"):
+            if getattr(self, name) is not None:
+                check_whole_number(name, getattr(self, name), 1)
+        if self.max_spend_per_hour is not None:
+            check_number("max_spend_per_hour", self.max_spend_per_hour, above=True, finite=True)
+        if self.per not in ("all", "provider", "model", "tenant"):
+            raise ConfigError(("per", "must be all, provider, model or tenant"))
+
+    def amounts(self) -> Iterator[tuple[Unit, float]]:
+        """Yield the units that it limits, and how much of each there may be."""
+        if self.max_tokens_per_minute is not None:
+            yield "tokens", float(self.max_tokens_per_minute)
+        if self.max_spend_per_hour is not None:
+            yield "spend", self.max_spend_per_hour
+
+
 def _read_limits(value: Any) -> Any:
     """Return limits that a file has as objects as what ``Limit(...)`` gives."""
-    from .cost.admission import Limit  # here: it needs this module
 
     def read(one: Any) -> Any:
         if not isinstance(one, Mapping):

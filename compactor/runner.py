@@ -15,10 +15,9 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from memory.errors import SessionPurged, StaleCompaction, StaleReason
 from memory.hooks import describe_error, renew_after_fork
@@ -43,6 +42,7 @@ from .timers import (
     LOOKS,
     Clock,
     DaemonExecutor,
+    Dispatcher,
     Job,
     bound_wait,
     call_weakly,
@@ -106,18 +106,6 @@ def decide_consequences(error: BaseException | None, discards: int, *, forced: b
         case StaleCompaction():  # rounds that are others at every reading would be paid for again and again
             return Consequences(discards + 1, is_failure=True, answers=True)
     return Consequences(discards, is_failure=True, answers=True)
-
-
-class Dispatcher(Protocol):
-    """Has sessions compacted where there are workers: each of its jobs calls ``compactor.workers.run_due``."""
-
-    def due(self, session: str, role: str, not_before: datetime | None = None) -> object:
-        """Have *role* of *session* compacted, not before that time; a job that waits already will do for both.
-
-        A time that is over means: at once, whatever a job that waits already waits for, for there is room for a call.
-
-        It may block for as long as an engine takes to keep a job. If it raises, the caller tries again later.
-        """
 
 
 class Runner:

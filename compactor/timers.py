@@ -164,6 +164,18 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+class Dispatcher(Protocol):
+    """Has sessions compacted where there are workers: each of its jobs calls ``compactor.workers.run_due``."""
+
+    def due(self, session: str, role: str, not_before: datetime | None = None) -> object:
+        """Have *role* of *session* compacted, not before that time; a job that waits already will do for both.
+
+        A time that is over means: at once, whatever a job that waits already waits for, for there is room for a call.
+
+        It may block for as long as an engine takes to keep a job. If it raises, the caller tries again later.
+        """
+
+
 class DaemonExecutor(Executor):
     """An executor of at most *max_workers* daemon threads, for ``executor=``; any number of compactors may share it.
 

@@ -287,10 +287,8 @@ def purge(
     JSON: {"purged": {"session", "rounds", "entries", "last_activity"}}; with --archive also {"archived": true if the
     archive had it}, and "purged" is null if the store had none.
     """
-    name, place = (
-        make_one_line(session, 80),
-        "" if archive is None else f", and what {make_one_line(archive, 80)} has of it",
-    )
+    name = make_one_line(session, 80)
+    place = "" if archive is None else f", and its copy in {make_one_line(archive, 80)}"
     with open_named(store, write=True) as opened:
         has_it = archive is None or opened.extent(session) is not None
         size = sessions.measure_session(opened, session) if has_it else None

@@ -9,57 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from memory.arguments import ConfigError, check_number, check_whole_number
 from memory.stores.base import key_of
-from memory.values import ValueObject
 
-#: What a limit counts together: everything, or what has the same provider, model or tenant.
-Per = Literal["all", "provider", "model", "tenant"]
-#: What is summed, in seconds: a sum is over any period of that length.
-Unit = Literal["tokens", "spend"]
+from ..config import Limit, Per, Unit
+
+#: Seconds of the period over which each unit is summed.
 WINDOWS: Mapping[Unit, float] = {"tokens": 60.0, "spend": 3_600.0}
 #: Sums in one window; each leaves it at once, so that a call counts for up to a twelfth longer.
 SUMS = 12
 
 #: By scope and unit: until when each sum counts, and its amount, in order of time.
 Usage = Mapping[tuple[str, Unit], Sequence[tuple[float, float]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Limit(ValueObject):
-    """Limits of all calls together, or of those of the same provider, model or tenant (*per*), for ``SharedLimits``."""
-
-    #: Cycles that call a model at once.
-    max_concurrency: int | None = None
-    #: Tokens of requests and answers in any minute.
-    max_tokens_per_minute: int | None = None
-    #: Dollars in any sixty minutes.
-    max_spend_per_hour: float | None = None
-    per: Per = "all"
-
-    def __post_init__(self) -> None:
-        if self.max_concurrency is self.max_tokens_per_minute is self.max_spend_per_hour is None:
-            raise ConfigError(
-                ("limits", "give a Limit max_concurrency=, max_tokens_per_minute= or max_spend_per_hour=")
-            )
-        for name in ("max_concurrency", "max_tokens_per_minute"):
-            if getattr(self, name) is not None:
-                check_whole_number(name, getattr(self, name), 1)
-        if self.max_spend_per_hour is not None:
-            check_number("max_spend_per_hour", self.max_spend_per_hour, above=True, finite=True)
-        if self.per not in ("all", "provider", "model", "tenant"):
-            raise ConfigError(("per", "must be all, provider, model or tenant"))
-
-    def amounts(self) -> Iterator[tuple[Unit, float]]:
-        """Yield the units that it limits, and how much of each there may be."""
-        if self.max_tokens_per_minute is not None:
-            yield "tokens", float(self.max_tokens_per_minute)
-        if self.max_spend_per_hour is not None:
-            yield "spend", self.max_spend_per_hour
 
 
 class Claim(NamedTuple):

@@ -28,17 +28,18 @@ from memory.stores.base import Store, adapt_store, key_of
 from memory.stores.limiting import LimitRow, LimitRows
 from memory.stores.tenants import split_name
 
+from ..config import Limit, Unit
 from ..errors import LimitReached, SpendExceeded, read_status
 from ..journal import LEASE_SECONDS, RENEW_SECONDS
 from ..summarizers.base import Summarizer, Summary, SummaryRequest
 from ..timers import SYSTEM_CLOCK, Clock, DaemonExecutor, call_weakly
 from ..tokens import TokenCounter, count_prompt
-from .admission import SUMS, WINDOWS, Claim, Limit, Room, Unit, Usage, choose
+from .admission import SUMS, WINDOWS, Claim, Room, Usage, choose
 from .limits import DEFAULT_ANSWER, MIN_WAIT, LimitsStatus, is_refusal
 from .prices import Prices
 
 if TYPE_CHECKING:
-    from ..runner import Dispatcher
+    from ..timers import Dispatcher
 
 #: Seconds that a permit waits for its ticket's owner, before the next gets it.
 GRANT_SECONDS = 10.0

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from memory import StoreUnreachable
 
-from ..runner import Dispatcher
+from ..timers import Dispatcher
 from .due import Outcome
 
 #: Maximum seconds until a job runs.

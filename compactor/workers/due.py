@@ -22,8 +22,7 @@ from ..config import Settings
 from ..events import EventHooks, Failed, Prepared, Reduced, Rejected, Skip, Skipped, Stopped
 from ..health import find_failures
 from ..models import compute_price
-from ..runner import Dispatcher
-from ..timers import SYSTEM_CLOCK
+from ..timers import SYSTEM_CLOCK, Dispatcher
 
 R = TypeVar("R")
 #: Retry delay in seconds for a job over the limits, if these give none.
