@@ -217,7 +217,7 @@ def test_a_source_of_a_hundred_thousand_tokens_is_read_but_a_few_times(monkeypat
         taken_apart.append(len(text))
         return read_content(text)
 
-    monkeypatch.setattr("compactor.summarizers.content.content", counting)
+    monkeypatch.setattr("compactor.summarizers.content.read_content", counting)
     case = own_cases(2)[1]
     said = "\n".join((case.previous, dict(honest_answers(Case("", case.rounds)))["narrative"]))
     text = case.text * 40

@@ -952,7 +952,7 @@ def test_one_extract_works_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         log.append("ends")
         return Summary("")
 
-    monkeypatch.setattr("compactor.summarizers.extractive._turn", Turn())
+    monkeypatch.setattr("compactor.summarizers.extractive._extract_lock", Turn())
     monkeypatch.setattr("compactor.summarizers.choice.choose", choose)
     ExtractiveSummarizer()(SummaryRequest())
     begun[0]()

@@ -109,7 +109,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "find_identifiers": find_identifiers,
     "find_unknown": lambda text: find_unknown(("K1234", "a_b", "1200"), (text,)),
     "find_missing": lambda text: find_missing(Terms(text), Terms(text[1:]), Terms("x"), 1.0),
-    "letters_of": keep_letters,
+    "keep_letters": keep_letters,
     "attribute": lambda text: UserWords([REQUEST]).attribute(f"Instructions from the user:\n{text}"),
     "find_lost": lambda text: find_lost(("Never sell it.",), (text,)),
     "find_prohibitions": lambda text: find_prohibitions([REQUEST.model_copy(update={"user_query": text})]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
-from compactor.runner import Consequences, consequences_of
+from compactor.runner import Consequences, decide_consequences
 from memory import SessionPurged, StaleCompaction
 
 FAILED = Consequences(0, is_failure=True, answers=True)
@@ -31,18 +31,18 @@ FAILED = Consequences(0, is_failure=True, answers=True)
 @pytest.mark.parametrize("forced", [False, True])
 def test_each_error_has_its_outcome(error: BaseException, follows: Consequences, forced: bool) -> None:
     """Whether somebody waits or not."""
-    assert consequences_of(error, 0, forced=forced) == follows
+    assert decide_consequences(error, 0, forced=forced) == follows
 
 
 def test_a_run_without_an_error_tells_those_who_asked_for_it() -> None:
     """There was nothing to do; and the row of discards ends."""
-    assert consequences_of(None, 3, forced=True) == Consequences(0, answers=True)
-    assert consequences_of(None, 3, forced=False) == Consequences(0)
+    assert decide_consequences(None, 3, forced=True) == Consequences(0, answers=True)
+    assert decide_consequences(None, 3, forced=False) == Consequences(0)
 
 
 def test_the_second_discard_in_a_row_is_a_failure() -> None:
     """Rounds that are others at every reading would be paid for again and again."""
-    assert consequences_of(StaleCompaction("rounds_changed"), 1, forced=False) == Consequences(
+    assert decide_consequences(StaleCompaction("rounds_changed"), 1, forced=False) == Consequences(
         2, is_failure=True, answers=True
     )
 
@@ -50,11 +50,11 @@ def test_the_second_discard_in_a_row_is_a_failure() -> None:
 @pytest.mark.parametrize("reason", ["stopped", "interpreter_exit"])
 def test_an_end_is_no_failure_whatever_was_discarded_before(reason: str) -> None:
     """Nor is it one more in the row."""
-    outcome = consequences_of(StaleCompaction(reason), 5, forced=False)
+    outcome = decide_consequences(StaleCompaction(reason), 5, forced=False)
     assert (outcome.discards, outcome.is_failure) == (5, False)
 
 
 @pytest.mark.parametrize("error", [OSError(), LeasedElsewhere(1), LimitReached(1)], ids=repr)
 def test_what_is_no_discard_leaves_their_number(error: Exception) -> None:
     """Only a success ends the row."""
-    assert consequences_of(error, 2, forced=True).discards == 2
+    assert decide_consequences(error, 2, forced=True).discards == 2

@@ -367,8 +367,8 @@ import socket
 def refuse(*_args, **_more):
     raise AssertionError("asked the network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-from compactor.tokens import count_tokens, counter_for
-print(count_tokens("hello world"), counter_for("gpt-4")("hello world"), counter_for("gpt-5")("hello world"))
+from compactor.tokens import count_tokens, get_counter
+print(count_tokens("hello world"), get_counter("gpt-4")("hello world"), get_counter("gpt-5")("hello world"))
 """
     home = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"), str(tmp_path))
     environment = os.environ | home | {"PYTHONPATH": str(ROOT)}
