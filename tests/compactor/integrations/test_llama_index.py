@@ -113,6 +113,7 @@ class Host:
 
 
 class TestLlamaIndex(AdapterContract):
+    fits_each_call = False
     gives_own_objects = False  # stores may give copies
 
     @pytest.fixture(autouse=True)
