@@ -19,34 +19,32 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Requests that are not counted: the tokenizer is loaded then.
+WARM_UP = 10
 WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
 
 #: Servers run in processes of their own, so that none holds up the client's.
 UPSTREAM = """
 import uvicorn
-ANSWER = b'data: {"choices": [{"index": 0, "delta": {"content": "Yes."}}]}\\n\\n'
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Yes."}}]}\\n\\n'
+WHOLE = b'{"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}]}'
 async def app(scope, receive, send):
     if scope["type"] != "http":
         return
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-    await send({"type": "http.response.body", "body": ANSWER, "more_body": True})
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    streams = body.startswith(b'{"model": "gpt-4o-mini", "stream": true')
+    kind = b"text/event-stream" if streams else b"application/json"
+    headers = [(b"content-type", kind)] + [(b"content-length", b"%d" % len(WHOLE))] * (not streams)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if not streams:
+        await send({"type": "http.response.body", "body": WHOLE})
+        return
+    await send({"type": "http.response.body", "body": EVENT, "more_body": True})
     await send({"type": "http.response.body", "body": b"data: [DONE]\\n\\n"})
 uvicorn.run(app, port=int(__import__("sys").argv[1]), log_level="critical", lifespan="off")
-"""
-PROXY = """
-import sys
-from compactor import CompactorConfig, warm_up
-from compactor.cli.serve import run  # as the command serves
-from compactor.server import ServerSettings, create_app
-warm_up("gpt-4o-mini")
-config = CompactorConfig(summarizer_provider="extractive")
-upstreams = {"openai": f"http://127.0.0.1:{sys.argv[2]}/v1"}
-settings = ServerSettings(
-    store=sys.argv[3], upstreams=upstreams, budget=int(sys.argv[4]), rate=None, config=config, port=int(sys.argv[1])
-)
-run(create_app(settings), settings)
 """
 
 
@@ -59,7 +57,7 @@ def make_history(turns: int, begin: str) -> list[dict[str, Any]]:
 
 
 async def first_byte(client: httpx.AsyncClient, url: str, body: bytes) -> float:
-    """Return the milliseconds until the first byte of the answer; the rest is read, too."""
+    """Return the milliseconds until the first byte of the answer's body; the rest is read, too."""
     began, first = time.perf_counter(), 0.0
     headers = {"authorization": "Bearer sk-none", "content-type": "application/json"}
     async with client.stream("POST", f"{url}/v1/chat/completions", content=body, headers=headers) as answer:
@@ -68,20 +66,23 @@ async def first_byte(client: httpx.AsyncClient, url: str, body: bytes) -> float:
     return first * 1_000
 
 
-async def compare(direct: str, proxy: str, turns: int, requests: int) -> tuple[list[float], list[float]]:
+async def compare(
+    direct: str, proxy: str, turns: int, requests: int, *, stream: bool
+) -> tuple[list[float], list[float]]:
     """Ask with histories that grow by a turn each time, from *turns* on."""
+    begin = f"{'C' if stream else 'W'}{turns}"
     times: tuple[list[float], list[float]] = [], []
     async with httpx.AsyncClient(timeout=60) as client:
         for number in range(requests):
-            body: Any = {"model": "gpt-4o-mini", "stream": True, "messages": make_history(turns + number, f"C{turns}")}
+            body: Any = {"model": "gpt-4o-mini", "stream": stream, "messages": make_history(turns + number, begin)}
             raw = json.dumps(body).encode()
             for at in (0, 1) if number % 2 else (1, 0):
                 times[at].append(await first_byte(client, (direct, proxy)[at], raw))
     return times
 
 
-def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", code, *arguments]
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)  # noqa: S603  (our own code)
 
 
@@ -113,20 +114,28 @@ def main() -> None:
     given = parser.parse_args()
     upstream, port = free_ports()
     with tempfile.TemporaryDirectory() as folder:
-        store = given.store or f"sqlite:///{folder}/sessions.db"
-        servers = [start(UPSTREAM, upstream), start(PROXY, port, upstream, store, str(given.budget))]
+        (settings := Path(folder, "config.json")).write_text('{"compaction.summarizer_provider": "extractive"}')
+        serve = ["-m", "compactor", "serve", "--port", port, "--upstream", f"openai=http://127.0.0.1:{upstream}/v1"]
+        serve += ["--store", given.store or f"sqlite:///{folder}/sessions.db", "--config", str(settings)]
+        serve += ["--budget", str(given.budget), "--rate", "0"]
+        servers = [start("-c", UPSTREAM, upstream), start(*serve)]
         try:
             urls = [f"http://127.0.0.1:{one}" for one in (upstream, port)]
             asyncio.run(wait_for(urls[0]))
             asyncio.run(wait_for(f"{urls[1]}/healthz"))
-            print("turns    KB  direct p50  proxy p50  added p50  added p99   (ms to the first byte)")
-            for turns in given.turns:
-                direct, proxy = asyncio.run(compare(*urls, turns, given.requests))
+            asyncio.run(compare(*urls, 1, WARM_UP, stream=True))
+            print("answer   turns    KB  direct p50  proxy p50  added p50  added p99   (ms to the body's first byte)")
+            for turns, stream in [(turns, stream) for turns in given.turns for stream in (True, False)]:
+                direct, proxy = asyncio.run(compare(*urls, turns, given.requests, stream=stream))
                 added = sorted(b - a for a, b in zip(direct, proxy, strict=True))
                 size = len(json.dumps(make_history(turns, ""))) / 1_000
                 medians = [statistics.median(one) for one in (direct, proxy, added)]
-                last = added[int(len(added) * 0.99)]
-                print(f"{turns:5} {size:5.0f} {medians[0]:11.2f} {medians[1]:10.2f} {medians[2]:10.2f} {last:10.2f}")
+                name, last = "streamed" if stream else "whole", added[int(len(added) * 0.99)]
+                print(
+                    f"{name:8} {turns:5} {size:5.0f} {medians[0]:11.2f} {medians[1]:10.2f} {medians[2]:10.2f}"
+                    f" {last:10.2f}",
+                    flush=True,
+                )
         finally:
             for one in servers:
                 one.terminate()

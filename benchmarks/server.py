@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -24,14 +25,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 CONNECTIONS, SESSIONS = 8, 64
-SERVER = """
-import resource, sys
-from compactor.cli.serve import run  # as the command serves
-from compactor.server import ServerSettings, create_app
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-settings = ServerSettings(store=sys.argv[1], rate=None, port=int(sys.argv[2]))
-run(create_app(settings), settings)
-"""
 #: A script of wrk: each request goes to the next session. Of *share*, appends alternate questions and answers.
 SCRIPT = """
 local count = 0
@@ -59,7 +52,8 @@ def serve(store: str) -> Iterator[tuple[int, int]]:
     """Provide the port and the process of a server."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-c", SERVER, store, str(port)])  # noqa: S603
+    command = [sys.executable, "-m", "compactor", "serve", "--store", store, "--port", str(port), "--rate", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603
     try:
         while True:
             with suppress(OSError):
@@ -127,6 +121,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--requests", type=int, default=0, help="compose so many prompts, and print the memory")
     chosen = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))  # of the server too, which inherits it
     with tempfile.TemporaryDirectory() as folder, serve(chosen.store or f"sqlite:///{folder}/chat.db") as (port, pid):
         print("| | requests/s | p50 ms | p99 ms | failed | MB |\n|---|--:|--:|--:|--:|--:|")
 

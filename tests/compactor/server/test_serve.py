@@ -68,8 +68,11 @@ def test_settings_come_from_options_file_and_environment(tmp_path: Path, monkeyp
         allow_host=["a.b"],
         budget=9,
         role=["x", "y"],
+        max_body=5_000,
+        rate=0,
     )
     ((app, settings),) = made
+    assert (settings.max_body, settings.rate) == (5_000, None)
     assert (settings.config.threshold, settings.upstreams, settings.hosts) == (7, {"openai": url}, ("a.b",))
     assert (list(settings.tokens), settings.budget, settings.roles) == (["alice"], 9, ("x", "y"))
     assert app.state.compactor.settings is settings
