@@ -4,67 +4,132 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from http.cookiejar import DefaultCookiePolicy
+from importlib import import_module
 from typing import Any
 
+from ...summarizers import AnthropicSummarizer, OpenAISummarizer
 from ...summarizers.base import SummarizerError, Summary, SummaryRequest
+from ...summarizers.model import ModelSummarizer, make_http_options
+from ...summarizers.response_limits import limit_connections
 
 #: Seconds that a key is kept after the last request with it.
 KEY_SECONDS = 3_600.0
+#: Models of one session whose summarizers are kept: an agent may alternate two or three.
+MAX_MODELS = 4
 #: Headers that select the account to bill, or features of the endpoint.
 _PASSED = ("openai-organization", "openai-project", "anthropic-beta", "anthropic-version", "http-referer", "x-title")
+#: Headers with keys, spelled as the SDKs do: only then do they replace the SDKs' own.
+_KEYS = ("Authorization", "X-Api-Key", "Api-Key")
+_READ = (_KEYS, _PASSED)
+#: Clients insist on a key; some endpoints need none.
+_NO_KEY = "not-needed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """Where the newest request went, and with which keys."""
+
+    kind: str
+    url: str
+    model: str
+    #: Headers: those with keys, and those that select an account or features.
+    keys: tuple[tuple[str, str], ...] = field(repr=False)
+    passed: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+class Connections:
+    """A pool of connections for each SDK, shared by all sessions: one takes 0.8 MB.
+
+    Keys are no part of it: they are headers of each request. Cookies of an endpoint are refused, because they could
+    carry one caller's account into another's request.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the pools
+        self._pools: dict[str, Any] = {}
+
+    def find(self, sdk: str) -> Any:
+        with self._lock:
+            if (pool := self._pools.get(sdk)) is None:
+                pool = self._pools[sdk] = import_module(sdk).DefaultHttpxClient(**make_http_options())
+                limit_connections(pool)
+                pool.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+                weakref.finalize(self, pool.close)
+            return pool
+
+
+@cache
+def _client_class(sdk: str, name: str) -> Any:
+    """Return the SDK's class, changed to send no key but those in the headers that it is given."""
+    return type(name, (getattr(import_module(sdk), name),), {"auth_headers": property(lambda _client: {})})
+
+
+class _OfRequest(ModelSummarizer):
+    """A summarizer that sends the caller's keys in the headers that they came in."""
+
+    def __init__(self, endpoint: _Endpoint, connections: Connections) -> None:
+        self._of, self._connections = endpoint, connections
+        super().__init__(endpoint.model, base_url=endpoint.url, api_key=_NO_KEY)
+
+    def _make_client(self, key: str, base_url: str) -> Any:
+        headers = dict(self._of.keys or (("X-Api-Key", key),)) | dict(self._of.passed)
+        pool = self._connections.find(self._CLIENT[0])
+        return _client_class(*self._CLIENT)(
+            api_key=key, base_url=base_url, max_retries=0, http_client=pool, default_headers=headers
+        )
+
+
+class _OpenAI(_OfRequest, OpenAISummarizer):
+    pass
+
+
+class _Anthropic(_OfRequest, AnthropicSummarizer):
+    pass
 
 
 class RequestSummarizer:
-    """Asks the model of the session's newest request."""
+    """Asks the model of the session's newest request. Makes a client only when a summary is due."""
 
     provider = ""
 
-    def __init__(self) -> None:
-        self.model = ""
-        self._endpoint: tuple[object, ...] = ()
-        self._ask: Callable[[SummaryRequest], str | Summary] | None = None
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._connections = connections or Connections()
+        self._endpoint: _Endpoint | None = None
+        self._made: OrderedDict[_Endpoint, Callable[[SummaryRequest], str | Summary]] = OrderedDict()
         self.used_at = 0.0
+
+    @property
+    def model(self) -> str:
+        return "" if (endpoint := self._endpoint) is None else endpoint.model
 
     def __repr__(self) -> str:
         return f"RequestSummarizer({self.model!r})"  # without the key
 
     def follow(self, kind: str, url: str, model: str, headers: Mapping[str, str]) -> None:
-        """Use *model* at *url* from now on, with the key in *headers*."""
-        passed = {name: headers[name] for name in _PASSED if name in headers}
-        key, bearer = headers.get("x-api-key", ""), headers.get("authorization", "")
-        bearer = bearer.partition(" ")[2].strip()
-        endpoint = (kind, url, model, key, bearer, tuple(passed.items()))
-        if endpoint != self._endpoint:
-            make = _make_anthropic if kind == "anthropic" else _make_openai
-            self._ask, self._endpoint, self.model = make(url, model, key, bearer, passed), endpoint, model
+        """Use *model* at *url* from now on, with the keys in *headers*."""
+        found = [tuple((name, headers[name.lower()]) for name in names if name.lower() in headers) for names in _READ]
+        self._endpoint = _Endpoint(kind, url, model, *found)
 
     def forget(self) -> None:
-        self._ask, self._endpoint = None, ()
+        self._endpoint = None
+        self._made = OrderedDict()
 
     def __call__(self, request: SummaryRequest) -> str | Summary:
-        if (ask := self._ask) is None:
+        if (endpoint := self._endpoint) is None:
             raise SummarizerError("no request of this session has brought a key lately")
+        made = self._made  # a session's calls take turns; ``forget`` replaces the dictionary
+        if (ask := made.pop(endpoint, None)) is None:
+            ask = (_Anthropic if endpoint.kind == "anthropic" else _OpenAI)(endpoint, self._connections)
+        made[endpoint] = ask
+        if len(made) > MAX_MODELS:
+            made.popitem(last=False)
         return ask(request)
-
-
-def _make_openai(url: str, model: str, key: str, bearer: str, passed: Mapping[str, str]) -> Any:
-    from ...summarizers import OpenAISummarizer
-
-    extra = {"extra_headers": passed} if passed else None
-    return OpenAISummarizer(model, base_url=url, api_key=bearer or key or "not-needed", extra=extra)
-
-
-def _make_anthropic(url: str, model: str, key: str, bearer: str, passed: Mapping[str, str]) -> Any:
-    from anthropic import Anthropic
-
-    from ...summarizers import AnthropicSummarizer
-
-    # A key in this process's environment is not the client's.
-    client = Anthropic(base_url=url, api_key=key or None, auth_token=bearer or None, default_headers=passed)
-    client.api_key, client.auth_token = key or None, bearer or None
-    return AnthropicSummarizer(model, client=client)
 
 
 class RequestSummarizers:
@@ -74,12 +139,13 @@ class RequestSummarizers:
         self._clock = clock
         self._lock = threading.Lock()  # guards the summarizers, least recently used first
         self._known: OrderedDict[str, RequestSummarizer] = OrderedDict()
+        self._connections = Connections()
 
     def find(self, session: str) -> RequestSummarizer:
         """Return the *session*'s summarizer, and drop the keys of sessions without a request for an hour."""
         now, left = self._clock(), list[RequestSummarizer]()
         with self._lock:
-            found = self._known.setdefault(session, RequestSummarizer())
+            found = self._known.setdefault(session, RequestSummarizer(self._connections))
             found.used_at = now
             self._known.move_to_end(session)
             while next(iter(self._known.values())).used_at < now - KEY_SECONDS:

@@ -18,12 +18,14 @@ import pytest
 import structlog
 from anthropic import AsyncAnthropic
 from fenced import blocks
-from model_server import Exchange, ModelServer, drop, drop_midway, reply, status
+from model_server import Exchange, ModelServer, completion, drop, drop_midway, reply, status
 from openai import AsyncOpenAI, OpenAI
-from proxied import KEY, answer_any, proxy, read_text
+from proxied import KEY, _message, answer_any, proxy, read_text
 
 from compactor import CompactorConfig
 from compactor.integrations.base import redact
+from compactor.server.proxy.summarizer import RequestSummarizers
+from compactor.summarizers import SummaryRequest
 from compactor.tokens import count_prompt, get_counter
 from memory import StoreUnreachable
 from memory.stores import InMemoryStore
@@ -631,6 +633,67 @@ def test_summaries_are_asked_of_the_requests_own_endpoint_model_and_key(path: st
         asked = model.requests[1]
     assert (asked.path.partition("?")[0], asked.body["model"]) == (f"/v1/{path}", "gpt-4o-mini")
     assert KEY in (asked.headers.get("x-api-key", ""), asked.headers.get("authorization", "").removeprefix("Bearer "))
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("messages", {"x-api-key": KEY, "authorization": "Bearer other"}),
+        ("messages", {"authorization": f"Bearer {KEY}"}),
+        ("messages", {"authorization": "Basic abc"}),
+        ("messages", {}),
+        ("chat/completions", {}),
+        ("chat/completions", {"authorization": "Basic abc"}),
+        ("chat/completions", {"authorization": b"Bearer k\xe4"}),
+    ],
+)
+def test_whatever_keys_a_request_has_it_is_compacted_with_them_and_no_others(
+    path: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two keys, one of another scheme, or none. A key that no client takes costs the summary, not the cut."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "of-this-process")
+    monkeypatch.setenv("OPENAI_API_KEY", "of-this-process")
+    config = CompactorConfig(threshold=2, retain_recent=1)
+    with ModelServer("") as model, proxy(model, budget=900, config=config) as (url, _):
+        model.always(answer_any())
+        body = {"model": "gpt-4o-mini", "max_tokens": 50, "messages": make_history(9)}
+        CLIENT.post(f"{url}/v1/{path}", json=body, headers=given)
+        assert len(model.requests[0].body["messages"]) < 19
+        if isinstance(given.get("authorization"), bytes):
+            return
+        assert model.wait_for_requests(2)
+        asked = model.requests[1].headers
+    sent = {name: asked[name] for name in ("x-api-key", "authorization") if name in asked}
+    assert sent == (given or {"x-api-key": "not-needed"})
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_sessions_share_connections_but_neither_keys_nor_cookies(kind: str) -> None:
+    """A client for each session took 0.8 MB; an endpoint's cookie may stand for an account."""
+    request = SummaryRequest(messages=[{"role": "user", "content": "Summarize."}], end_index=1)
+    header, value = ("authorization", "Bearer {}") if kind == "openai" else ("x-api-key", "{}")
+    body = _message("Good.")[0] if kind == "anthropic" else completion("Good.")
+    with ModelServer("") as model:
+        model.always(reply(body, headers={"set-cookie": "account=a"}))
+        url = model.base_url if kind == "openai" else model.base_url.removesuffix("/v1")
+        known = RequestSummarizers()
+        for session in "ab":
+            one = known.find(session)
+            for name in ("m", "n", "m"):
+                one.follow(kind, url, name, {header: value.format(session)})
+            assert one._made == {}
+            one(request)
+            (made,) = one._made.values()
+            one.follow(kind, url, "n", {header: value.format(session)})
+            one(request)
+            one.follow(kind, url, "m", {header: value.format(session)})
+            one(request)
+            assert made in one._made.values()
+        sent = [(one.headers.get(header), one.headers.get("cookie")) for one in model.requests]
+        assert sent == [(value.format(session), None) for session in "aaabbb"]
+        pools = {id(made._client()._client) for one in known._known.values() for made in one._made.values()}
+        assert len(pools) == 1
+        known.forget()
 
 
 DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Call 555-0199."}}
