@@ -66,7 +66,7 @@ class Connections:
 
 @cache
 def _client_class(sdk: str, name: str) -> Any:
-    """Return the SDK's class, changed to send no key but those in the headers that it is given."""
+    """Return the SDK's class, changed to send the keys in the headers that it is given, and no other X-Api-Key."""
     return type(name, (getattr(import_module(sdk), name),), {"auth_headers": property(lambda _client: {})})
 
 
@@ -79,6 +79,7 @@ class _OfRequest(ModelSummarizer):
 
     def _make_client(self, key: str, base_url: str) -> Any:
         headers = dict(self._of.keys or (("X-Api-Key", key),)) | dict(self._of.passed)
+        key = next(iter(headers.values()))  # OpenAI's sends it as a bearer's if no other Authorization is given
         pool = self._connections.find(self._CLIENT[0])
         return _client_class(*self._CLIENT)(
             api_key=key, base_url=base_url, max_retries=0, http_client=pool, default_headers=headers
