@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -339,21 +340,81 @@ class Converted(Conversations[Item]):
         return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
 
 
-#: Keys whose values are not conversation text.
-_NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature", "data"))
+#: Keys of a message or a block whose values are not conversation text.
+_NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature"))
+#: Keys below which everything was said, whatever its name: a tool's arguments, and what an unknown item carries.
+_SAID = frozenset(("input", "arguments", "args", "payload", "action", "operation"))
+#: Keys whose value may be a file.
+_FILES = frozenset(("data", "file_data", "url", "image_url", "file_url"))
+#: Media types of files in which no text can be replaced.
+_match_media: Any = re.compile(
+    r"(?:image|audio|video)/.+|application/(?:pdf|zip|gzip|msword|vnd\.[\w.+-]+)", re.ASCII
+).fullmatch
+#: Formats of ``input_audio``.
+_AUDIO = frozenset(("wav", "mp3", "flac", "opus", "pcm16", "aac", "ogg", "webm", "m4a"))
 #: Matches a file as a data URL. Text may begin with ``data:``, too.
-_match_file: Any = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.=-]+)*;base64,[A-Za-z0-9+/=_-]*", re.ASCII).fullmatch
+_match_file: Any = re.compile(
+    r"(data:([\w.+-]+/[\w.+-]+)(?:;[\w.=-]+)*;base64,)([A-Za-z0-9+/=_-]*)", re.ASCII
+).fullmatch
 
 
 def redact(value: Any, redactor: Callable[[str], str]) -> Any:
-    """Return a copy of a message, or of a part of one, with *redactor* applied to each text. Ids and file data stay."""
+    """Return a copy of a message, or of a part of one, with *redactor* applied to each text. Ids stay, and the data of
+    pictures, audio, video and documents; files of text are decoded for it."""
+    return _redact(value, redactor, is_said=False)
+
+
+def _redact(value: Any, redactor: Callable[[str], str], *, is_said: bool) -> Any:
     if isinstance(value, str):
-        return value if _match_file(value) else redactor(value)
+        return redactor(value)
     if isinstance(value, Mapping):
-        # A document's data may be its text.
-        kept = _NOT_SAID - {"data"} if value.get("type") == "text" else _NOT_SAID
-        return {key: one if key in kept else redact(one, redactor) for key, one in value.items()}
-    return [redact(one, redactor) for one in value] if isinstance(value, (list, tuple)) else value
+        if is_said:
+            return {
+                redactor(key) if isinstance(key, str) else key: _redact(one, redactor, is_said=True)
+                for key, one in value.items()
+            }
+        return {key: _redact_at(key, one, value, redactor) for key, one in value.items()}
+    return [_redact(one, redactor, is_said=is_said) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _redact_at(key: Any, value: Any, block: Mapping[Any, Any], redactor: Callable[[str], str]) -> Any:
+    """Return the *value* that a *block* has under *key*, redacted."""
+    # The note of an id's change, in ``native``, is a list.
+    if key in _NOT_SAID and (isinstance(value, str) or (isinstance(value, list) and not any(map(_is_nested, value)))):
+        return value
+    if key in _FILES and isinstance(value, str):
+        if (found := _match_file(value)) is not None:
+            return value if _match_media(found[2]) else found[1] + _redact_encoded(found[3], redactor)
+        if key == "data" and _holds_file(block):
+            kind = block.get("media_type", block.get("mime_type", ""))
+            return _redact_encoded(value, redactor) if str(kind).startswith("text/") else value
+    # A provider's summary is no text, and its blocks must stay whole.
+    is_said = key in _SAID and not (key == "payload" and "v" in block)
+    return _redact(value, redactor, is_said=is_said)
+
+
+def _holds_file(block: Mapping[Any, Any]) -> bool:
+    """Return whether the ``data`` of *block* is a file's, or encrypted."""
+    media = block.get("media_type", block.get("mime_type"))
+    kind = block.get("type")
+    if kind in ("base64", "redacted_thinking"):
+        return True
+    is_audio = kind is None and block.get("format") in _AUDIO
+    return is_audio or (kind != "text" and isinstance(media, str) and _match_media(media) is not None)
+
+
+def _redact_encoded(encoded: str, redactor: Callable[[str], str]) -> str:
+    """Return a base64 text, with *redactor* applied to what it encodes; to the text itself if that is no UTF-8."""
+    try:
+        text = b64decode(encoded, validate=True).decode()
+    except ValueError:
+        return redactor(encoded)
+    redacted = redactor(text)
+    return encoded if redacted == text else b64encode(redacted.encode("utf-8", "replace")).decode()
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, (Mapping, list, tuple))
 
 
 def _make_arguments(schema: Mapping[str, Any]) -> type[BaseModel]:

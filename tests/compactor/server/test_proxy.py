@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import http.client
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -727,6 +729,54 @@ def test_a_redactor_also_sees_words_that_look_like_a_file(path: str, said: Any) 
 def test_a_redactor_leaves_the_data_of_a_picture() -> None:
     """A file whose letters were replaced is no file any more."""
     assert redact([PICTURE], lambda text: text.replace("555", "***")) == [PICTURE]
+
+
+KEYS = ("data", "id", "type", "format", "role", "signature", "call_id", "SECRET")
+TEXT_FILE = "data:text/plain;base64," + base64.b64encode(b"call SECRET").decode()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "mcp_tool_use", "id": "m", "name": "n", "input": {key: f"SECRET {key}" for key in KEYS}},
+        {"type": "server_tool_use", "id": "m", "name": "n", "input": {"deep": [{"id": "SECRET"}]}},
+        {"type": "unknown", "payload": {key: f"SECRET {key}" for key in KEYS}},
+        {"type": "local_shell_call", "id": "l", "action": {"type": "SECRET"}},
+        {"type": "unknown", "data": "SECRET"},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "SECRET"}},
+        {"type": "text", "text": "data:image/png;base64,SECRET"},
+        {"type": "file", "file": {"file_data": "data:text/csv;base64,SECRET"}},
+        {"type": "file", "file": {"file_data": TEXT_FILE}},
+        {
+            "type": "function",
+            "function": {"name": "n", "parameters": {"properties": {"id": {"description": "SECRET"}}}},
+        },
+    ],
+    ids=str,
+)
+def test_a_redactor_sees_every_text_whatever_its_key(said: dict[str, Any]) -> None:
+    """The keys of ids are those of blocks, and not of a tool's input or of an unknown item's payload."""
+    done = redact([{"role": "user", "id": "SECRET-1", "content": [said]}], lambda text: text.replace("SECRET", "***"))
+    assert done[0]["id"] == "SECRET-1"
+    assert "SECRET" not in str(done[0]["content"])
+    for encoded in re.findall("base64,([A-Za-z0-9+/=]+)", str(done[0]["content"])):
+        assert b"SECRET" not in base64.b64decode(encoded)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD5550199="}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD555"}},
+        {"type": "input_audio", "input_audio": {"data": "QUJD555", "format": "wav"}},
+        {"type": "redacted_thinking", "data": "QUJD555"},
+        {"type": "tool_use", "id": "call_555", "name": "n", "input": {}},
+    ],
+    ids=str,
+)
+def test_a_redactor_leaves_ids_and_the_data_of_files(said: dict[str, Any]) -> None:
+    """A file whose letters were replaced is no file any more."""
+    assert redact([said], lambda text: text.replace("555", "***")) == [said]
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
