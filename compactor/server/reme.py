@@ -19,7 +19,6 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import anyio
 import regex
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
@@ -33,6 +32,7 @@ from ..summarizers.configured import find_summarizer
 from ..transcript import MIN_ROOM
 from .access import Tenant
 from .rest import Messages
+from .shares import RETRY_AFTER, Busy, Shares
 from .state import ServerState
 
 #: Files of a chat that was not written to for this long are deleted; seconds between two such cleanups.
@@ -48,8 +48,10 @@ MAX_AROUND = 250
 #: Maximum characters of a pattern, and product of its repeat counts: regex expands counted repeats in memory.
 MAX_PATTERN, MAX_REPEATS = 1_000, 10_000
 MAX_PATH, MAX_NAME = 1_000, 150
-#: Requests of these endpoints that run at the same time.
-_WORKERS = 2
+#: Threads of searches and other work on files, and threads that may wait for a summarizer, for all tenants together.
+SEARCHES, COMPRESSIONS = 2, 8
+#: Seconds that a request waits for one of its tenant's threads.
+WAIT_SECONDS = 10.0
 
 _BRACES = re.compile(r"\{[^{}]*\}")
 #: Our marker after a preview, to be replaced by ReMe's wording. A snapshot's marker stays: it is parsed again.
@@ -117,20 +119,22 @@ def make_reme(
 
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
-    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (403, 404, 413, 507)})
-    workers = anyio.CapacityLimiter(_WORKERS)
+    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (403, 404, 413, 503, 507)})
+    searches, compressions = Shares(state.settings, SEARCHES), Shares(state.settings, COMPRESSIONS)
     root = os.path.abspath(state.settings.store_dir)
     expired_at = -math.inf
 
-    async def answer(work: Callable[[], Answer]) -> Response:
-        """Return *work*'s answer. Runs it on a thread."""
-        status = 200
+    async def answer(tenant: str, work: Callable[[], Answer], threads: Shares = searches) -> Response:
+        """Return *work*'s answer. Runs it on one of the tenant's *threads*."""
+        status, headers = 200, dict[str, str]()
         try:
-            made = await anyio.to_thread.run_sync(work, limiter=workers)
+            made = await threads.run(tenant, lambda _seconds: work(), WAIT_SECONDS)
+        except Busy as busy:
+            made, status, headers = Answer(success=False, answer=str(busy)), 503, {"retry-after": str(RETRY_AFTER)}
         except Refusal as refusal:
             made, status = Answer(success=False, answer=str(refusal)), refusal.status
         # Escaped: a lone surrogate in a message cannot be encoded.
-        return Response(json.dumps(made.model_dump()), status, media_type="application/json")
+        return Response(json.dumps(made.model_dump()), status, headers, media_type="application/json")
 
     def expire() -> None:
         nonlocal expired_at
@@ -146,7 +150,7 @@ def make_reme(
             expire()
             return offload(Folder(root, tenant), asked, summarizer or find_summarizer(state.settings.config))
 
-        return await answer(work)
+        return await answer(tenant, work, compressions)
 
     @router.delete("/context_offload", response_model=Answer)
     async def delete_chat(
@@ -155,17 +159,17 @@ def make_reme(
         chat_id: Annotated[str, Query(max_length=MAX_PATH)] = "",
     ) -> Response:
         """Delete the files of one chat."""
-        return await answer(lambda: delete(Folder(root, tenant), store_dir, chat_id))
+        return await answer(tenant, lambda: delete(Folder(root, tenant), store_dir, chat_id))
 
     @router.post("/grep", response_model=Answer)
     async def grep_files(asked: GrepRequest, tenant: Tenant) -> Response:
         """Search the files with a regular expression."""
-        return await answer(lambda: grep(Folder(root, tenant), asked))
+        return await answer(tenant, lambda: grep(Folder(root, tenant), asked))
 
     @router.post("/read_file", response_model=Answer)
     async def read_file(asked: ReadRequest, tenant: Tenant) -> Response:
         """Return lines of a file."""
-        return await answer(lambda: read(Folder(root, tenant), asked))
+        return await answer(tenant, lambda: read(Folder(root, tenant), asked))
 
     return router
 

@@ -15,7 +15,7 @@ from secrets import token_hex
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, cast
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -33,10 +33,11 @@ from ..background import ContextCompactor
 from ..sessions import Session
 from .access import Tenant
 from .problems import Problem
+from .shares import RETRY_AFTER, Busy, Shares
 from .state import MAX_NAME, ServerState
 
 R = TypeVar("R")
-#: Maximum requests that wait for a compaction at once; each occupies a thread.
+#: Threads of requests that wait for a compaction, for all tenants together.
 MAX_WAITING_COMPACTIONS = 16
 #: Maximum characters of any name or reference in a request, and maximum rounds per page.
 MAX_TEXT, MAX_PAGE = 200, 200
@@ -299,7 +300,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
     """Return the routes under /api."""
     router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
-    compactions = CapacityLimiter(MAX_WAITING_COMPACTIONS)
+    compactions = Shares(state.settings, MAX_WAITING_COMPACTIONS)
 
     @contextmanager
     def existing(tenant: str, session_id: str) -> Iterator[Session]:
@@ -441,11 +442,14 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     async def compact(tenant: Tenant, session_id: SessionId, body: CompactNow) -> Compacted:
         """Compact now, and wait for it; null: there was nothing to compact."""
 
-        def run() -> Compacted:
+        def run(seconds: float) -> Compacted:
             with existing(tenant, session_id) as session:
-                return _compacted(_compactor(session, body.role).compact_now(body.timeout))
+                return _compacted(_compactor(session, body.role).compact_now(seconds))
 
-        return await to_thread.run_sync(run, limiter=compactions)
+        try:
+            return await compactions.run(tenant, run, body.timeout)
+        except Busy as busy:
+            raise HTTPException(503, str(busy), {"retry-after": str(RETRY_AFTER)}) from None
 
     @router.post("/sessions/{session_id}/revert")
     def revert(tenant: Tenant, session_id: SessionId, body: Revert) -> Compacted:
