@@ -54,8 +54,12 @@ SEARCHES, COMPRESSIONS = 2, 8
 WAIT_SECONDS = 10.0
 
 _BRACES = re.compile(r"\{[^{}]*\}")
+#: A pattern that calls itself or a group: regex keeps neither its time limit nor any limit of memory then.
+_CALL = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|&|P(?![<=])|\d|[+-](?![a-zA-Z]))")
 #: Our marker after a preview, to be replaced by ReMe's wording. A snapshot's marker stays: it is parsed again.
 _MARK = r"\[(?!Stands for )[^\n]*, left out here and kept in full in the file {}; read_file gives it, [^\n]*\]"
+
+_NO_MEMORY = "pattern needs too much memory; give a simpler one"
 
 _log = logging.getLogger(__name__)
 
@@ -314,6 +318,8 @@ def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = tim
         stopped = f"it took more than {SEARCH_SECONDS:g} seconds"
     except _Stopped as reason:
         stopped = str(reason)
+    except MemoryError as error:
+        raise Refusal(_NO_MEMORY) from error
     filtered = f' (filter: "{asked.glob}")' if asked.glob else ""
     where = f'for pattern "{asked.pattern}" in path "{asked.path or "."}"{filtered}'
     lines = [f"Found {found} matches {where}:", *parts, "---"] if found else [f"Found 0 matches {where}."]
@@ -331,10 +337,14 @@ def _compile(pattern: str) -> Any:
     repeats = [max(map(int, re.findall(r"\d+", braces)[:9]), default=1) for braces in _BRACES.findall(pattern)]
     if math.prod(filter(None, repeats)) > MAX_REPEATS:
         raise Refusal(f"pattern repeats too much: the product of its counts is at most {MAX_REPEATS}")
+    if _CALL.search(pattern):
+        raise Refusal("pattern calls itself or a group, as (?R), (?1) and (?&name) do; write it without recursion")
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, ValueError, OverflowError) as error:
         raise Refusal(f"pattern is no regular expression: {error}") from error
+    except MemoryError as error:
+        raise Refusal(_NO_MEMORY) from error
 
 
 def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:

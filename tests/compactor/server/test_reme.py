@@ -358,3 +358,33 @@ def test_a_full_disk_says_so_without_the_path(client: Client, root: Path) -> Non
     (root / "_").write_text("in the way")
     answer = client.offload(max_total_tokens=5_000)
     assert (client.status, answer["success"], str(root) in answer["answer"]) == (507, False, False)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?R)", "(a?)(?1)x", "(?P<x>a(?&x)?)+z", "(?P<x>a(?P>x)?)", r"\\(?R)", "(?x)(?+ 1)(a)"]
+)
+def test_patterns_that_call_themselves_are_refused(client: Client, pattern: str) -> None:
+    """They ran over the time limit, and took hundreds of MB."""
+    client.offload(max_total_tokens=10_000)
+    answer = client.post("/grep", pattern=pattern)
+    assert (client.status, answer["success"]) == (200, False)
+    assert "without recursion" in answer["answer"]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\(?R\)?", "(?P<x>Paper)(?P=x)?", "(?-i:Paper)", "(?:Paper)", "(?=Paper)", "(?i)paper"]
+)
+def test_other_patterns_are_not(client: Client, pattern: str) -> None:
+    client.offload(max_total_tokens=10_000)
+    assert client.post("/grep", pattern=pattern)["success"]
+
+
+def test_a_pattern_that_takes_too_much_memory_gets_an_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy:
+        def search(self, *_arguments: Any, **_more: Any) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr("compactor.server.reme._compile", lambda _pattern: Greedy())
+    client.offload(max_total_tokens=10_000)
+    answer = client.post("/grep", pattern="x")
+    assert (client.status, answer["success"], "memory" in answer["answer"]) == (200, False, True)
