@@ -20,7 +20,7 @@ from .page import make_page
 from .problems import add_handlers, problem
 from .proxy import make_proxy
 from .reme import make_reme
-from .rest import make_rest
+from .rest import EncodedNames, make_rest
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -75,7 +75,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.compactor = state
-    app.add_middleware(Access, state=state)
+    app.add_middleware(EncodedNames)
+    app.add_middleware(Access, state=state)  # the outermost: it sees the path decoded
     add_handlers(app)
 
     @app.get("/healthz", tags=["health"])

@@ -14,11 +14,13 @@ from functools import partial
 from secrets import token_hex
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, cast
+from urllib.parse import quote, unquote
 
 from anyio import to_thread
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
 from memory.entries import Entry, EventRecorded, list_kinds
@@ -44,6 +46,8 @@ MAX_TEXT, MAX_PAGE = 200, 200
 #: Bytes of an export that are held in memory, and bytes of one chunk of its body.
 _IN_MEMORY, _PART = 1_000_000, 65_536
 _LINES = "application/x-ndjson"
+#: Where the names of sessions follow in a path.
+_SESSIONS = "/api/sessions/"
 
 
 def _check_json(value: R) -> R:
@@ -57,8 +61,10 @@ def _check_json(value: R) -> R:
     return value
 
 
-#: The name of a session, in the path.
-SessionId = Annotated[str, Path(pattern=rf"^[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$")]
+_SESSION = rf"^[^\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$"
+#: The name of a session, in the path; ``EncodedNames`` has left it encoded.
+SessionId = Annotated[str, Path(pattern=_SESSION, description="Percent-encoded: / is %2F."), BeforeValidator(unquote)]
+ReferencePath = Annotated[str, Path(min_length=1, max_length=MAX_TEXT), BeforeValidator(unquote)]
 #: The name of an agent.
 Role = Annotated[str, Field(max_length=MAX_TEXT, description="The agent whose view it is.")]
 RoleQuery = Annotated[str, Query(max_length=MAX_TEXT, description="The agent whose view it is.")]
@@ -113,9 +119,9 @@ Messages = Annotated[
 
 
 class NewSession(Body):
-    id: Annotated[
-        str | None, Field(pattern=rf"^[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{{0,{MAX_NAME - 1}}}$")
-    ] = Field(default=None, description="Its name; generated if missing.")
+    id: Annotated[str | None, Field(pattern=_SESSION)] = Field(
+        default=None, description="Its name; generated if missing."
+    )
     messages: Messages = Field(default_factory=list)
 
 
@@ -297,6 +303,21 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+class EncodedNames:
+    """Routes requests for a session by the path as it was sent, because a name may have an encoded slash."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root = scope.get("root_path", "").rstrip("/")
+        if scope["type"] == "http" and scope["path"].removeprefix(root).startswith(_SESSIONS):
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            path = raw.decode("latin-1").partition("?")[0]
+            scope["path"] = path if path.startswith(root) else root + path
+        await self._app(scope, receive, send)
+
+
 def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
     """Return the routes under /api."""
     router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
@@ -417,7 +438,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def reload(
         tenant: Tenant,
         session_id: SessionId,
-        reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)],
+        reference: ReferencePath,
         role: RoleQuery = "",
     ) -> Text:
         """Return the original text of a reference, such as r3.p2 or r1-r7."""
@@ -489,9 +510,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         return Response(status_code=204)
 
     @router.delete("/sessions/{session_id}/pins/{reference}", status_code=204)
-    def unpin(
-        tenant: Tenant, session_id: SessionId, reference: Annotated[str, Path(min_length=1, max_length=MAX_TEXT)]
-    ) -> Response:
+    def unpin(tenant: Tenant, session_id: SessionId, reference: ReferencePath) -> Response:
         """Let compactions replace a post again."""
         with existing(tenant, session_id) as session:
             session.memory.unpin(reference)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -330,3 +331,26 @@ def test_a_silent_stream_shows_that_it_is_alive() -> None:
         assert await anext(stream) == b": alive\n\n"
 
     run_with_hub(use, heartbeat=0.001)
+
+
+@pytest.mark.parametrize("name", ["team/7", ".dot", "../team", "a%2Fb", "/", "a//b", "x/messages", "a b?c#d", "Grüße"])
+def test_a_session_of_any_name_can_be_reached(client: TestClient, store: InMemoryStore, name: str) -> None:
+    """The library makes such names; a slash in one is sent as %2F, and leads to no other route."""
+    url = f"/api/sessions/{quote(name, safe='')}"
+    said = {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day."}]}
+    assert client.post(f"{url}/messages", json=said).status_code == 201
+    assert list(store.sessions()) == [name_in("alice", name)]
+    assert client.get(url).json()["id"] == name
+    assert client.get(f"{url}/references/r1%2Ep0").json()["text"] == "Hello"
+    assert client.post(f"{url}/pins", json={"reference": "r1.p0"}).status_code == 204
+    assert client.delete(f"{url}/pins/r1.p0").status_code == 204
+    lines = client.get(f"{url}/export").content
+    assert client.post(f"{url}%2Fcopy/import", content=lines).json()["id"] == f"{name}/copy"
+    assert [one["id"] for one in client.get("/api/sessions").json()["sessions"]] == sorted([name, f"{name}/copy"])
+    assert client.delete(url).status_code == 204
+    assert client.post("/api/sessions", json={"id": name}).status_code == 201
+
+
+def test_names_that_no_session_has_are_refused(client: TestClient) -> None:
+    for name in ("%00", "a%1Fb", "alice%1Fs", "%C2%85", "x" * 201):
+        assert client.get(f"/api/sessions/{name}").status_code == 422
