@@ -45,6 +45,9 @@ def serve(
     allow_host: Annotated[list[str] | None, make_option("NAME", "Another name by which browsers may reach it.")] = None,
     max_body: Annotated[int | None, make_option("BYTES", "Maximum bytes of a request's body.", min=1_000)] = None,
     rate: Annotated[int | None, make_option("N", "Requests a minute and tenant; 0: unlimited.", min=0)] = None,
+    files: Annotated[
+        str | None, make_option("DIR", "Folder of the files of /context_offload.", "--files", envvar="COMPACTOR_FILES")
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Play a made-up session, in memory, and keep nothing.")] = False,
 ) -> None:
     """Serve sessions over HTTP: a REST interface, a proxy before a model's endpoint, and a page that shows them.
@@ -60,7 +63,7 @@ def serve(
         return
     given: dict[str, Any] = {"store": store, "host": host, "port": port, "budget": budget}
     given |= {"upstreams": dict(map(_parse_upstream, upstream or ())), "roles": tuple(role) if role else None}
-    given |= {"max_body": max_body, "rate": rate or None}
+    given |= {"max_body": max_body, "rate": rate or None, "store_dir": files or None}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
         settings = settings.model_copy(update={"rate": None})

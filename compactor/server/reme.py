@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 from memory import ContextError
 from memory.stores.retention import remove_files
 
-from ..presets.compat.offload_context import Mode, OffloadResult, offload_context
+from ..presets.compat.offload_context import ARCHIVE, Mode, OffloadResult, offload_context
 from ..presets.compat.offload_files import OffloadError, OffloadFiles, make_folder_name
 from ..summarizers.configured import find_summarizer
 from ..transcript import MIN_ROOM
@@ -357,12 +357,21 @@ def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
         folders.sort()
         for file in sorted(files):
             name = os.path.relpath(os.path.join(place, file), path).replace(os.sep, "/")
-            if file.startswith(".") or (glob and not fnmatchcase(file, glob) and not fnmatchcase(name, glob)):
+            if file.startswith(".") or not (not glob or any(fnmatchcase(one, glob) for one in _name_all(name, file))):
                 continue  # hidden files are drafts
             seen += 1
             if seen > MAX_FILES:
                 raise _Stopped("there are too many files")
             yield name, os.path.join(place, file)
+
+
+def _name_all(name: str, file: str) -> Iterator[str]:
+    """Yield the names of a *file* that a glob may mean: its own, with its folders or without, and ReMe's."""
+    yield from (file, name)
+    if file.startswith(f"{ARCHIVE}-"):
+        yield f"{file.removesuffix('.txt')}.json"  # compressed_group_{chat_id}_{idx}.json
+    else:
+        yield from (f"tool_{file}", f"tool_call_{file}")  # tool_call_{id}.txt
 
 
 def _cut_around(line: str, start: int, stop: int) -> str:

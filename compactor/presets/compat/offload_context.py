@@ -55,7 +55,7 @@ _KEPT = "left out here and kept in full"
 _BY_HOST = " by the host"
 _STANDS_FOR = "[Stands for "
 #: The stem of the file of older messages.
-_ARCHIVE = "compressed_group"
+ARCHIVE = "compressed_group"
 #: Failed calls in a row by the id of a living summarizer and its chat: equal summarizers may ask different servers.
 _FAILURES: dict[tuple[int, str], tuple[ReferenceType[object], int]] = {}
 #: Maximum chats whose failures are counted.
@@ -367,7 +367,7 @@ def _compress(
     originals = len(new) + sum(count for _, count in snapshots)
     earlier = "\n\n".join(text for text, _ in snapshots)
     archive = make_archive(chat.messages[place] for place in older)
-    where = chat.tell_where(_ARCHIVE, archive, keep=False)
+    where = chat.tell_where(ARCHIVE, archive, keep=False)
     frame = count_message(_make_snapshot("", originals, where), chat.count)
     before, previous = sum(chat.costs[place] for place in older), chat.count(earlier)
     saving = measure_saving(before, frame, previous)
@@ -405,7 +405,7 @@ def _compress(
     # With restored sentences, and by a counter that need not add up, it may be no shorter.
     if count_message(_make_snapshot(summary, originals, where), chat.count) >= before:
         return chat, None
-    snapshot = _make_snapshot(summary, originals, chat.tell_where(_ARCHIVE, archive, keep=True))
+    snapshot = _make_snapshot(summary, originals, chat.tell_where(ARCHIVE, archive, keep=True))
     # Behind the system messages at the beginning.
     first = min((place for place in kept if not chat.is_system(place)), default=len(chat.messages))
     left: list[Message | None] = [message if place in kept else None for place, message in enumerate(chat.messages)]

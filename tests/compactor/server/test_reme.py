@@ -388,3 +388,34 @@ def test_a_pattern_that_takes_too_much_memory_gets_an_answer(client: Client, mon
     client.offload(max_total_tokens=10_000)
     answer = client.post("/grep", pattern="x")
     assert (client.status, answer["success"], "memory" in answer["answer"]) == (200, False, True)
+
+
+@pytest.mark.parametrize("below", ["", "/", "/context_store"])
+def test_the_documents_absolute_store_dir_is_the_servers_folder_or_below(
+    client: Client, root: Path, below: str
+) -> None:
+    """As with ``--files /workspace`` or ``--files /workspace/context_store``."""
+    store = f"{root}{below}"
+    made = client.offload(max_total_tokens=10_000, store_dir=store)
+    assert made["success"], made["answer"]
+    named = made["answer"].splitlines()[0].rpartition(": ")[2]
+    assert named.startswith(store.rstrip("/"))
+    assert client.post("/read_file", absolute_path=named)["answer"] == PAPERS
+    assert "Found 600 matches" in client.post("/grep", pattern="Paper", path=store, glob="*.txt", limit=1_000)["answer"]
+
+
+def test_the_documents_globs_find_what_they_mean(client: Client) -> None:
+    """Names have a hash instead of a number, and the chat is the folder; archives are texts."""
+    client.offload(max_total_tokens=10_000)
+    said = [{"role": "user" if n % 2 else "assistant", "content": f"Message {n}. {'word ' * 300}"} for n in range(30)]
+    client.offload(said, context_manage_mode="compress", max_total_tokens=1_000, keep_recent_count=2)
+    globs = ["compressed_*.json", "*.json", "compressed_*", "tool_call_*.txt", "tool_call_123*"]
+    found = {
+        word: [
+            glob
+            for glob in globs
+            if "Found 0" not in client.post("/grep", pattern=word, path="context_store", glob=glob)["answer"]
+        ]
+        for word in ("Message", "Paper")
+    }
+    assert found == {"Message": globs[:3], "Paper": globs[3:]}

@@ -70,9 +70,10 @@ def test_settings_come_from_options_file_and_environment(tmp_path: Path, monkeyp
         role=["x", "y"],
         max_body=5_000,
         rate=0,
+        files=str(tmp_path / "files"),
     )
     ((app, settings),) = made
-    assert (settings.max_body, settings.rate) == (5_000, None)
+    assert (settings.max_body, settings.rate, settings.store_dir) == (5_000, None, tmp_path / "files")
     assert (settings.config.threshold, settings.upstreams, settings.hosts) == (7, {"openai": url}, ("a.b",))
     assert (list(settings.tokens), settings.budget, settings.roles) == (["alice"], 9, ("x", "y"))
     assert app.state.compactor.settings is settings
