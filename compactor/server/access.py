@@ -127,7 +127,9 @@ class Access:
 
         try:
             self._check(scope)
-            await self._app(scope, self._limit(receive, refused), guarded_send)
+            await self._app(
+                scope, self._limit(receive, refused, is_proxied=scope["path"].startswith(_PROXY)), guarded_send
+            )
         except _Refused as error:
             refused.append(error.response)
         except asyncio.CancelledError:  # shutdown timed out: log no traceback
@@ -171,7 +173,7 @@ class Access:
             length = int(headers.get("content-length", "0"))
         except ValueError:
             raise _Refused(problem(400, "Content-Length is not a number")) from None
-        if length > settings.max_body:
+        if length > settings.max_body and not scope["path"].startswith(_PROXY):
             raise _Refused(self._too_large())
         scope[_TENANT] = tenant or ""
         scope["headers"] = [pair for pair in scope["headers"] if pair[0].lower() != TOKEN_HEADER.encode()]
@@ -189,22 +191,27 @@ class Access:
                 return tenant, tenant is not None
         return find_token(given, self._tokens), False
 
-    def _limit(self, receive: Receive, refused: list[Response]) -> Receive:
-        count, ended = 0, False
+    def _limit(self, receive: Receive, refused: list[Response], *, is_proxied: bool) -> Receive:
+        """Limit the body's size and time. The proxy has its own limits, but for the time between two parts."""
+        count, ended, settings = 0, False, self._settings
+        until = math.inf
 
         async def limited() -> Message:
-            nonlocal count, ended
+            nonlocal count, ended, until
             if ended:
                 return await receive()
+            now = time.monotonic()
+            if until == math.inf and not is_proxied:
+                until = now + settings.max_body_seconds
             try:
-                message = await asyncio.wait_for(receive(), self._settings.body_seconds)
+                message = await asyncio.wait_for(receive(), min(settings.body_seconds, until - now))
             except TimeoutError:
                 late = problem(408, "the body did not arrive in time; send it again", headers={"connection": "close"})
                 refused.append(late)
                 raise _Refused(late) from None
             count += len(message.get("body", b""))
             ended = not message.get("more_body", False)
-            if count > self._settings.max_body:
+            if count > settings.max_body and not is_proxied:
                 refused.append(self._too_large())
                 raise _Refused(refused[0])
             return message

@@ -52,9 +52,11 @@ class ServerSettings(BaseModel):
     upstreams: Mapping[str, Annotated[str, Field(pattern=r"^https?://[^\s/]+[^\s]*$")]] = Field(default_factory=dict)
     """Base URLs of the model providers by kind: ``openai``, ``anthropic``."""
     max_body: int = Field(default=16_000_000, ge=1_000)
-    """Maximum bytes of a request's body."""
+    """Maximum bytes of a request's body. Longer ones under ``/v1/`` are forwarded unread."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Maximum seconds between two parts of a request's body."""
+    max_body_seconds: float = Field(default=300.0, gt=0)
+    """Maximum seconds until a body has arrived, unless it is forwarded unread."""
     rate: int | None = Field(default=6_000, ge=1)
     """Maximum requests per minute and tenant; None: unlimited."""
     budget: int = Field(default=100_000, ge=1)

@@ -9,12 +9,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
+import httpx
 import structlog
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from memory.io_threads import to_thread
 from memory.stores.tenants import split_name
@@ -24,10 +28,10 @@ from ...integrations.base import Fitted, redact
 from ...models import find_model
 from ...sessions import Sessions
 from ...tokens import MESSAGE_TOKENS
-from ..access import tenant_of
+from ..access import find_tenant
 from .bodies import FORMATS, Body, ChatFormat, Conversation, MessagesFormat, ResponsesFormat
 from .names import MAX_KNOWN, Callers, Names, read_history, read_name
-from .relay import Relay, RelayedResponse, forward_headers, make_error
+from .relay import Relay, RelayedResponse, Upload, forward_headers, make_error
 from .summarizer import RequestSummarizers
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["make_proxy"]
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 #: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
 #: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
@@ -72,11 +75,20 @@ def make_proxy(state: ServerState) -> APIRouter:
 
     router = APIRouter(lifespan=lifespan, include_in_schema=False)
 
-    @router.api_route("/v1/{path:path}", methods=METHODS)
-    async def pass_on(request: Request, tenant: Annotated[str, Depends(tenant_of)]) -> Response:
-        return await proxy.answer(request, tenant)
-
+    router.routes.append(Route("/v1/{path:path}", _Endpoint(proxy)))
     return router
+
+
+class _Endpoint:
+    """An ASGI app: only such a route takes any method."""
+
+    def __init__(self, proxy: _Proxy) -> None:
+        self._proxy = proxy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        response = await self._proxy.answer(request, find_tenant(request))
+        await response(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +122,47 @@ class _Proxy:
             return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
         if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would leave the endpoint's path
             return make_error(kind, 400, "The path has . or .. in it.", "bad_path")
-        try:
-            body = sent = await request.body()
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody receives it
-        writing: asyncio.Task[bytes | None] | None = None
-        path = request.url.path
+        path, writing = request.url.path, None
+        stream: AsyncIterator[bytes] | None = request.stream()  # what was not read of the body
+        raw = b""
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
-            read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), body)
-            prepared: _Prepared | None = await self._try(path, tenant, partial(_prepare, read))
-            if isinstance(prepared, bytes):
-                sent = prepared
-            elif prepared is not None:  # forward the body unchanged, and write the log meanwhile
-                writing = asyncio.create_task(self._try(path, tenant, prepared))
-        url = _join(kind, base, request.scope)
-        size = len(sent) if body or "content-length" in headers else None
+            try:
+                async with asyncio.timeout(self._state.settings.max_body_seconds):
+                    raw, stream = await self._read_body(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody receives it
+            except TimeoutError:
+                return make_error(kind, 408, "The body did not arrive in time; send it again.", "body_timeout")
+            if stream is None:
+                read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), raw)
+                prepared: _Prepared | None = await self._try(path, tenant, partial(_prepare, read))
+                if isinstance(prepared, bytes):
+                    raw = prepared
+                elif prepared is not None:  # forward the body unchanged, and write the log meanwhile
+                    writing = asyncio.create_task(self._try(path, tenant, prepared))
+            else:
+                structlog.get_logger("compactor").warning("proxy.passed_unchanged", path=path, error="BodyTooLong")
+        elif "content-length" not in headers and "transfer-encoding" not in headers:
+            stream = None
+        body = Upload(raw, stream)
+        length = headers.get("content-length")
+        size = length if stream is not None else str(len(raw)) if raw or length is not None else None
         passed = forward_headers(headers.raw, (), size)
-        ask = partial(self.relay.send, request.method, url, passed, sent)
-        return RelayedResponse(ask, partial(make_error, kind), writing)
+        ask = partial(self.relay.send, request.method, *_find_target(kind, base, request.scope), passed, body)
+        return RelayedResponse(ask, partial(make_error, kind), writing, body.is_read)
+
+    async def _read_body(self, request: Request) -> tuple[bytes, AsyncIterator[bytes] | None]:
+        """Return the beginning of the body, and what comes after it; None: it was all. A body over the limit is not
+        read. May raise ``ClientDisconnect``."""
+        limit, size, parts, stream = self._state.settings.max_body, 0, list[bytes](), request.stream()
+        if int(request.headers.get("content-length", "0")) > limit:
+            return b"", stream
+        async for part in stream:
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                return b"".join(parts), stream
+        return b"".join(parts), None
 
     async def _try(self, path: str, tenant: str, call: Callable[[], R | None]) -> R | None:
         """Return the result of *call*, run on a thread; None after a failure or time-out, which are logged, and for a
@@ -243,13 +278,15 @@ def _summarizer_url(kind: str, base: str) -> str:
     return base if "/" in base.partition("://")[2] else f"{base}/v1"
 
 
-def _join(kind: str, base: str, scope: Any) -> str:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    path = raw.decode("latin-1").partition("?")[0]
+def _find_target(kind: str, base: str, scope: Any) -> tuple[str, bytes]:
+    """Return the endpoint's base URL, and the path with the query as the client sent them."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw.partition(b"?")[0]
     if kind != "anthropic":
-        path = path.removeprefix("/v1")
-    query = scope["query_string"].decode("latin-1")
-    return f"{_summarizer_url(kind, base)}{path}{f'?{query}' if query else ''}"
+        path = path.removeprefix(b"/v1")
+    query: bytes = scope["query_string"]
+    url = httpx.URL(_summarizer_url(kind, base))
+    return str(url), url.raw_path.rstrip(b"/") + path + (b"?" + query if query else b"")
 
 
 def _read_key(headers: Headers) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 import httpx
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -37,21 +38,55 @@ class Relay:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def send(self, method: str, url: str, headers: Headers, body: bytes) -> httpx.Response:
-        """Return the answer, its body unread. Raises ``httpx.HTTPError`` or ``TimeoutError`` if there is none."""
-        content = body if body or method in ("POST", "PUT", "PATCH") else None
-        request = httpx.Request(
-            method, url, headers=headers, content=content, extensions={"timeout": self._timeout.as_dict()}
-        )
-        async with asyncio.timeout(self._answer_seconds):
+    async def send(self, method: str, url: str, target: bytes, headers: Headers, body: Upload) -> httpx.Response:
+        """Return the answer, its body unread. Raises ``httpx.HTTPError`` or ``TimeoutError`` if there is none.
+
+        *target* replaces the path and query of *url*, byte for byte: an ``httpx.URL`` would encode some of them anew.
+        """
+        loop = asyncio.get_running_loop()
+        extensions = {"timeout": self._timeout.as_dict(), "target": target}
+        async with asyncio.timeout(None) as limit:
+
+            async def parts() -> AsyncIterator[bytes]:
+                async for part in body:
+                    yield part
+                limit.reschedule(loop.time() + self._answer_seconds)
+
+            content: AsyncIterator[bytes] | bytes | None = parts()
+            if body.is_read.is_set():
+                limit.reschedule(loop.time() + self._answer_seconds)
+                content = body.first if body.first or method in ("POST", "PUT", "PATCH") else None
+            request = httpx.Request(method, url, headers=headers, content=content, extensions=extensions)
             return await self._client.send(request, stream=True)
+
+
+class Upload:
+    """A request's body: what was read of it, and the rest as it arrives."""
+
+    def __init__(self, first: bytes, rest: AsyncIterator[bytes] | None) -> None:
+        self.first, self._rest = first, rest
+        #: Set as soon as nothing more is read from the client.
+        self.is_read = asyncio.Event()
+        if rest is None:
+            self.is_read.set()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.first:
+            yield self.first
+            self.first = b""
+        if self._rest is not None:
+            async for part in self._rest:
+                if part:  # an empty chunk would end the body
+                    yield part
+        self.is_read.set()
 
 
 class RelayedResponse(Response):
     """Streams the endpoint's answer to *ask*.
 
     A broken connection to the endpoint breaks the client's; a client that disconnects cancels the call. The answer ends
-    only after *writing* is done, so the next request finds everything in the log.
+    only after *writing* is done, so the next request finds everything in the log. The client is watched once *is_read*
+    is set.
     """
 
     def __init__(
@@ -59,13 +94,14 @@ class RelayedResponse(Response):
         ask: Callable[[], Awaitable[httpx.Response]],
         fail: Callable[..., Response],
         writing: asyncio.Task[Any] | None = None,
+        is_read: asyncio.Event | None = None,
     ) -> None:
-        self._ask, self._fail, self._writing = ask, fail, writing
+        self._ask, self._fail, self._writing, self._is_read = ask, fail, writing, is_read
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.ensure_future(self._answer(scope, receive, send))
-        leaving = asyncio.ensure_future(_wait_until_gone(receive))
+        leaving = asyncio.ensure_future(_wait_until_gone(receive, self._is_read))
         try:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -78,6 +114,8 @@ class RelayedResponse(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._ask()
+        except ClientDisconnect:  # in the middle of its body
+            return
         except (httpx.TimeoutException, TimeoutError):
             await self._fail(504, "The endpoint has not answered in time.", "upstream_timeout")(scope, receive, send)
             return
@@ -105,7 +143,9 @@ class RelayedResponse(Response):
             await asyncio.wait((self._writing,))
 
 
-async def _wait_until_gone(receive: Receive) -> None:
+async def _wait_until_gone(receive: Receive, is_read: asyncio.Event | None) -> None:
+    if is_read is not None:
+        await is_read.wait()  # until then, the body's reader is told
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -118,11 +158,11 @@ def drop_headers(headers: Iterable[tuple[bytes, bytes]], more: Iterable[bytes]) 
     return [(name, value) for name, value in kept if name not in dropped]
 
 
-def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes], size: int | None) -> Headers:
+def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes], size: str | None) -> Headers:
     """Return the request *headers* for the endpoint, with the *size* of the body. *own* lists further headers to keep
     back."""
     kept = drop_headers(headers, _OWN | set(own))
-    return kept if size is None else [*kept, (b"content-length", str(size).encode())]
+    return kept if size is None else [*kept, (b"content-length", size.encode())]
 
 
 def make_error(kind: str, status: int, message: str, code: str = "upstream_unreachable") -> Response:

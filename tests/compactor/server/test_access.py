@@ -224,6 +224,23 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert ask(app, "POST", "/count", content=silent()).status_code == 408
 
 
+@pytest.mark.parametrize("path", ["/count", "/v1/chat/completions"])
+def test_a_body_that_trickles_is_not_waited_for_without_end(path: str) -> None:
+    """Though each part comes in time."""
+    app = make(max_body_seconds=0.2, upstreams={"openai": "http://127.0.0.1:1"})
+    sent = 0
+
+    async def trickle() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            await asyncio.sleep(0.01)
+            sent += 1
+            yield b"x"
+
+    assert ask(app, "POST", path, content=trickle()).status_code == 408
+    assert sent < 1_000
+
+
 def test_each_tenant_has_its_own_rate() -> None:
     """Too many requests get 429 and the seconds to wait; others are not held up."""
     app = make(tokens=TOKENS, rate=3)

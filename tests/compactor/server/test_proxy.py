@@ -8,9 +8,11 @@ import gzip
 import http.client
 import json
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -398,6 +400,97 @@ def test_other_paths_pass_through() -> None:
         ("GET", "/v1/models?limit=2", b""),
         ("POST", "/v1/messages/count_tokens", b"{}"),
     ]
+
+
+class RawServer:
+    """An endpoint that keeps each request's bytes, and answers ``{}``."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    data = b""
+                    while not self._is_whole(data):
+                        data += connection.recv(65_536)
+                    self.received.append(data)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+
+    @staticmethod
+    def _is_whole(data: bytes) -> bool:
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if b"transfer-encoding" in head.lower():
+            return body.endswith(b"0\r\n\r\n")
+        return bool(end) and len(body) >= (int(length[1]) if length else 0)
+
+    def __enter__(self) -> RawServer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /v1/models?x={a}&y='b'|c^`d`\"e",
+        "GET /v1/files/a%7Eb;c=1,2(3)!*@$&?q=%e4+x%2f&z&&",
+        "GET /v1//double//slash",
+        "PURGE /v1/x",
+        "QUERY /v1/x",
+        "TRACE /v1/x",
+        "WHATEVER /v1/x?a[0]=1",
+    ],
+)
+def test_methods_paths_and_queries_arrive_byte_for_byte(line: str) -> None:
+    """Sent by a socket: clients would change them."""
+    with RawServer() as raw, ModelServer("") as model, proxy(model, upstreams={"openai": f"{raw.url}/v1"}) as (url, _):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.sendall(f"{line} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 200")
+        assert raw.received[0].startswith(f"{line} HTTP/1.1\r\n".encode())
+
+
+@pytest.mark.parametrize("path", ["files", "chat/completions"])
+@pytest.mark.parametrize("has_length", [True, False])
+def test_bodies_over_the_limit_are_forwarded_unread(path: str, has_length: bool) -> None:
+    """Files and pictures need no session, and a conversation that is too long to read goes on as it was."""
+    body = json.dumps({"model": "gpt-4o", "messages": make_history(90)}).encode()
+    pieces = (body[at : at + 9_000] for at in range(0, len(body), 9_000))
+    with (
+        ModelServer("") as model,
+        RawServer() as raw,
+        proxy(model, upstreams={"openai": f"{raw.url}/v1"}, max_body=20_000, budget=500) as (url, state),
+        structlog.testing.capture_logs() as logs,
+    ):
+        answer = CLIENT.post(f"{url}/v1/{path}", content=body if has_length else pieces, headers=AUTH)
+        assert (answer.status_code, answer.json()) == (200, {})
+        assert CLIENT.post(f"{url}/api/sessions/s/messages", content=body).status_code == 413
+        head, _, sent = raw.received[0].partition(b"\r\n\r\n")
+        assert list_sessions(state) == []
+    if has_length:
+        assert f"content-length: {len(body)}".encode() in head
+    else:
+        sent = b"".join(part.partition(b"\r\n")[2] for part in re.split(rb"\r\n(?=[0-9a-f]+\r\n)", sent))[:-2]
+    assert sent.removesuffix(b"\r\n") == body
+    told = [one["error"] for one in logs if one["event"] == "proxy.passed_unchanged"]
+    assert told == (["BodyTooLong"] if path == "chat/completions" else [])
+
+
+@pytest.mark.parametrize("path", ["files", "chat/completions"])
+def test_a_client_that_leaves_within_its_body_leaves_nothing_behind(path: str) -> None:
+    with ModelServer("") as model, proxy(model) as (url, _), structlog.testing.capture_logs() as logs:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.sendall(f"POST /v1/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 99\r\n\r\n{{".encode())
+        assert CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH).status_code == 200
+    assert [one for one in logs if one["event"] == "server.failed"] == []
 
 
 def test_tool_calls_stay_whole() -> None:
