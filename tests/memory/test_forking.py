@@ -180,15 +180,15 @@ def test_what_is_renewed_after_a_fork_is_not_kept_alive() -> None:
 def test_a_child_makes_other_ids_than_its_parent() -> None:
     """Ids are drawn ahead; those that the parent has drawn are the parent's."""
     in_process("""
-        from memory.rounds import new_id
+        from memory.rounds import make_id
 
-        new_id()
+        make_id()
         reading, writing = os.pipe()
-        assert exit_code(in_child(lambda: os.write(writing, "".join(new_id() for _ in range(300)).encode()))) == 0
+        assert exit_code(in_child(lambda: os.write(writing, "".join(make_id() for _ in range(300)).encode()))) == 0
         told = os.read(reading, 20_000).decode()
         childs = {told[at : at + 32] for at in range(0, len(told), 32)}
         assert len(childs) == 300
-        assert childs.isdisjoint(new_id() for _ in range(300))
+        assert childs.isdisjoint(make_id() for _ in range(300))
         print("well")
     """)
 
