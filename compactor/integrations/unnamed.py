@@ -162,7 +162,7 @@ class Unnamed:
         if sum(one["role"] == ASSISTANT for one in history.body) < 2:  # none can be proven
             return None
         stored: list[tuple[_Known, LogFingerprints]] = []
-        with suppress(StoreError):  # whoever opens the session next hears of it
+        with suppress(StoreError):  # the next call that opens a session raises it
             stored += self._read_stored(history.bucket)
         others = [prints for _, prints in logs] + [log.prints for _, log in stored]
         best = _choose(history, common, stored, others)
@@ -189,7 +189,9 @@ class Unnamed:
                     continue
             if size != row.entries:
                 left -= row.entries
-                log = read_log(Memory(row.name, store=self._store).snapshot, LogFingerprints())
+                log = LogFingerprints()
+                with suppress(StoreError):  # a damaged log, or a newer version's: its next opener gets the error
+                    log = read_log(Memory(row.name, store=self._store).snapshot, log)
                 with self._lock:
                     self._read[row.name] = row.entries, log
                     if len(self._read) > MAX_READ:
@@ -204,20 +206,25 @@ class Unnamed:
         return is_free
 
     def _keep(self, found: _Known, history: _History) -> None:
+        """Remember *history* as the session's last. Purge a session that can no longer be found: that of another caller
+        with the same history, or *found* if it is new and the other may be the conversation's own."""
+        key, is_new = history.begins[0], not found.key and not found.is_stored
         with self._lock:
-            found.prints, found.key = history.prints, history.begins[0]
-            lost = [self._known.pop(found.key, None)]  # of another caller who has said the same meanwhile
-            self._known[found.key] = found
-            self._left.pop(found.key, None)
+            other = self._known.pop(key, None)
+            kept, lost = (other, [found]) if other is not None and is_new else (found, [other])
+            kept.prints, kept.key = history.prints, key
+            self._known[key] = kept
+            self._left.pop(key, None)
             if len(self._known) > MAX_UNNAMED:
                 oldest = self._known.popitem(last=False)[1]
-                self._held.discard(oldest.session_id)
-                if getattr(self._store, "is_resident", False):  # in a database it can be found again
+                if getattr(self._store, "is_resident", False):
                     lost.append(oldest)
-            self._held.difference_update(one.session_id for one in lost if one is not None)
+                else:  # it can be found again in the database
+                    self._held.discard(oldest.session_id)
         for one in filter(None, lost):
             with suppress(StoreError):
                 self._purge(one.session_id)
+            self._held.discard(one.session_id)  # not before: another caller would read it from the store
 
 
 def _read_history(messages: Iterable[Mapping[str, Any]]) -> _History:

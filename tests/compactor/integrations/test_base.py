@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -561,7 +562,45 @@ def test_callers_without_a_name_who_say_the_same_at_once_have_a_session_each() -
     with unnamed.find(ask(1)[0].messages) as one, unnamed.find(ask(1)[0].messages) as other:
         assert one != other
     with unnamed.find(ask(1)[0].messages) as again:
-        assert [again, *purged] == [one, other]
+        assert {again, *purged} == {one, other}
+        assert [again] != purged
+
+
+def test_a_request_without_a_name_that_is_sent_again_keeps_its_conversation() -> None:
+    """While the first is still running: the conversation's own session stays, whichever ends first."""
+    for first_ends_first in (True, False):
+        purged: list[str] = []
+        unnamed = Unnamed(InMemoryStore(), purged.append)
+        history = [message for turn in range(3) for message in ask(turn)[0].messages]
+        with unnamed.find(history) as session:
+            pass
+        history += ask(3)[0].messages
+        with ExitStack() as first, ExitStack() as again:
+            assert first.enter_context(unnamed.find(history)) == session
+            other = again.enter_context(unnamed.find(history))
+            (first if first_ends_first else again).close()
+        assert purged == [other]
+        with unnamed.find([*history, *ask(4)[0].messages]) as found:
+            assert found == session
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_damaged_log_hides_no_other_conversation_without_a_name(broken: int) -> None:
+    """After a restart each is found by what is stored; one that cannot be read is passed over."""
+    store = InMemoryStore()
+    sessions: dict[str, list[Turn]] = {}
+    for number in range(2):
+        turns = [turn for step in range(6) for turn in ask(step and 10 * number + step)]  # all begin alike
+        with Compaction(8_000, store=store) as compaction:
+            for end in range(2, len(turns) + 1, 2):
+                compaction.fit("", turns[:end])
+        (name,) = {*store.sessions()} - {*sessions}
+        sessions[name] = turns
+    damaged, sound = [*sessions][broken], [*sessions][1 - broken]
+    store.redact(damaged, len([*store.read(damaged)]), "{")
+    messages = [message for turn in sessions[sound] for message in turn.messages]
+    with Unnamed(store, store.purge).find(messages) as found:
+        assert found == sound
 
 
 def test_recall_without_a_name_is_refused() -> None:
