@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -12,11 +11,13 @@ from functools import cache
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ...summarizers import AnthropicSummarizer, OpenAISummarizer
 from ...summarizers.base import SummarizerError, Summary, SummaryRequest
 from ...summarizers.model import ModelSummarizer, make_http_options
 from ...summarizers.response_limits import limit_connections
+from ...timers import SYSTEM_CLOCK, Clock, call_weakly
 
 #: Seconds that a key is kept after the last request with it.
 KEY_SECONDS = 3_600.0
@@ -134,26 +135,47 @@ class RequestSummarizer:
 
 
 class RequestSummarizers:
-    """The summarizers of all sessions. Keys stay in memory, for an hour after a session's last request."""
+    """The summarizers of all sessions. Keys stay in memory for an hour after a session's last request."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards the summarizers, least recently used first
+        self._lock = threading.Lock()  # guards all below it
+        #: Those with a key, least recently used first.
         self._known: OrderedDict[str, RequestSummarizer] = OrderedDict()
+        #: Also those without a key that a session still has: its next request brings one.
+        self._alive: WeakValueDictionary[str, RequestSummarizer] = WeakValueDictionary()
+        self._drops_later = False
         self._connections = Connections()
 
     def find(self, session: str) -> RequestSummarizer:
-        """Return the *session*'s summarizer, and drop the keys of sessions without a request for an hour."""
-        now, left = self._clock(), list[RequestSummarizer]()
+        """Return the *session*'s summarizer."""
         with self._lock:
-            found = self._known.setdefault(session, RequestSummarizer(self._connections))
-            found.used_at = now
+            found = self._alive.get(session)
+            if found is None:
+                found = self._alive[session] = RequestSummarizer(self._connections)
+            found.used_at = self._clock.monotonic()
+            self._known[session] = found
             self._known.move_to_end(session)
-            while next(iter(self._known.values())).used_at < now - KEY_SECONDS:
+        self._drop_old()
+        return found
+
+    def _drop_old(self, *, is_due: bool = False) -> None:
+        """Drop the keys of sessions without a request for an hour, and set a timer for the next; *is_due*: it fired."""
+        left = list[RequestSummarizer]()
+        with self._lock:
+            now = self._clock.monotonic()
+            while self._known and next(iter(self._known.values())).used_at <= now - KEY_SECONDS:
                 left.append(self._known.popitem(last=False)[1])
+            waits = bool(self._known) and (is_due or not self._drops_later)
+            self._drops_later = bool(self._known)
+            seconds = next(iter(self._known.values())).used_at + KEY_SECONDS - now if waits else 0.0
         for one in left:
             one.forget()
-        return found
+        if waits:
+            self._clock.call_later(seconds, call_weakly(self._drop_on_time))
+
+    def _drop_on_time(self) -> None:
+        self._drop_old(is_due=True)
 
     def forget(self) -> None:
         """Drop all keys."""

@@ -28,8 +28,9 @@ from proxied import KEY, _message, answer_any, proxy, read_text
 
 from compactor import CompactorConfig
 from compactor.integrations.base import redact
-from compactor.server.proxy.summarizer import RequestSummarizers
-from compactor.summarizers import SummaryRequest
+from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
+from compactor.summarizers import SummarizerError, SummaryRequest
+from compactor.testing import FakeClock
 from compactor.tokens import count_prompt, get_counter
 from memory import StoreUnreachable
 from memory.stores import InMemoryStore
@@ -787,9 +788,32 @@ def test_sessions_share_connections_but_neither_keys_nor_cookies(kind: str) -> N
             assert made in one._made.values()
         sent = [(one.headers.get(header), one.headers.get("cookie")) for one in model.requests]
         assert sent == [(value.format(session), None) for session in "aaabbb"]
-        pools = {id(made._client()._client) for one in known._known.values() for made in one._made.values()}
+        pools = {id(made._get_client()._client) for one in known._known.values() for made in one._made.values()}
         assert len(pools) == 1
         known.forget()
+
+
+def test_keys_are_dropped_after_an_hour_and_come_back_with_the_next_request() -> None:
+    """Also on a server without requests; and for a session that has been open all the while."""
+    clock, request = FakeClock(), SummaryRequest(messages=[{"role": "user", "content": "Summarize."}], end_index=1)
+    known = RequestSummarizers(clock)
+    with ModelServer("") as model:
+        model.always(reply(completion("Good.")))
+        one, other = known.find("a"), known.find("b")
+        for summarizer in (one, other):
+            summarizer.follow("openai", model.base_url, "m", {"authorization": "Bearer k"})
+        clock.advance(KEY_SECONDS / 2)
+        assert known.find("b") is other
+        clock.advance(KEY_SECONDS / 2)
+        with pytest.raises(SummarizerError, match="no request of this session has brought a key lately"):
+            one(request)
+        other(request)
+        clock.advance(KEY_SECONDS / 2)
+        assert other.model == ""
+        assert clock.pending == []
+        assert known.find("a") is one
+        one.follow("openai", model.base_url, "m", {"authorization": "Bearer k"})
+        one(request)
 
 
 DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Call 555-0199."}}
