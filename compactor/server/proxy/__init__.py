@@ -191,21 +191,22 @@ class _Proxy:
         redactor = adapter.redactor
         history = read_history(messages if redactor is None else redact(messages, redactor))
         tag = self._callers.tag(_read_key(headers), _read_user(values))
-        session = self._names.find(tenant, tag, read_name(headers, values), history)
+        system, tools = given.system, given.tools
+        budget, reserve = self._find_budget(model, given)
+        # Each token takes at least one byte, except in images and files.
+        most = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
+        is_long = most > budget - reserve
+        session = self._names.find(tenant, tag, read_name(headers, values), history, is_long=is_long)
         if not session:
             return None
         name = self._state.name(tenant, session)
         summarizer = self.summarizers.find(name)
         summarizer.follow("anthropic" if path == "/v1/messages" else "openai", url, model, headers)
-        system, tools = given.system, given.tools
         if redactor is not None:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
-        budget, reserve = self._find_budget(model, given)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-        # Each token takes at least one byte, except in images and files.
-        most = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
-        is_short = name in self._whole and most <= budget - reserve and not _MEDIA.search(raw)
+        is_short = name in self._whole and not is_long and not _MEDIA.search(raw)
         return _Request(partial(self._shorten, name, body, adapter, given, fit), is_short)
 
     def _shorten(

@@ -155,24 +155,33 @@ class Names:
         self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
         self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by the start of their ids
 
-    def find(self, tenant: str, tag: bytes, name: str, history: History) -> str:
-        """Return the session of a *history*; empty if it needs none yet. May raise ``StoreError``."""
+    def find(self, tenant: str, tag: bytes, name: str, history: History, *, is_long: bool = False) -> str:
+        """Return the session of a *history*; empty if it needs none yet: before the model's first answer, only one that
+        *is_long* does. May raise ``StoreError``."""
         if name:
             return self._find_named(tenant, f"{name}~{tag.hex()[:12]}", history)
-        if not history.answers:
+        ends = [history.answers[0] + 1] if history.answers else []
+        if is_long:  # the answer may have come since
+            ends.append(1)
+        # The id's prefix hashes the messages up to the model's first answer, or the first message.
+        hashed = (blake2b(history.prints[: end * SIZE], key=tag, digest_size=10).hexdigest() for end in ends)
+        begins = list(dict.fromkeys(f"auto-{one}-" for one in hashed))
+        for begin in begins:
+            if (found := self._take_known(tenant, begin, history)) is not None:
+                return found
+        for begin in begins:
+            for session in self._find_alike(tenant, begin, MAX_ALIKE):
+                if not self._is_known(tenant, session):
+                    prints = self._read_prints(tenant, session)
+                    if prints and history.count_shared(prints) * SIZE == len(prints):
+                        with self._lock:
+                            self._remember(tenant, session, begin, History(prints, ()))
+            if (found := self._take_known(tenant, begin, history)) is not None:
+                return found
+        if not begins:
             return ""
-        # The id's prefix hashes the messages up to the model's first answer.
-        end = (history.answers[0] + 1) * SIZE
-        begin = f"auto-{blake2b(history.prints[:end], key=tag, digest_size=10).hexdigest()}-"
-        if (found := self._take_known(tenant, begin, history)) is not None:
-            return found
-        for session in self._find_alike(tenant, begin, MAX_ALIKE):
-            if not self._is_known(tenant, session):
-                prints = self._read_prints(tenant, session)
-                if prints and history.count_shared(prints) * SIZE == len(prints):
-                    with self._lock:
-                        self._remember(tenant, session, begin, History(prints, ()))
-        return self._take_known(tenant, begin, history, new=begin + os.urandom(4).hex()) or ""
+        # Another thread may have made one meanwhile.
+        return self._take_known(tenant, begins[0], history, new=begins[0] + os.urandom(4).hex()) or ""
 
     def _find_named(self, tenant: str, session: str, history: History) -> str:
         """Return *session*, or a sibling session if the history shares nothing with it: agents also ask for titles, or

@@ -165,6 +165,25 @@ def test_a_reminder_that_each_request_ends_with_makes_no_branches() -> None:
         assert texts_of(state, session).count("Reminder") == 1
 
 
+def test_a_conversation_over_the_budget_is_shortened_before_the_models_first_answer() -> None:
+    """It goes on in the same session when the answer has come, also after a restart; a short question has none."""
+    notes = [{"role": "user", "content": f"Note {number}. {WORDS * 4}"} for number in range(30)]
+    answered = [*notes, {"role": "assistant", "content": "Noted."}, {"role": "user", "content": "And now?"}]
+    store = InMemoryStore()
+    with ModelServer("") as model:
+        for told in ([notes, [*notes, notes[0]]], [answered], [[*answered, notes[0]]]):
+            with proxy(model, store, budget=900) as (url, state):
+                for messages in told:
+                    body = {"model": "gpt-4o-mini", "messages": messages}
+                    CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH)
+                CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=AUTH)
+                sessions = list_sessions(state)
+        sent = [one.body["messages"] for one in model.requests if one.body["messages"] != ONE_TURN["messages"]]
+    assert len(sessions) == 2  # the answer is a branch of the repeated note
+    assert [count_prompt(one, counter_for("gpt-4o-mini")) <= 900 for one in sent] == [True] * 4
+    assert [len(one) < 30 for one in sent] == [True] * 4
+
+
 def test_keys_and_users_are_told_apart_and_stored_nowhere() -> None:
     """The same words, under the same name or none, by another key or for another user, are another session."""
     store, events = InMemoryStore(), list[str]()
