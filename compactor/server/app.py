@@ -14,16 +14,29 @@ from starlette.routing import Route
 
 from memory import Store, StoreError
 
-from .access import Access, make_login
+from .access import PUBLIC, Access, make_login
 from .metrics import make_metrics
 from .page import make_page
-from .problems import add_handlers, problem
+from .problems import Problem, add_handlers, problem
 from .proxy import make_proxy
 from .reme import make_reme
 from .rest import EncodedNames, make_rest
 from .settings import ServerSettings
 from .state import ServerState
 
+#: What ``Access`` refuses, by status.
+REFUSALS = {
+    400: "The request is malformed.",
+    401: "The token is missing or wrong.",
+    403: "Another site's page has sent this.",
+    408: "The body did not arrive in time.",
+    413: "The body is too long.",
+    421: "The Host header is not this machine's.",
+    429: "Too many requests; see Retry-After.",
+}
+PROBLEM: dict[str, Any] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+}
 #: Seconds that the readiness check waits for the store.
 READY_SECONDS = 5.0
 
@@ -102,7 +115,38 @@ def create_app(
     app.include_router(make_reme(state, summarizer=options.get("summarizer")))
     if mcp is not None:
         app.router.routes.append(Route("/mcp", mcp))
+    _describe_access(app, has_tokens=bool(state.settings.tokens))
     return app
+
+
+def _describe_access(app: FastAPI, *, has_tokens: bool) -> None:
+    """Add what ``Access`` answers, and the tokens it asks for, to the description of each operation that has them."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        schema = describe()
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.setdefault("Problem", Problem.model_json_schema(ref_template="#/components/schemas/{model}"))
+        if has_tokens:
+            schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                refusals = dict(REFUSALS)
+                if path in PUBLIC:
+                    refusals = {status: refusals[status] for status in (403, 421)}
+                elif has_tokens:
+                    operation["security"] = [{"token": []}]
+                else:
+                    del refusals[401]
+                if method == "get":
+                    refusals = {status: text for status, text in refusals.items() if status not in (408, 413)}
+                for status, text in refusals.items():
+                    operation["responses"].setdefault(str(status), PROBLEM | {"description": text})
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _ask(state: ServerState) -> None:

@@ -298,6 +298,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: _PROBLEM | {"description": "The request is malformed."},
     404: _PROBLEM | {"description": "There is nothing of that name."},
     409: _PROBLEM | {"description": "The session's state does not allow this."},
+    410: _PROBLEM | {"description": "Another process has erased the session."},
     422: _PROBLEM | {"description": "The request is invalid, or does not fit the session."},
     503: _PROBLEM | {"description": "Try again later; see Retry-After."},
 }

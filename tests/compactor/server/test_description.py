@@ -12,6 +12,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from pydantic import SecretStr  # noqa: E402
 from schemathesis.checks import positive_data_acceptance  # noqa: E402
 from schemathesis.python.asgi import get_client  # noqa: E402
 
@@ -77,3 +78,21 @@ def test_schemathesis_finds_nothing_in_a_few_tries(schema: Any) -> None:
 @pytest.mark.slow
 def test_schemathesis_finds_nothing(schema: Any) -> None:
     check(schema, 40)
+
+
+def test_the_description_names_the_token_and_what_is_refused_before_a_route() -> None:
+    """A client made of it sends the token, and knows each status that it may get."""
+    open_, closed = (
+        create_app(ServerSettings(store="memory://", tokens=tokens)).openapi()
+        for tokens in ({}, {"alice": SecretStr("alice-token-0123456789")})
+    )
+    assert "securitySchemes" not in open_["components"]
+    assert closed["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    for path, operations in closed["paths"].items():
+        for method, operation in operations.items():
+            is_public = path in ("/healthz", "/readyz")
+            assert ("security" in operation) is not is_public, path
+            expected = {"403", "421"} if is_public else {"400", "401", "403", "421", "429"}
+            assert operation["responses"].keys() >= expected | ({"408", "413"} if method != "get" else set()), path
+            assert ("410" in operation["responses"]) == path.startswith("/api"), path
+    assert "401" not in open_["paths"]["/api/sessions"]["get"]["responses"]
