@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TextIO
 
@@ -234,19 +233,8 @@ class Skip(StrEnum):
 class CompactionEvent(Event):
     """An event of one role's compactor."""
 
-    session: str = ""
-    """The session's name; empty: it has none."""
-    role: str = ""
-    """The agent role."""
     generation: int = 0
     """The generation that the decision was based on."""
-    seconds: float = 0.0
-    """Time taken, up to ``at``; 0 for what takes none."""
-
-    @property
-    def started(self) -> datetime:
-        """When it began."""
-        return self.at - timedelta(seconds=self.seconds)
 
 
 class SummaryEvent(CompactionEvent):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
@@ -21,6 +21,17 @@ class Event(FrozenModel):
     #: ``debug``, ``info`` or ``warning``.
     level: ClassVar[str] = "info"
     at: datetime = Field(default_factory=utc_now)
+    session: str = ""
+    """The session's name; empty: it has none."""
+    role: str = ""
+    """The agent role; empty: the event is about the whole session."""
+    seconds: float = 0.0
+    """Time taken, up to ``at``; 0 for what takes none."""
+
+    @property
+    def started(self) -> datetime:
+        """When it began."""
+        return self.at - timedelta(seconds=self.seconds)
 
     def facts(self) -> dict[str, object]:
         """Return all fields but the time that are not None."""
@@ -36,7 +47,6 @@ class HookFailed(Event):
 
     name: ClassVar[str] = "memory.hook_failed"
     level: ClassVar[str] = "warning"
-    session: str = ""
     hook: str
     error: str
 
@@ -45,7 +55,6 @@ class Redacted(Event):
     """Posts were erased, with everything derived from them; erase copies of their texts outside the store too."""
 
     name: ClassVar[str] = "memory.redacted"
-    session: str = ""
     #: ``r3.p2``, or ``r3.p0`` for the user's query.
     references: tuple[str, ...]
 
@@ -54,7 +63,6 @@ class Rewound(Event):
     """The conversation went on from an earlier place; the rounds behind it are hidden."""
 
     name: ClassVar[str] = "memory.rewound"
-    session: str = ""
     #: Of the rounds that were undone, oldest first: ``r5``.
     references: tuple[str, ...]
 
@@ -64,7 +72,6 @@ class ProviderFailed(Event):
 
     name: ClassVar[str] = "memory.provider_failed"
     level: ClassVar[str] = "warning"
-    session: str = ""
     role: str
     error: str
 
@@ -74,7 +81,6 @@ class CheckpointFailed(Event):
 
     name: ClassVar[str] = "memory.checkpoint_failed"
     level: ClassVar[str] = "warning"
-    session: str = ""
     #: The error's class.
     error: str
 

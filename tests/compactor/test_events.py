@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -214,3 +214,15 @@ def caused_by(cause: Exception) -> SummarizerError:
 def test_a_failure_is_told_by_its_kind(error: Exception, kind: FailureKind, status: int | None) -> None:
     """Of an error of ours, a client's or a host's own; what is no HTTP status is not told as one."""
     assert classify_failure(error) == (kind, status)
+
+
+def test_every_event_says_of_which_session_and_role_it_is_and_when_it_began() -> None:
+    """Those of presets too; the time that it took is 0 for what takes none."""
+    import compactor.presets
+
+    assert compactor.presets.MemoryCompressed in kinds()
+    for kind in kinds():
+        assert kind.model_fields.keys() >= {"at", "session", "role", "seconds"}, kind
+    event = memory.events.Redacted(session="s", references=("r1.p0",), seconds=2.0)
+    assert event.at - event.started == timedelta(seconds=2)
+    assert event.facts() == {"session": "s", "role": "", "seconds": 2.0, "references": ("r1.p0",)}

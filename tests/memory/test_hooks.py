@@ -103,7 +103,8 @@ def test_a_hook_that_raises_is_an_event_and_the_next_one_runs() -> None:
     assert totals == [1]
     hook = "test_a_hook_that_raises_is_an_event_and_the_next_one_runs.<locals>.broken"
     assert events == [HookFailed(at=noon, session="s", hook=hook, error="ValueError")]
-    assert events[0].facts() == {"session": "s", "hook": hook, "error": "ValueError"}
+    facts = {"session": "s", "role": "", "seconds": 0.0, "hook": hook, "error": "ValueError"}
+    assert events[0].facts() == facts
 
 
 def test_an_event_names_callbacks_that_have_no_name() -> None:

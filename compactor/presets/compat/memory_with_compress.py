@@ -304,7 +304,7 @@ class MemoryWithCompress:
     def compression_events(self) -> list[MemoryCompressed]:
         """All compressions, oldest first, also of earlier processes. Reads the log; may raise ``StoreError``."""
         notes = self.memory.journal(ASSISTANT).notes(MemoryCompressed.name)
-        return [MemoryCompressed.model_validate(facts) for facts in notes]
+        return [MemoryCompressed.model_validate({**facts, **self._whose()}) for facts in notes]
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -392,6 +392,7 @@ class MemoryWithCompress:
             size_after=size_after,
             seconds=time.monotonic() - began,
             check=check,
+            **self._whose(),
         )
         self._write(event)
         self.memory.emit(event)
@@ -404,7 +405,7 @@ class MemoryWithCompress:
             self._is_unwritten = False
         except StoreError as error:
             self._is_unwritten = True
-            self.memory.emit(NotKept(error=type(error).__name__))
+            self.memory.emit(NotKept(error=type(error).__name__, **self._whose()))
 
     async def _make_replacement(
         self, span: Sequence[WindowMessage], part: Part, func: CompressFunc
@@ -467,7 +468,11 @@ class MemoryWithCompress:
         return _make_message(summary, part, references)
 
     def _emit(self, reason: Reason, size: int, error: str | None = None) -> None:
-        self.memory.emit(NotCompressed(reason=reason, size=size, limit=self.max_token, error=error))
+        event = NotCompressed(reason=reason, size=size, limit=self.max_token, error=error, **self._whose())
+        self.memory.emit(event)
+
+    def _whose(self) -> dict[str, Any]:
+        return {"session": self.memory.session_id, "role": ASSISTANT}
 
 
 class MessageStorage:

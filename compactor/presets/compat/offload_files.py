@@ -99,7 +99,6 @@ class FilesNotErased(Event):
 
     name: ClassVar[str] = "offload.not_erased"
     level: ClassVar[str] = "warning"
-    session: str = ""
     #: ``r3.p2``, or ``r3.p0`` for the user's query.
     references: tuple[str, ...]
     #: The error of the last file, with the remedy.

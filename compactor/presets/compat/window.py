@@ -418,7 +418,7 @@ class Window:
                 same = _count_equal(self._direct_written, state.direct)
                 yield copy_with(state, made=tuple(new), direct=state.direct[same:], direct_before=same)
             if event is not None:
-                facts = run_dump(partial(event.model_dump, mode="json"))
+                facts = run_dump(partial(event.model_dump, mode="json", exclude={"session", "role"}))
                 yield EventRecorded(role=ASSISTANT, name=event.name, facts=facts)
 
         self._journal.keep(make_records)

@@ -146,6 +146,7 @@ def test_what_was_compressed_is_told_after_a_restart(store: Store) -> None:
 
     assert memory.compression_events == [told] == opened(store).compression_events
     assert (told.messages_before, told.messages_after) == (12, 1)
+    assert (told.session, told.role) == (memory.memory.session_id, "assistant")
 
 
 @pytest.mark.parametrize("closed", [False, True])
