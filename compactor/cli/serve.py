@@ -43,6 +43,9 @@ def serve(
         list[str] | None, make_option("KIND=URL", "A provider's address; KIND is openai or anthropic.")
     ] = (None),
     allow_host: Annotated[list[str] | None, make_option("NAME", "Another name by which browsers may reach it.")] = None,
+    proxied: Annotated[
+        bool, typer.Option("--proxied", help="A reverse proxy on this machine sets X-Forwarded-For and -Proto.")
+    ] = False,
     max_body: Annotated[int | None, make_option("BYTES", "Maximum bytes of a request's body.", min=1_000)] = None,
     rate: Annotated[int | None, make_option("N", "Requests a minute and tenant; 0: unlimited.", min=0)] = None,
     files: Annotated[
@@ -63,7 +66,7 @@ def serve(
         return
     given: dict[str, Any] = {"store": store, "host": host, "port": port, "budget": budget}
     given |= {"upstreams": dict(map(_parse_upstream, upstream or ())), "roles": tuple(role) if role else None}
-    given |= {"max_body": max_body, "rate": rate or None, "store_dir": files or None}
+    given |= {"proxied": proxied, "max_body": max_body, "rate": rate or None, "store_dir": files or None}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
         settings = settings.model_copy(update={"rate": None})
@@ -184,6 +187,8 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
         access_log=False,  # its lines would have the names of sessions
         server_header=False,
         date_header=False,  # the proxy's answers have their endpoint's
+        # Else any local client could name another address each time, and try tokens without limit.
+        proxy_headers=settings.proxied,
         timeout_graceful_shutdown=GRACE_SECONDS,
         lifespan="on",
     )

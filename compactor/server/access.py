@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import math
+import secrets
 import time
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
@@ -33,6 +34,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _TENANT = "compactor.tenant"
 #: Maximum failed attempts per minute and address; maximum tenants and addresses remembered.
 MAX_FAILURES, MAX_KNOWN = 30, 10_000
+#: Maximum logged-out cookies remembered for a tenant.
+MAX_LOGOUTS = 1_000
 _HEADERS = {
     "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -102,6 +105,7 @@ class Access:
         self._app, self._settings = app, state.settings
         self._rates, self._failures = RateLimit(state.settings.rate, clock), RateLimit(MAX_FAILURES, clock)
         self._tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
+        self._logouts = state.logouts
         self._hosts = {"localhost", "127.0.0.1", "::1", *(host.lower() for host in state.settings.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,8 +191,10 @@ class Access:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             given = bearer.strip() if scheme.lower() == "bearer" else ""
             if not given:
-                tenant = read_cookie(headers.get("cookie", ""), self._tokens)
-                return tenant, tenant is not None
+                cookie = read_cookie(headers.get("cookie", ""), self._tokens)
+                if cookie is None or cookie in self._logouts:
+                    return None, False
+                return cookie[0], True
         return find_token(given, self._tokens), False
 
     def _limit(self, receive: Receive, refused: list[Response], *, is_proxied: bool) -> Receive:
@@ -204,7 +210,9 @@ class Access:
             if until == math.inf and not is_proxied:
                 until = now + settings.max_body_seconds
             try:
-                message = await asyncio.wait_for(receive(), min(settings.body_seconds, until - now))
+                # Not wait_for: in Python 3.11 it may swallow the cancellation by an outer time-out.
+                async with asyncio.timeout(min(settings.body_seconds, until - now)):
+                    message = await receive()
             except TimeoutError:
                 late = problem(408, "the body did not arrive in time; send it again", headers={"connection": "close"})
                 refused.append(late)
@@ -245,6 +253,27 @@ def check_site(method: str, headers: Headers, *, by_cookie: bool) -> None:
         raise _Refused(problem(403, "another site's page sent this; use the server's own page", "CrossSite"))
 
 
+class Logouts:
+    """Cookies that were logged out before their end, by tenant. They are forgotten when the process ends.
+
+    Of a tenant with more than ``MAX_LOGOUTS``, all cookies made so far become invalid.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[str, dict[str, int]] = {}  # by tenant: the end of each cookie by its signature
+        self._floor: dict[str, int] = {}  # by tenant: cookies that end by then are invalid
+
+    def add(self, tenant: str, proof: str, until: int, now: float) -> None:
+        ended = {one: end for one, end in self._ended.get(tenant, {}).items() if end > now}
+        if len(ended) >= MAX_LOGOUTS:
+            ended, self._floor[tenant] = {}, int(now + COOKIE_SECONDS)
+        self._ended[tenant] = ended | {proof: until}
+
+    def __contains__(self, cookie: tuple[str, str, int]) -> bool:
+        tenant, proof, until = cookie
+        return proof in self._ended.get(tenant, ()) or until <= self._floor.get(tenant, 0)
+
+
 def find_token(given: str, tokens: dict[str, str]) -> str | None:
     """Return the tenant whose token is *given*, or None. Compares every token in constant time."""
     found = None
@@ -255,27 +284,31 @@ def find_token(given: str, tokens: dict[str, str]) -> str | None:
 
 
 def make_cookie(tenant: str, token: str, now: float | None = None) -> str:
-    """Return the cookie's value: tenant, expiry and signature. A new *token* invalidates it."""
+    """Return the cookie's value: tenant, expiry, a random id and signature. A new *token* invalidates it."""
     until = int((time.time() if now is None else now) + COOKIE_SECONDS)
-    return f"{tenant}|{until}|{_sign(tenant, until, token)}"
+    signed = f"{tenant}|{until}|{secrets.token_hex(8)}"
+    return f"{signed}|{_sign(signed, token)}"
 
 
-def read_cookie(text: str, tokens: dict[str, str], now: float | None = None) -> str | None:
-    """Return the tenant of a request with this ``Cookie`` header; None if there is no valid one."""
+def read_cookie(text: str, tokens: dict[str, str], now: float | None = None) -> tuple[str, str, int] | None:
+    """Return tenant, signature and expiry of a request with this ``Cookie`` header; None if there is no valid one."""
     try:
         morsel = SimpleCookie(text).get(COOKIE)
     except CookieError:
         return None
-    tenant, _, rest = (morsel.value if morsel is not None else "").partition("|")
-    until, _, proof = rest.partition("|")
+    signed, _, proof = (morsel.value if morsel is not None else "").rpartition("|")
+    tenant, _, rest = signed.partition("|")
+    until = rest.partition("|")[0]
     if tenant not in tokens or not (until.isascii() and until.isdigit() and len(until) < 20):
         return None
-    is_valid = hmac.compare_digest(proof.encode("utf-8", "replace"), _sign(tenant, int(until), tokens[tenant]).encode())
-    return tenant if is_valid and (time.time() if now is None else now) < int(until) else None
+    is_valid = hmac.compare_digest(proof.encode("utf-8", "replace"), _sign(signed, tokens[tenant]).encode())
+    if not is_valid or (time.time() if now is None else now) >= int(until):
+        return None
+    return tenant, proof, int(until)
 
 
-def _sign(tenant: str, until: int, token: str) -> str:
-    return hmac.new(token.encode(), f"compactor cookie|{tenant}|{until}".encode(), hashlib.sha256).hexdigest()
+def _sign(signed: str, token: str) -> str:
+    return hmac.new(token.encode(), f"compactor cookie|{signed}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
 def make_login(state: ServerState) -> APIRouter:
@@ -302,7 +335,9 @@ def make_login(state: ServerState) -> APIRouter:
         return response
 
     @router.post("/logout")
-    async def log_out() -> Response:
+    async def log_out(request: Request) -> Response:
+        if (cookie := read_cookie(request.headers.get("cookie", ""), tokens)) is not None:
+            state.logouts.add(*cookie, time.time())
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response

@@ -47,6 +47,9 @@ class ServerSettings(BaseModel):
     port: int = Field(default=8765, ge=0, le=65_535)
     hosts: tuple[str, ...] = ()
     """Further host names under which browsers reach a loopback server, such as that of a proxy in front of it."""
+    proxied: bool = False
+    """Whether a reverse proxy on this machine names the clients in ``X-Forwarded-For`` and ``X-Forwarded-Proto``. Any
+    program on this machine could."""
     tokens: Mapping[str, SecretStr] = Field(default_factory=dict)
     """Each tenant's token. The tenant without a name owns the command line's sessions. Empty: no token is needed."""
     upstreams: Mapping[str, Annotated[str, Field(pattern=r"^https?://[^\s/]+[^\s]*$")]] = Field(default_factory=dict)

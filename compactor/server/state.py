@@ -15,6 +15,7 @@ from memory.stores.tenants import name_in
 
 from ..sessions import Session, Sessions
 from ..telemetry.prometheus import make_registry
+from .access import Logouts
 from .events import EventHub
 from .settings import ServerSettings, data_folder
 
@@ -54,6 +55,7 @@ class ServerState:
         #: Maps each text of a proxied conversation to the text for the log and the summarizers.
         self.redactor = redactor
         self.hub = EventHub()
+        self.logouts = Logouts()
         #: The metrics since ``start``.
         self.registry = CollectorRegistry()
         self._store, self._options = store, options

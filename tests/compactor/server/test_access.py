@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from compactor import ConfigError, InMemoryStore
 from compactor.server import ServerSettings, create_app
-from compactor.server.access import RateLimit, Tenant
+from compactor.server.access import COOKIE_SECONDS, Logouts, RateLimit, Tenant
 from compactor.server.settings import read_tokens
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
@@ -212,6 +212,32 @@ def test_a_long_body_is_refused_while_it_comes() -> None:
         assert answer.headers["connection"] == "close"
     assert sent < 5_000
     assert ask(app, "POST", "/count", headers={"content-length": "x"}).status_code == 400
+
+
+def test_a_cookie_is_invalid_after_its_logout() -> None:
+    """Whoever copied it; the cookie of another browser stays valid."""
+    app, origin = make(tokens=TOKENS), {"origin": "http://127.0.0.1:8765"}
+    mine, other = (
+        {"cookie": ask(app, "POST", "/login", content=f"token={ALICE}").headers["set-cookie"].partition(";")[0]}
+        for _ in range(2)
+    )
+    assert ask(app, "POST", "/logout", headers=mine | origin).status_code == 303
+    assert [ask(app, "GET", "/whoami", headers=one).status_code for one in (mine, other)] == [401, 200]
+
+
+def test_a_bounded_number_of_logouts_is_remembered_until_the_cookies_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.server.access.MAX_LOGOUTS", 2)
+    logouts = Logouts()
+    for number in range(3):
+        logouts.add("alice", str(number), 100 + number, now=99.0)
+    assert ("alice", "0", 100) in logouts  # with all others of the tenant, as more than two were to be remembered
+    assert ("alice", "9", 99 + COOKIE_SECONDS) in logouts
+    assert ("alice", "9", 100 + COOKIE_SECONDS) not in logouts
+    assert ("bob", "0", 100) not in logouts
+    logouts = Logouts()
+    for number in range(9):
+        logouts.add("alice", str(number), 100 + number, now=99.5 + number)
+    assert len(logouts._ended["alice"]) == 1
 
 
 def test_a_body_that_does_not_come_is_not_waited_for() -> None:

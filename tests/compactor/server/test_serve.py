@@ -122,6 +122,21 @@ def test_small_answers_are_sent_at_once() -> None:
     assert served == [True]
 
 
+@pytest.mark.parametrize("proxied", [False, True])
+def test_only_a_reverse_proxy_says_whose_request_it_is(proxied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else any local client could name another address with each wrong token."""
+    made: list[bool] = []
+
+    def record(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        made.append(self.config.proxy_headers)
+        sockets[0].close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", record)
+    settings = ServerSettings(store="memory://", port=0, proxied=proxied)
+    serve.run(create_app(settings), settings)
+    assert made == [proxied]
+
+
 @pytest.mark.slow
 def test_the_command_serves_and_ends() -> None:
     """It can be reached at the address that it prints, and a signal ends it though a client listens to events."""
