@@ -180,7 +180,7 @@ def test_a_conversation_over_the_budget_is_shortened_before_the_models_first_ans
                 sessions = list_sessions(state)
         sent = [one.body["messages"] for one in model.requests if one.body["messages"] != ONE_TURN["messages"]]
     assert len(sessions) == 2  # the answer is a branch of the repeated note
-    assert [count_prompt(one, counter_for("gpt-4o-mini")) <= 900 for one in sent] == [True] * 4
+    assert [count_prompt(one, get_counter("gpt-4o-mini")) <= 900 for one in sent] == [True] * 4
     assert [len(one) < 30 for one in sent] == [True] * 4
 
 
