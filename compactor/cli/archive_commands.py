@@ -1,4 +1,4 @@
-"""The commands on archives of closed sessions."""
+"""Commands for archives of closed sessions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .terminal import make_console, make_one_line, render_quantity
 
 _WHERE = "The archive: a folder, or a URL such as s3://bucket/chats."
 _REASONS = {
-    "active": "somebody has written to it meanwhile",
-    "busy": "another process archives or restores it, or the store is locked; run this again",
-    "gone": "it was purged or archived meanwhile",
-    "name_taken": "the archive has another session of that name; restore that with --as, or purge it",
+    "active": "somebody has written to it in the meantime",
+    "busy": "another process is archiving or restoring it, or the store is locked; run this again",
+    "gone": "it was purged or archived in the meantime",
+    "name_taken": "the archive has another session of that name; restore that one with --as, or purge it",
     "too_large": "it is too large; use `compactor export`",
-    "unreadable": "its log is damaged, or of a newer version",
+    "unreadable": "its log is damaged or of a newer version",
 }
 
 app = typer.Typer()
@@ -33,14 +33,14 @@ def archive(
     older_than: Annotated[str, make_option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
     store: Store = None,
     tenant: Annotated[str | None, make_option("NAME", "Only sessions of this tenant.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell which sessions are that old.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the sessions that are that old.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move the sessions that nobody has written to for a time from the store to compressed files or object storage.
+    """Move sessions without recent writes from the store to compressed files or object storage.
 
-    Nothing is archived by itself: run this once a day. Each session is read back from the archive before it leaves the
-    store, and stays if somebody writes to it meanwhile. After a crash, run this again. URLs need the extra "archive"
-    and fsspec's driver for them.
+    Nothing is archived automatically: run this once a day. Each session is read back from the archive before it leaves
+    the store, and stays if somebody writes to it in the meantime. After a crash, run this again. URLs need the extra
+    "archive" and the fsspec driver for their scheme.
 
     JSON: {"archived": [session, ...], "skipped": {session: reason}}; with --dry-run {"would_archive": [session, ...]}.
     """
@@ -54,7 +54,7 @@ def archive(
             )
             return
         result = archive_sessions(opened, to, age, tenant=tenant)
-    skipped = "".join(f"\n  {make_one_line(name, 80)} is not: {_REASONS[why]}" for name, why in result.skipped.items())
+    skipped = "".join(f"\n  {make_one_line(name, 80)} was not: {_REASONS[why]}" for name, why in result.skipped.items())
     shown = f"{render_quantity(len(result.archived), 'session')} archived{skipped}"
     print_result(as_json, result._asdict(), shown)
 
@@ -62,10 +62,10 @@ def archive(
 @app.command("archived", short_help="List the sessions of an archive.")
 def archived(
     where: Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)],
-    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '' for those without.", "--tenant")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '' for sessions without one.", "--tenant")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the sessions of an archive with their rounds, their entries and the time of the last write.
+    """List the sessions of an archive: rounds, entries and time of the last write.
 
     Reads the beginning of each object.
 
@@ -96,10 +96,10 @@ def restore(
     keep: Annotated[bool, typer.Option("--keep", help="Leave a copy in the archive.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a session from an archive back to a store: all of it, or nothing if anything is wrong.
+    """Move a whole session from an archive back to a store. On any error, nothing is restored.
 
-    Does not change an existing session, and makes no database file. What is erased from the session later is not erased
-    from a copy that was left by --keep.
+    Never changes an existing session or creates a database file. Text that is erased from the session later is not
+    erased from a copy left by --keep.
 
     JSON: {"session", "entries"}.
     """

@@ -1,8 +1,8 @@
-"""Archive: closed sessions as compressed objects in a folder or an object store, and back.
+"""Archives: move closed sessions to compressed objects in a folder or in object storage, and back.
 
-An object is gzip of JSON lines in ASCII: a head, one line per entry of the log, and the digest of them all. Its key is
-made of hashes, so that any session's name gives a short and safe one. A session is in the store or in the archive;
-after a crash it may be in both, never in none.
+An object is gzipped JSON lines in ASCII: a head, one line per log entry, and a digest of all of them. Its key is made
+of hashes, so every session name gives a short and safe key. A session is in the store or in the archive; after a crash
+it may be in both, but never in neither.
 """
 
 from __future__ import annotations
@@ -51,49 +51,49 @@ ARCHIVE_FORMAT = "context-compactor archive"
 ARCHIVE_VERSION = 1
 #: Maximum uncompressed bytes of a line, which is one entry, and of an object. Larger sessions stay in their store.
 MAX_LINE, MAX_TOTAL = 64_000_000, 8_000_000_000
-#: Archiving and restoring a session take turns by this lease.
+#: The lease that keeps two processes from archiving or restoring the same session at once.
 _LEASE, _LEASE_SECONDS, _RENEW_AFTER = "\x1farchive", 120.0, 30.0
 _PART = ".part"
 _TORN = (EOFError, zlib.error, gzip.BadGzipFile)
 _REMEDY = "nothing was changed: put an undamaged copy of the object back"
 
 SkipReason = Literal[
-    "active",  # somebody wrote to it meanwhile
-    "busy",  # another process archives or restores it, or the store is locked
+    "active",  # somebody wrote to it in the meantime
+    "busy",  # another process is archiving or restoring it, or the store is locked
     "gone",  # it was purged, or archived by another process
-    "name_taken",  # the archive has another session of this name, or an object there that cannot be read
-    "too_large",  # more than 64 MB in an entry, or 8 GB in all
-    "unreadable",  # the log is damaged or of a newer version: it could not be restored
+    "name_taken",  # the archive has another session of this name, or an unreadable object under its key
+    "too_large",  # an entry has more than 64 MB, or the session more than 8 GB
+    "unreadable",  # the log is damaged or of a newer version, so it could not be restored
 ]
 
 
 class ArchiveResult(NamedTuple):
-    #: Sessions that are in the archive now, and in the store no more.
+    #: Sessions that were moved to the archive.
     archived: list[str]
-    #: Sessions that stay in the store, or are gone from it, and why.
+    #: Sessions that were not moved, and the reason for each.
     skipped: dict[str, SkipReason]
 
 
 class ArchivedSession(NamedTuple):
     """One object of an archive."""
 
-    #: The name in a store; it begins with the tenant's. Empty if the object cannot be read.
+    #: The session's name in a store, with its tenant as prefix. Empty if the object cannot be read.
     session: str
-    #: Empty: none.
+    #: Empty: no tenant.
     tenant: str
-    #: When its newest entry was made.
+    #: Time of the newest entry.
     last_activity: datetime
-    #: The length of the log.
+    #: Number of log entries.
     entries: int
     #: Number of the newest round; see ``Extent.rounds``.
     rounds: int
-    #: Place of the object below the archive's.
+    #: The object's path within the archive.
     key: str
     #: Id of the last entry.
     last: str
-    #: Of this object alone: to archive the session again makes another.
+    #: Unique to this object: archiving the session again gives a new id.
     id: str
-    #: Why the object cannot be read; empty: its head can.
+    #: Why the object cannot be read. Empty: its head is readable.
     fault: str = ""
 
 
@@ -106,14 +106,15 @@ def archive_sessions(
     tenant: str | None = None,
     sessions: Iterable[str] | None = None,
 ) -> ArchiveResult:
-    """Move the sessions without an append for longer than *older_than* from *store* to the archive at *where*.
+    """Move sessions that had no append for longer than *older_than* from *store* to the archive at *where*.
 
-    *where* is a folder, or a URL for fsspec such as ``s3://bucket/chats``. *tenant* ("": those without) and *sessions*
-    limit it. Each session is written, read back and put into its place before it leaves the store; it stays if anybody
-    writes to it meanwhile. Its files outside the store stay where they are. Nothing is lost if the process is killed:
-    run it again. A Memory that has such a session open raises ``SessionPurged`` when it writes.
+    *where* is a folder, or a URL for fsspec such as ``s3://bucket/chats``. *tenant* ("": sessions without a tenant) and
+    *sessions* restrict the selection. Each object is written, read back and renamed to its final key before the session
+    leaves the store. The session stays if anybody writes to it in the meantime. Its files outside the store are not
+    moved. If the process is killed, nothing is lost: run it again. A Memory that still has such a session open raises
+    ``SessionPurged`` when it writes.
 
-    Raises ``StoreError`` if the store or the archive fails; sessions archived before it stay archived.
+    Raises ``StoreError`` if the store or the archive fails; sessions already moved stay archived.
     """
     store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
     wanted = None if sessions is None else set(sessions)
@@ -131,7 +132,7 @@ def archive_sessions(
 
 
 def _archive(store: Store, storage: Storage, session: str, before: datetime) -> SkipReason | None:
-    """Move one session to the archive and return None, or the reason why it stays."""
+    """Move one session to the archive. Return None, or the reason why it was not moved."""
     key = key_in_archive(session)
     try:
         with _claim(store, session) as keep_claim:
@@ -146,16 +147,17 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
                 for _ in packed.values():
                     keep_claim()
                 if packed.digest != digest:
-                    raise StoreDamaged(f"{key} was written and reads otherwise; no session was lost: check the place")
+                    raise StoreDamaged(f"{key} reads back differently; no session was lost: check the storage")
             keep_claim()
             storage.rename(key + _PART, key)
-            if _read_head(storage, key) != head:  # an expire or a purge of the archive came between
+            if _read_head(storage, key) != head:  # the archive was expired or purged in between
                 return "busy"
             keep_claim()
             if store.evict(session, head.entries, head.last):
                 return None
-            # What is erased from the log from now on would stay there. But if this process slept until its lease ran
-            # out, another may have archived the session: that object is its only copy.
+            # The store keeps the session, so delete the object: later redactions would not reach it. But if this
+            # process slept until its lease expired, another may have archived the session: then the object is the only
+            # copy.
             if _read_head(storage, key) == head:
                 storage.delete(key)
             return "gone" if store.extent(session) is None else "active"
@@ -166,10 +168,10 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
 
 
 def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
-    """Return what is to be archived of *session*. Raises ``_Stays``."""
+    """Return the head for the object of *session*. Raises ``_Stays`` if the session cannot be archived now."""
     try:
         redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
-        # Opening finishes an interrupted redaction: erased words do not leave the store.
+        # Opening the log finishes an interrupted redaction, so that erased text does not get into the archive.
         if redactions is not None and _Opened(session, store, utc_now).is_redacting:
             raise _Stays("unreadable")
         extent = store.extent(session)
@@ -186,7 +188,7 @@ def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
 
 
 def _has_all_of(store: Store, there: ArchivedSession) -> bool:
-    """Return whether *store* has the whole log of an object, which a run that was killed has left."""
+    """Return whether *store* still has the whole log of the object *there*, as after a killed run."""
     last = None if there.fault else next(store.read(there.session, there.entries - 1, 1), None)
     return last is not None and last.id == there.last
 
@@ -194,13 +196,15 @@ def _has_all_of(store: Store, there: ArchivedSession) -> bool:
 def restore_session(
     store: Store, where: Where, session: str, session_id: str | None = None, *, keep: bool = False
 ) -> Imported:
-    """Move *session* from the archive at *where* to *store*, the same log to the letter; return its name and length.
+    """Move *session* from the archive to *store* with exactly the same log. Return its name and number of entries.
 
-    *session_id* gives it another name. Everything is checked before anything is written, in one append; then the object
-    is deleted, unless *keep* is set or the store is in memory: what is erased from the session later is still in it.
-    Raises ``StoreError`` if the archive has no such session or the store has one already, ``StoreDamaged`` for an
-    object that is not whole, ``NewerVersion`` for one of a newer version, and ``StoreBusy`` while another process
-    archives or restores the session.
+    *session_id* gives it another name. The whole object is checked first and then written in one append. After that the
+    object is deleted, unless *keep* is set or the store is in memory. Text that is erased from the session later is
+    still in a kept object.
+
+    Raises ``StoreError`` if the archive does not have the session or the store already has one of that name,
+    ``StoreDamaged`` for a damaged object, ``NewerVersion`` for an object of a newer version, and ``StoreBusy`` while
+    another process archives or restores the session.
     """
     store, name, key = adapt_store(store), session if session_id is None else session_id, key_in_archive(session)
     with name_faults(where), _claim(store, session) as keep_claim:
@@ -222,23 +226,23 @@ def restore_session(
                 entries.add(entry)
             append_new(store, name, entries)
         if not keep and not store.is_resident:
-            with suppress(StoreBusy):  # the store has it; the next archiving replaces the object
+            with suppress(StoreBusy):  # the session is restored; the next archive run replaces the object
                 keep_claim()
-                if _read_head(storage, key) == packed.head:  # else it was archived again since
+                if _read_head(storage, key) == packed.head:  # otherwise it was archived again
                     storage.delete(key)
         return Imported(name, len(entries))
 
 
 def find_archived(where: Where, session: str) -> ArchivedSession | None:
-    """Return what the archive at *where* has of *session*, by reading the head of one object; None if it has none."""
+    """Return the archive's record of *session*, or None if it has none. Reads the head of one object."""
     with name_faults(where):
         return _read_head(open_storage(where), key_in_archive(session))
 
 
 def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[ArchivedSession]:
-    """Yield the sessions in the archive at *where*, of one *tenant* ("": those without) or of all (None).
+    """Yield the sessions in the archive, of one *tenant* ("": sessions without a tenant) or of all (None).
 
-    Reads the head of each object. One that cannot be read is there with its ``fault``.
+    Reads the head of each object. An unreadable object is included, with its ``fault``.
     """
     with name_faults(where):
         storage = open_storage(where)
@@ -248,20 +252,20 @@ def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[Archive
 
 
 def purge_archived(where: Where, session: str) -> bool:
-    """Erase *session* from the archive at *where*, with its files outside, and return whether it was there.
+    """Erase *session* and its files outside the store from the archive. Return whether it was there.
 
-    ``store.purge`` does not reach an archive. Files of an object that cannot be read are not found.
+    ``store.purge`` does not reach an archive. If the object cannot be read, its files are not found.
     """
     with name_faults(where):
         return _delete(open_storage(where), key_in_archive(session))
 
 
 def purge_archived_tenant(where: Where, tenant: str) -> int:
-    """Erase every session of *tenant* from the archive at *where*, as ``purge_archived`` does, and return their number.
+    """Erase every session of *tenant* from the archive, as ``purge_archived`` does, and return their number.
 
-    When this returns, no object of the tenant was left. Stop what archives for the tenant before, and call
-    ``purge_tenant`` first. Raises ``ConfigError`` for a name that no tenant has, and ``StoreError`` if sessions of the
-    tenant are archived meanwhile.
+    No object of the tenant is left when this returns. First stop archiving for the tenant, and call ``purge_tenant``.
+    Raises ``ConfigError`` for an invalid tenant name, and ``StoreError`` if sessions of the tenant are archived in the
+    meantime.
     """
     if not tenant:
         raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
@@ -272,8 +276,8 @@ def purge_archived_tenant(where: Where, tenant: str) -> int:
         purged = sum([_delete(storage, key) for key in {one.removesuffix(_PART) for one in storage.keys(folder)}])
         if storage.keys(folder):
             raise StoreError(
-                f"sessions of the tenant {tenant!r} were archived while they were purged; {purged} are gone: stop what"
-                " archives for this tenant, and purge it again"
+                f"sessions of the tenant {tenant!r} were archived during this purge, which erased {purged}: stop"
+                " archiving for this tenant, and purge it again"
             )
     return purged
 
@@ -281,10 +285,10 @@ def purge_archived_tenant(where: Where, tenant: str) -> int:
 def expire_archive(
     where: Where, older_than: timedelta, *, now: datetime | None = None, tenant: str | None = None
 ) -> list[str]:
-    """Erase the archived sessions without an append for longer than *older_than*, and return their names.
+    """Erase archived sessions that had no append for longer than *older_than*, and return their names.
 
-    As ``expire`` does in a store. Also deletes what killed runs have left of such sessions. Objects that cannot be read
-    stay. Do not run it beside ``archive_sessions``.
+    This is ``expire`` for an archive. It also deletes unfinished objects of such sessions, left by killed runs.
+    Unreadable objects stay. Do not run it at the same time as ``archive_sessions``.
     """
     before, expired = (utc_now() if now is None else now) - older_than, list[str]()
     with name_faults(where):
@@ -301,7 +305,7 @@ def expire_archive(
 
 
 def key_in_archive(session: str) -> str:
-    """Return the key of a session's object: lower case and of one length, whatever the name has in it."""
+    """Return the key of a session's object: lower case and of a fixed length, for any name."""
     return f"{folder_of(split_name(session)[0])}/{_hash(session)}.jsonl.gz"
 
 
@@ -314,7 +318,7 @@ def _hash(name: str) -> str:
 
 
 class _Opened(Log):
-    """A session that is opened for what that completes."""
+    """A log that is opened only to finish an interrupted redaction."""
 
     @property
     def is_redacting(self) -> bool:
@@ -335,10 +339,10 @@ class _Stays(Exception):
 
 @contextmanager
 def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
-    """Hold the lease of *session*, and provide a function that renews it. Raises ``StoreBusy`` if another holds it."""
+    """Hold the lease of *session*, and yield a function that renews it. Raises ``StoreBusy`` if another holds it."""
     holder, taken = make_id(), time.monotonic()
     wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
-    busy = f"another process archives or restores the session {session[:40]!r}; nothing was changed"
+    busy = f"another process is archiving or restoring the session {session[:40]!r}; nothing was changed"
     if wait:
         raise StoreBusy(f"{busy}: try again in {wait:.0f} seconds")
 
@@ -347,7 +351,7 @@ def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
         now = time.monotonic()
         if now - taken < _RENEW_AFTER:
             return
-        # Expired: another may have had it meanwhile, even if it is free now.
+        # Once the lease has expired, another process may have held it, even if it is free now.
         if now - taken >= _LEASE_SECONDS or store.lease(session, _LEASE, holder, _LEASE_SECONDS):
             raise StoreBusy(f"{busy}: try again later")
         taken = now
@@ -359,11 +363,11 @@ def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
 
 
 def _delete(storage: Storage, key: str) -> bool:
-    """Delete an object, the files that its log names, and what a killed run left of it; return whether it was there."""
+    """Delete an object, its unfinished copy, and the files that its log names. Return whether the object existed."""
     events = InMemoryStore()
     with suppress(FileNotFoundError), storage.open(key) as raw:
         session = ""
-        with suppress(StoreDamaged, NewerVersion):  # it may be deleted because it is damaged
+        with suppress(StoreDamaged, NewerVersion):  # a damaged object must be deletable
             packed = _Object(raw, key)
             session, of_files = packed.head.session, list_kinds(EventRecorded)
             noted = [_entry_in(one) for one in packed.values() if one.get("kind") in of_files]
@@ -374,7 +378,7 @@ def _delete(storage: Storage, key: str) -> bool:
 
 
 def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
-    """Return the head of an object; None if there is none."""
+    """Return the head of an object, or None if there is no object."""
     try:
         with storage.open(key) as raw:
             return _Object(raw, key.removesuffix(_PART)).head
@@ -385,7 +389,7 @@ def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
 
 
 def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_claim: Callable[[], None]) -> str:
-    """Write the object of a session and return its digest. Raises ``_Stays`` if it could not be restored."""
+    """Write a session's object and return its digest. Raises ``_Stays`` if the object could not be restored later."""
     digest, size, validator = sha256(), 0, LogValidator()
     with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
 
@@ -404,7 +408,7 @@ def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_clai
         try:
             for entry in store.read(head.session, 0, head.entries):
                 keep_claim()
-                # The body as it is, letter for letter.
+                # The body's JSON text is kept exactly as stored.
                 value = {"id": entry.id, "kind": entry.kind, "number": entry.number, "round": entry.round}
                 value |= {"created_at": entry.created_at.isoformat(), "version": entry.version, "body": entry.body}
                 validator.take(_entry_in(value))
@@ -419,11 +423,11 @@ def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_clai
 
 
 def _entry_in(value: Mapping[str, Any]) -> Entry:
-    """Return the entry of a line. Raises ``StoreDamaged`` for any other value."""
+    """Return the entry in a line's *value*. Raises ``StoreDamaged`` if there is none."""
     where, body = f"entry {value.get('number')!r}"[:40], value.get("body")
     try:
         if not isinstance(body, str) or not body.isascii():
-            raise ValueError("no store keeps that")
+            raise ValueError("not a stored body")
         entry = read_entry({**value, "body": json.loads(body)}, where)
     except (ValueError, RecursionError) as error:
         raise StoreDamaged(f"{where} has a body that cannot be read; {_REMEDY}") from error
@@ -432,12 +436,12 @@ def _entry_in(value: Mapping[str, Any]) -> Entry:
 
 
 class _Object:
-    """An object that is being read, line by line; none is longer than ``MAX_LINE``, so no bomb fills the memory.
+    """Reads an object line by line. The limits on lines and objects keep a gzip bomb from filling memory or disk.
 
-    Raises ``StoreDamaged`` if it is torn, damaged or too large, and ``NewerVersion`` for a newer one.
+    Raises ``StoreDamaged`` if the object is cut off, damaged or too large, and ``NewerVersion`` for a newer version.
     """
 
-    #: Set when all entries were read and are those that were archived.
+    #: Set when all entries have been read and match the archived digest.
     digest = ""
 
     def __init__(self, raw: IO[bytes], key: str) -> None:
@@ -454,37 +458,37 @@ class _Object:
             session, last, id_ = first["session"], first["last"], first["id"]
             at = datetime.fromisoformat(first["last_activity"]).astimezone(UTC)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._damage("has a head that says too little") from error
+            raise self._damage("has an incomplete or invalid head") from error
         entries, rounds = (require_number(first, name, key) for name in ("entries", "rounds"))
         texts = isinstance(session, str) and isinstance(last, str) and isinstance(id_, str)
         if not texts or key_in_archive(session) != key:
-            raise self._damage("holds another session than its place says")
+            raise self._damage("holds a session that does not belong to this key")
         self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last, id_)
 
     def values(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries as plain values; raises at the end if the digest is another."""
+        """Yield the entries as plain values. Raises at the end if the digest does not match."""
         value: dict[str, Any] = {}
         for _ in range(self.head.entries):
             value = self._read()
             yield value
         self.digest = self._sum.hexdigest()
         if value.get("id") != self.head.last or self._read().get("sha256") != self.digest or self._unpack(1):
-            raise self._damage("has another content than was archived")
+            raise self._damage("does not match its digest")
 
     def _read(self) -> dict[str, Any]:
         line = self._unpack(MAX_LINE + 1)
         self._size += len(line)
         if len(line) > MAX_LINE or self._size > MAX_TOTAL:
-            raise self._damage(f"is too large: {MAX_LINE:,} bytes are allowed in a line, and {MAX_TOTAL:,} in all")
+            raise self._damage(f"is too large: the limits are {MAX_LINE:,} bytes a line and {MAX_TOTAL:,} in all")
         if not line.endswith(b"\n"):
             raise self._damage("is cut off")
         self._sum.update(line)
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._damage("has a line that is no JSON") from error
+            raise self._damage("has a line that is not JSON") from error
         if not isinstance(value, dict):
-            raise self._damage("has a line that is no mapping")
+            raise self._damage("has a line that is not a JSON object")
         return value
 
     def _unpack(self, limit: int) -> bytes:

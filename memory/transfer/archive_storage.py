@@ -1,4 +1,4 @@
-"""Where an archive lies: a folder of this machine, or any file system that fsspec knows. Keys are ``folder/name``."""
+"""Storage for archives: a local folder, or any file system that fsspec supports. Keys are ``folder/name``."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from urllib.request import url2pathname
 from ..errors import ContextError, StoreError, StoreFull, StoreReadOnly
 from ..patterns import compile_later
 
-#: The keys of our objects and of unfinished ones; everything else in the place is not ours.
+#: Keys of finished and unfinished objects. All other files in the archive's folder are ignored.
 _OURS = compile_later(r"[0-9a-f]{64}/[0-9a-f]{64}\.jsonl\.gz(\.part)?", re.ASCII)
 _SCHEME = compile_later(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)", re.ASCII)
-#: Bytes that are fetched ahead of a reader, who often wants the first line alone.
+#: Bytes to read ahead. Small, because many readers need only the first line.
 _BLOCK = 1 << 18
 
 
 class Storage(Protocol):
-    """The few things that an archive asks of a place. Each may raise ``OSError``."""
+    """The operations that an archive needs. Each may raise ``OSError``."""
 
     def write(self, key: str) -> Any:
-        """Provide, in a ``with`` block, a binary file that replaces *key*; durable at its end, deleted if it fails."""
+        """Return a context manager with a binary file that replaces *key*: durable on exit, deleted on failure."""
 
     def open(self, key: str) -> IO[bytes]:
         """Return the object for reading. Raises ``FileNotFoundError``."""
 
     def rename(self, key: str, new: str) -> None:
-        """Move an object, replacing *new*; durably."""
+        """Rename an object durably, replacing *new*."""
 
     def delete(self, key: str) -> bool:
-        """Delete an object, and return whether there was one."""
+        """Delete an object, and return whether it existed."""
 
     def keys(self, folder: str | None = None) -> list[str]:
-        """Return the keys of our objects and unfinished ones in *folder*, or in all, sorted, as they are now."""
+        """Return the sorted keys of finished and unfinished objects in *folder*, or in all folders, without caching."""
 
 
 def open_storage(where: str | os.PathLike[str]) -> Storage:
-    """Return the place at *where*, a path or a URL. Raises ``StoreError`` if nothing here can reach it."""
+    """Return the storage at *where*, a path or a URL. Raises ``StoreError`` if it is invalid or lacks a driver."""
     url = os.fspath(where)
     if not isinstance(url, str) or not url or "\0" in url:
-        raise StoreError("an archive is at a path or a URL, such as /srv/archive or s3://bucket/chats")
+        raise StoreError("name the archive by a path or a URL, such as /srv/archive or s3://bucket/chats")
     if not _SCHEME.match(url):
         return LocalStorage(url)
     if url.startswith("file://"):
@@ -54,8 +54,8 @@ def open_storage(where: str | os.PathLike[str]) -> Storage:
 
 @contextmanager
 def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise ``StoreError`` with the place and the remedy instead of ``OSError``, or of any error of a driver's own. No
-    password in a URL is shown."""
+    """Convert ``OSError`` and a driver's own errors to ``StoreError``, with the place and the remedy. Hides passwords in
+    a URL."""
     try:
         yield
     except ContextError:
@@ -67,13 +67,13 @@ def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
         kinds = {errno.ENOSPC: StoreFull, errno.EACCES: StoreReadOnly, errno.EROFS: StoreReadOnly}
         kind, what = kinds.get(getattr(error, "errno", None) or 0, StoreError), getattr(error, "strerror", None)
         raise kind(
-            f"the archive {place[:200]!r} failed ({what or type(error).__name__}); no session was lost: check the place"
-            " and who may write there, and run this again"
+            f"the archive {place[:200]!r} failed ({what or type(error).__name__}); no session was lost: check that it"
+            " exists and that you may write to it, and run this again"
         ) from error
 
 
 class LocalStorage:
-    """A folder. Only the owner can read what is made in it: folders 0700, files 0600."""
+    """A folder. Only the owner can read the folders (0700) and files (0600) made in it."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
@@ -88,7 +88,7 @@ class LocalStorage:
         if not os.path.isdir(folder := os.path.dirname(path)):
             os.makedirs(folder, 0o700, exist_ok=True)
             _sync_folder(self._root)
-        self.delete(key)  # another inode: a process that is late writes into none of ours
+        self.delete(key)  # a new inode: a slow process still writes to its own
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb")
         try:
             with file:
@@ -124,7 +124,7 @@ class LocalStorage:
 
 
 def _sync_folder(path: str) -> None:
-    """Make renames and deletions in a folder survive a power cut, where folders can be opened."""
+    """Make renames and deletions in a folder survive a power cut. POSIX only: elsewhere folders cannot be opened."""
     if os.name == "posix":
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -134,7 +134,7 @@ def _sync_folder(path: str) -> None:
 
 
 class FsspecStorage:
-    """Anything that fsspec reaches by a URL: S3, GCS, Azure, SFTP. Keys and options are those of its configuration."""
+    """A file system that fsspec reaches: S3, GCS, Azure, SFTP. Credentials and options are in fsspec's configuration."""
 
     def __init__(self, url: str) -> None:
         scheme = url.partition(":")[0]
@@ -144,11 +144,11 @@ class FsspecStorage:
             self._files, root = url_to_fs(url)
         except ImportError as error:
             raise StoreError(
-                f"an archive at {scheme}: needs fsspec and its driver for it ({error.name or error}); install"
-                " context-compactor[archive] and the driver, such as s3fs, or give a path of this machine"
+                f"an archive at {scheme}: needs fsspec and a driver ({error.name or error}); install"
+                " context-compactor[archive] and the driver, such as s3fs, or give a local path"
             ) from error
-        except ValueError as error:  # its text may hold the whole URL
-            raise StoreError(f"fsspec has no file system for {scheme}:, or not by this URL; correct it") from error
+        except ValueError as error:  # its text may contain the whole URL
+            raise StoreError(f"fsspec does not support {scheme}:, or the URL is invalid; correct it") from error
         self._root = root.rstrip("/")
 
     def _path(self, key: str) -> str:
@@ -159,14 +159,14 @@ class FsspecStorage:
         path = self._path(key)
         try:
             file = self._files.open(path, "wb")
-        except FileNotFoundError:  # not before: S3's driver would make a bucket of a mistyped name
+        except FileNotFoundError:  # only then: S3's driver would create a bucket from a mistyped name
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             file = self._files.open(path, "wb")
         try:
             with file:
                 yield file
         except BaseException:
-            with suppress(Exception):  # a driver's own
+            with suppress(Exception):  # drivers raise errors of their own
                 self._files.rm_file(path)
             raise
 
@@ -175,13 +175,13 @@ class FsspecStorage:
         return file
 
     def rename(self, key: str, new: str) -> None:
-        self.delete(new)  # not every file system replaces
+        self.delete(new)  # not every file system replaces on a move
         self._files.mv(self._path(key), self._path(new))
 
     def delete(self, key: str) -> bool:
         self._files.invalidate_cache()
         with suppress(FileNotFoundError):
-            self._files.info(self._path(key))  # exists() says no for every error, and S3 deletes what is not there
+            self._files.info(self._path(key))  # exists() hides errors, and S3 "deletes" missing keys
             self._files.rm_file(self._path(key))
             return True
         return False
@@ -194,6 +194,6 @@ class FsspecStorage:
 
     def _names(self, path: str) -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
-            # Not find(): it leaves out what it fails to list.
+            # Not find(): it silently omits folders that it fails to list.
             return [one.rstrip("/").rpartition("/")[2] for one in self._files.ls(path, detail=False)]
         return []

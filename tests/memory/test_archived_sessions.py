@@ -778,7 +778,7 @@ def test_a_bomb_fills_neither_memory_nor_disk(archived: Path, monkeypatch: pytes
             file.write(b" " * 1_000_000)
     object_of(archived).write_bytes(packed.getvalue())
     tracemalloc.start()
-    with pytest.raises(StoreDamaged, match="too large: 64,000,000 bytes are allowed in a line"):
+    with pytest.raises(StoreDamaged, match="too large: the limits are 64,000,000 bytes a line"):
         restore_session(open_store("memory://"), archived, "s")
     assert tracemalloc.get_traced_memory()[1] < 200_000_000
     tracemalloc.stop()
