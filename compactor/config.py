@@ -71,13 +71,13 @@ Unit = Literal["tokens", "spend"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Limit(ValueObject):
-    """Limits of all calls together, or of those of the same provider, model or tenant (*per*), for ``SharedLimits``."""
+    """A limit for ``SharedLimits``: on all calls together, or separately on each provider, model or tenant (*per*)."""
 
-    #: Cycles that call a model at once.
+    #: Maximum number of cycles that call a model at the same time.
     max_concurrency: int | None = None
-    #: Tokens of requests and answers in any minute.
+    #: Maximum tokens of requests and answers in any minute.
     max_tokens_per_minute: int | None = None
-    #: Dollars in any sixty minutes.
+    #: Maximum dollars in any sixty minutes.
     max_spend_per_hour: float | None = None
     per: Per = "all"
 
@@ -95,7 +95,7 @@ class Limit(ValueObject):
             raise ConfigError(("per", "must be all, provider, model or tenant"))
 
     def amounts(self) -> Iterator[tuple[Unit, float]]:
-        """Yield the units that it limits, and how much of each there may be."""
+        """Yield each limited unit with its maximum."""
         if self.max_tokens_per_minute is not None:
             yield "tokens", float(self.max_tokens_per_minute)
         if self.max_spend_per_hour is not None:
@@ -103,7 +103,7 @@ class Limit(ValueObject):
 
 
 def _read_limits(value: Any) -> Any:
-    """Return limits that a file has as objects as what ``Limit(...)`` gives."""
+    """Convert the JSON objects of a settings file to ``Limit(...)``."""
 
     def read(one: Any) -> Any:
         if not isinstance(one, Mapping):
@@ -111,7 +111,7 @@ def _read_limits(value: Any) -> Any:
             return one
         names = [field.name for field in fields(Limit)]
         if unknown := [name for name in one if name not in names]:
-            raise ValueError(f"a list of limits of {', '.join(names)}; there is no {unknown[0]!r}")
+            raise ValueError(f"a list of limits with the fields {', '.join(names)}; there is no {unknown[0]!r}")
         return Limit(**one)
 
     return tuple(map(read, value)) if isinstance(value, list | tuple) else value

@@ -135,20 +135,20 @@ class SessionPurged(StoreError):
 
 
 class EntriesLost(SessionPurged):
-    """The store has lost the last entries that this Memory knows; continue with a new Memory.
+    """The store has lost the newest entries of this session, which had been acknowledged; use a new Memory.
 
-    Their writers were told that they are durable: a standby without them was made the primary, or a backup was
-    restored. Nothing was written. The new Memory has what the store has; give it the host's whole history by ``sync``,
-    or what this Memory still shows by ``append``, to add what is missing.
+    This happens when a standby that lacks them becomes the primary, or when a backup is restored. Nothing was written.
+    A new Memory has only the store's entries. To add the missing ones, pass the host's whole history to its ``sync``,
+    or ``append`` the messages that this Memory still shows.
     """
 
     @classmethod
     def at(cls, number: int) -> Self:
-        """Return the error about the entry of that *number*, which is not in the log any more."""
+        """Return the error for the entry with that *number*, which is no longer in the log."""
         return cls(
-            f"the store has lost entry {number} of this session, but has earlier ones: as after a failover to a standby"
-            " that was behind, or when a backup was restored. Nothing was written: go on with a new Memory, and give it"
-            " what is missing by sync(messages) or append"
+            f"the store has lost entry {number} of this session but has earlier ones, as after a failover to a standby"
+            " that was behind or the restoring of a backup. Nothing was written: make a new Memory, and add the missing"
+            " messages by sync(messages) or append"
         )
 
 

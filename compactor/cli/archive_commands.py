@@ -62,7 +62,7 @@ def archive(
 @app.command("archived", short_help="List the sessions of an archive.")
 def archived(
     where: Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)],
-    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '' for sessions without one.", "--tenant")] = None,
+    tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '': none.", "--tenant")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of an archive: rounds, entries and time of the last write.

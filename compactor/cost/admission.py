@@ -1,8 +1,8 @@
-"""Who may call a model next under shared limits: a pure function of the limits and of what the store has.
+"""Choose the next ticket under shared limits: a pure function of the limits and the store's rows.
 
-Room goes to the tenant with the fewest permits in use, then to the one that was served least recently, then to the
-oldest ticket. Tickets of one tenant for one model come one after the other. Who is first and lacks tokens or spend that
-tenants share keeps others from taking them; who lacks its own tenant's holds up nobody else.
+The tenant with the fewest permits in use comes first, then the tenant that was served least recently, then the oldest
+ticket. Tickets of one tenant for one model are served in order. If the first ticket lacks tokens or spend that tenants
+share, no other ticket may take them. If it lacks its own tenant's, it blocks nobody.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ..config import Limit, Per, Unit
 
 #: Seconds of the period over which each unit is summed.
 WINDOWS: Mapping[Unit, float] = {"tokens": 60.0, "spend": 3_600.0}
-#: Sums in one window; each leaves it at once, so that a call counts for up to a twelfth longer.
+#: Number of sums per window. A sum expires as a whole, so a call counts for up to a twelfth longer than the window.
 SUMS = 12
 
-#: By scope and unit: until when each sum counts, and its amount, in order of time.
+#: For each scope and unit, pairs in order of time: until when a sum counts, and its amount.
 Usage = Mapping[tuple[str, Unit], Sequence[tuple[float, float]]]
 
 
 class Claim(NamedTuple):
-    """A ticket, which waits for a permit, or a permit."""
+    """A ticket that waits for a permit, or a permit."""
 
     key: str
     tenant: str = ""
     provider: str = ""
     model: str = ""
-    #: Estimated for the next call.
+    #: Estimates for the next call.
     tokens: float = 0.0
     spend: float = 0.0
-    #: A ticket: since when it waits. A permit that nobody has taken yet: until when it waits for its ticket's owner.
+    #: For a ticket: since when it waits. For a permit that is not taken yet: when it expires.
     at: float = 0.0
-    #: The process whose compactor it is; empty: any process's, as a dispatcher's job.
+    #: The process of the ticket's compactor. Empty: a dispatcher's job, which any process may run.
     holder: str = ""
-    #: A permit that is in use.
+    #: Whether this is a permit in use.
     taken: bool = False
     session: str = ""
     role: str = ""
@@ -52,17 +52,17 @@ class Claim(NamedTuple):
 
     @property
     def closing(self) -> str:
-        """The mark that says until when its provider is closed."""
+        """Name of the mark with the time until which its provider is closed."""
         return f"closed {self.scope('provider')}"
 
     @property
     def serving(self) -> str:
-        """The mark that says when its tenant was served last."""
+        """Name of the mark with the time at which its tenant was last served."""
         return f"served {self.scope('tenant')}"
 
 
 class Room:
-    """What is left of *limits* beside the permits *in_use*, with *usage* and the *marks* of providers and tenants."""
+    """The room that *limits* leave beside permits *in_use*, given *usage* and the *marks* of providers and tenants."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Room:
         self.usage = usage if usage is not None else {}
         self._calls = Counter[str]()
         self._reserved = defaultdict[tuple[str, Unit], float](float)
-        # Where tenants compete: in the widest scope that they share.
+        # Tenants compete in the widest scope that they share.
         shared = {limit.per for limit in limits}
         self._common: Per = next((per for per in ("all", "provider", "model") if per in shared), "all")
         self._of_tenants = Counter[tuple[str, str]]()
@@ -90,33 +90,33 @@ class Room:
                     self._reserved[claim.scope(limit.per), unit] += claim.amount(unit)
 
     def rank(self, claim: Claim) -> tuple[int, float, float, str]:
-        """Return the place of a ticket: the lowest comes first."""
+        """Return a ticket's sort key: the lowest is served first."""
         calls = self._of_tenants[claim.scope(self._common), claim.tenant]
         return calls, self.marks.get(claim.serving, 0.0), claim.at, claim.key
 
     def summed_scopes(self, claim: Claim) -> set[str]:
-        """Return the scopes in which its tokens or its spend are limited."""
+        """Return the claim's scopes that have a limit on tokens or spend."""
         return {claim.scope(limit.per) for limit in self._limits if any(limit.amounts())}
 
     def closed_for(self, claim: Claim) -> float:
-        """Return the seconds until its provider takes calls again; 0: it does."""
+        """Return the seconds until the claim's provider takes calls again; 0: it takes them now."""
         return max(0.0, self.marks.get(claim.closing, 0.0) - self._now)
 
     def has_call(self, claim: Claim) -> bool:
-        """Return whether it would not be one call too many, as long as its provider takes calls."""
+        """Return whether every ``max_concurrency`` allows one more call. Ignores a closed provider."""
         return all(
             limit.max_concurrency is None or self._calls[claim.scope(limit.per)] < limit.max_concurrency
             for limit in self._limits
         )
 
     def find_short(self, claim: Claim) -> list[tuple[Limit, str, float | None]]:
-        """Return what it lacks tokens or spend of: the limit, the scope, and the seconds until time alone makes room,
-        or None if only the end of a call does."""
+        """Return the limits on tokens or spend that leave no room for *claim*, each with its scope and the seconds
+        until enough usage expires. None instead of seconds: only the end of a call makes room."""
         short = list[tuple[Limit, str, float | None]]()
         for limit in self._limits:
             scope = claim.scope(limit.per)
             for unit, most in limit.amounts():
-                # A call of more than all tokens of a minute gets a minute to itself.
+                # A call above the limit counts as exactly the limit, so it gets a window to itself.
                 over = self._reserved[scope, unit] + min(claim.amount(unit), most) - most * (1 + 1e-9)
                 sums = [one for one in self.usage.get((scope, unit), ()) if one[0] > self._now]
                 over += math.fsum(amount for _, amount in sums)
@@ -131,7 +131,7 @@ class Room:
         return short
 
     def seconds_until(self, claim: Claim) -> float | None:
-        """Return the seconds until there is room for it by time alone; None: until a call ends."""
+        """Return the seconds until time alone makes room for *claim*; None: a call has to end first."""
         if not self.has_call(claim):
             return None
         waits = [self.closed_for(claim), *(wait for *_, wait in self.find_short(claim))]
@@ -142,10 +142,10 @@ class Room:
 def choose(
     room: Room, first_tickets: Iterable[Claim], read_usage: Callable[[Collection[str]], Usage] | None = None
 ) -> tuple[Claim | None, float | None]:
-    """Return the ticket that gets a permit now; if none does, the seconds until time alone makes room for one.
+    """Return the ticket that gets a permit now, or else the seconds until time alone makes room for one.
 
-    *first_tickets* is the first of each tenant for each model. *read_usage* returns the usage of the scopes that
-    matter, and is asked once at most.
+    *first_tickets* has the first ticket of each tenant for each model. *read_usage* reads the usage of given scopes; it
+    is called at most once.
     """
     tickets, soonest, held = list[Claim](), math.inf, set[str]()
     for ticket in sorted(first_tickets, key=room.rank):

@@ -1,9 +1,9 @@
-"""Limits shared by all processes on one store: calls at once, tokens a minute and spend an hour, fair between tenants.
+"""Limits shared by all processes on one store: concurrent calls, tokens per minute, spend per hour; fair to tenants.
 
-The store has permits, the queue of tickets and what was used, and ``admission`` says who is next. Whoever ends a call
-admits the next in the same transaction, and then wakes it: by its dispatcher, directly in the same process, or by a
-notice of the store. While a process has permits or knows of tickets that wait, it shows every two seconds that it is
-alive, and takes back what killed processes held.
+The store holds permits, the queue of tickets and the usage; ``admission`` chooses the next ticket. The process that
+ends a call admits the next ticket in the same transaction and then wakes its owner: through the dispatcher, directly
+within the process, or by a notice of the store. While a process has permits or knows of waiting tickets, it sends a
+heartbeat to the store every two seconds and frees the permits and tickets of killed processes.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ from .prices import Prices
 if TYPE_CHECKING:
     from ..timers import Dispatcher
 
-#: Seconds that a permit waits for its ticket's owner, before the next gets it.
+#: Seconds that a ticket's owner has to take its permit before the next ticket gets it.
 GRANT_SECONDS = 10.0
-#: Seconds after which a job looks again that nobody has woken; and one second more for each ticket before it.
+#: Seconds until a job that nobody has woken tries again, plus one second for each ticket ahead of it.
 SAFETY_SECONDS = 30.0
-#: Seconds until limits are asked again that could not be.
+#: Seconds until the next attempt after the store has failed.
 RETRY_SECONDS = 5.0
-#: Maximum seconds for which one answer closes a provider: a date of the next century is a mistake.
+#: Maximum seconds for which one response closes a provider: its Retry-After may be wrong by years.
 MAX_CLOSED = 300.0
-#: Statuses by which an endpoint says that it has too much to do.
+#: HTTP statuses of an overloaded endpoint.
 OVERLOADED = (429, 503)
-#: Kinds of rows. A mark says until when a provider is closed, or when a tenant was served.
+#: Kinds of rows. A mark is the time until which a provider is closed, or at which a tenant was last served.
 _TICKET, _PERMIT, _USAGE, _MARK, _ALIVE = "ticket", "permit", "usage", "mark", "alive"
-#: Notices have this name, a space and the holder's.
+#: Notices are named by this, a space and the holder.
 _NOTICES = "limits"
-#: Where processes show that they are alive: a store that does not answer is not to hold up the timers.
+#: Runs heartbeats, so that an unresponsive store does not block the timers.
 _BEATS = DaemonExecutor(2, "compactor-limits")
-#: The limits of this process, by holder.
+#: All ``SharedLimits`` of this process, by holder.
 _HERE: WeakValueDictionary[str, SharedLimits] = WeakValueDictionary()
 
 
 class _Admission(NamedTuple):
-    """What one transaction has admitted."""
+    """The tickets that one transaction has admitted."""
 
-    #: Tickets that have a permit now, and are to be woken.
+    #: Tickets that now have a permit and must be woken.
     admitted: Sequence[Claim] = ()
-    #: Tickets wait.
+    #: Whether other tickets wait.
     is_queued: bool = False
-    #: Seconds until time alone makes room for one of them; None: the end of a call does.
+    #: Seconds until time alone makes room for one of those; None: a call has to end first.
     seconds: float | None = None
 
 
@@ -79,13 +79,13 @@ def tenant_of_session(session: str) -> str:
 class SharedLimits:
     """Limits that all processes with the same *store* and *limits* share.
 
-    Give them to ``ContextCompactor``, ``Sessions`` or ``Worker`` as ``limits=``. *tenant_of* returns the tenant of a
-    session's name. A summarizer's provider is the host of its endpoint, or else its class; a plain function has none,
-    and so no model. Spend is in dollars: by *prices*, or else those of the summarizer's model. *dispatcher* runs the
-    jobs of tickets that are admitted; workers of ``compactor.workers`` set theirs.
+    Pass them to ``ContextCompactor``, ``Sessions`` or ``Worker`` as ``limits=``. *tenant_of* maps a session's name to
+    its tenant. A summarizer's provider is the host of its endpoint, or else its class; a plain function has neither
+    provider nor model. Spend is in dollars, computed from *prices*, or else from the list prices of the summarizer's
+    model. *dispatcher* runs the jobs of admitted tickets; workers of ``compactor.workers`` set it to their own.
 
-    If the store does not answer, no model is asked, and the compactor tries again. Raises ``ConfigError`` for a store
-    that cannot share limits.
+    If the store fails, no model is called, and the compactor tries again. Raises ``ConfigError`` for a store that
+    cannot share limits.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class SharedLimits:
             raise ConfigError(("store", "cannot share limits: open another, or use Limits(...) in each process"))
         self._limits = tuple(limits)
         for limit in self._limits:
-            require("limits", limit, Limit, "a list of what Limit(...) gives")
+            require("limits", limit, Limit, "a list of Limit(...)")
         if not self._limits:
-            raise ConfigError(("limits", "give one Limit(...) at least"))
+            raise ConfigError(("limits", "give at least one Limit(...)"))
         if prices is not None and prices.per_token is None:
-            raise ConfigError(("prices", "have no dollars: take Prices.of_model(...), or give per_token="))
+            raise ConfigError(("prices", "are not in dollars: use Prices.of_model(...), or give per_token="))
         self.tenant_of = tenant_of
         self._prices = prices
         self.dispatcher = dispatcher
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         units = {unit for limit in self._limits for unit, _ in limit.amounts()}
         self.counts_tokens, self._counts_spend = bool(units), "spend" in units
-        #: The most that one call may cost.
+        #: Maximum dollars of one call.
         self.max_spend = min((one.max_spend_per_hour or math.inf for one in self._limits), default=math.inf)
         together = [one for one in self._limits if one.per == "all"]
-        #: Of all calls together; None: only those of each provider, model or tenant are limited.
+        #: The limit on all calls together; None: there are limits only per provider, model or tenant.
         self.max_concurrency = min((one.max_concurrency for one in together if one.max_concurrency), default=None)
         self.max_spend_per_hour = min(
             (one.max_spend_per_hour for one in together if one.max_spend_per_hour), default=None
@@ -128,27 +128,27 @@ class SharedLimits:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()  # guards all below it, and the mutable state of tickets
-        _HERE.pop(self.holder, None)  # a parent's, in a forked child
+        _HERE.pop(self.holder, None)  # in a forked child, the parent's
         self.holder = uuid.uuid4().hex
-        self._tickets: dict[str, SharedTicket] = {}  # that wait, by key
-        self._in_use = 0  # permits of this process, as the store knows them
-        self._ended: list[_Ended] = []  # what the store is to be told
-        self._beats_at = math.inf  # for when the timer of the next sign of life is set
+        self._tickets: dict[str, SharedTicket] = {}  # waiting tickets, by key
+        self._in_use = 0  # this process's permits in the store
+        self._ended: list[_Ended] = []  # not yet reported to the store
+        self._beats_at = math.inf  # when the next heartbeat is due
         self._cancel: Callable[[], object] | None = None
         self._listens = False
         _HERE[self.holder] = self
 
-    #: The unit of spend, as that of ``Limits``.
+    #: The unit of spend, as in ``Limits``.
     unit = "dollars"
 
     def wake_by(self, dispatcher: Dispatcher) -> None:
-        """Have *dispatcher* run the jobs of tickets that are admitted. A worker's engine calls this."""
+        """Let *dispatcher* run the jobs of admitted tickets. A worker's engine calls this."""
         self.dispatcher = dispatcher
 
     def make_ticket(self, summarizer: Summarizer, call: Callable[[], bool | None]) -> SharedTicket:
-        """Return the ticket of a compactor with that *summarizer*; *call* is as ``Ticket.call``.
+        """Return a ticket for a compactor with that *summarizer*; *call* has the meaning of ``Ticket.call``.
 
-        Raises ``ConfigError`` if spend is limited and nobody knows what the summarizer costs.
+        Raises ``ConfigError`` if spend is limited and the summarizer's price is unknown.
         """
         model = str(getattr(summarizer, "model", "") or "")
         if not getattr(summarizer, "deterministic", False):
@@ -156,7 +156,7 @@ class SharedLimits:
         return SharedTicket(self, provider_of(summarizer), model, call)
 
     def status(self) -> LimitsStatus:
-        """Return the usage of the limits by all processes. Raises ``StoreError``."""
+        """Return the state of the limits over all processes. Raises ``StoreError`` if the store fails."""
 
         def read(rows: LimitRows) -> LimitsStatus:
             permits = [_read_claim(row) for row in rows.read([_PERMIT])]
@@ -170,7 +170,7 @@ class SharedLimits:
         return self._store.change_limits(read)
 
     def price(self, model: str, read: int, written: int, cached: int = 0) -> float:
-        """Return the dollars that a call costs; 0 if nobody limits them. Raises ``ConfigError`` if nobody knows."""
+        """Return a call's price in dollars; 0 if spend is not limited. Raises ``ConfigError`` if it is unknown."""
         if not self._counts_spend:
             return 0.0
         usage = {"input_tokens": read, "output_tokens": written, "cached_tokens": cached}
@@ -180,22 +180,22 @@ class SharedLimits:
 
         price = compute_price(model, usage) if model else None
         if price is None:
-            raise ConfigError(("limits", f"spend is limited, and nobody knows what {model!r} costs; give prices="))
+            raise ConfigError(("limits", f"spend is limited, but the price of {model!r} is unknown; give prices="))
         return price
 
-    # Transactions. What is given rows calls nobody, and may run twice.
+    # Transactions. A function that gets the rows must have no other effects: the store may run it twice.
 
     def _ask(self, permit: SharedPermit, claim: Claim, *, queues: bool) -> float | None:
-        """Give *permit* room for the call that *claim* is for, and return 0.0. If there is none, return the seconds
-        until it is worth another try, or None if only waking tells; the ticket is in the queue then if *queues*."""
+        """Reserve room for the call of *claim* in *permit*, and return 0.0. Without room, return the seconds until the
+        next attempt, or None if the ticket has to be woken; if *queues*, the ticket then is in the queue."""
 
         def ask(rows: LimitRows) -> tuple[float | None, _Admission]:
             claims, alive = self._read_permits(rows)
             taken = claim._replace(key=permit.key, holder=self.holder, taken=True)
-            if (mine := claims.pop(permit.key, None)) is not None:  # a further call of a cycle: ahead of the queue
+            if (mine := claims.pop(permit.key, None)) is not None:  # a later call of the same cycle: ahead of the queue
                 self._add_usage(rows, mine, permit.spent)
                 wait = self._find_wait(rows, claims, claim)
-                # Without room it keeps its permit until it releases it, and reserves nothing.
+                # Without room, the cycle keeps its permit until it releases it, but reserves nothing.
                 rows.put(_row_of(_PERMIT, taken if wait == 0 else taken._replace(tokens=0.0, spend=0.0)))
                 return wait, _Admission()
             granted, admission = claims.get(claim.key), _Admission()
@@ -213,7 +213,7 @@ class SharedLimits:
             at = self._queue(rows, claim)
             if claim.holder:
                 self._show_alive(rows)
-            else:  # a job, which comes again if all who could wake it are gone
+            else:  # a job: it runs again by itself if no process is left to wake it
                 wait = max(wait or 0.0, SAFETY_SECONDS + rows.count(_TICKET, _lane_of(claim), at))
             return wait, admission._replace(is_queued=True)
 
@@ -229,8 +229,8 @@ class SharedLimits:
     def _settle(
         self, dropped: Collection[str] = (), queued: Sequence[Claim] = (), *, tidies: bool = False, hears: bool = False
     ) -> None:
-        """Tell the store what has ended here, and wake who is admitted; if *hears*, all who were admitted for a
-        dispatcher. If the store fails, it is told later."""
+        """Report ended calls to the store, and wake the admitted tickets; if *hears*, also those that others admitted
+        for a dispatcher. If the store fails, report later."""
         with self._lock:
             waiting = {key: one for key, one in self._tickets.items() if one.is_waiting}
             ended, tickets = [*self._ended], [one for one in waiting.values() if not one.is_stored]
@@ -279,8 +279,8 @@ class SharedLimits:
     def _admit(
         self, rows: LimitRows, claims: dict[str, Claim], alive: Collection[str], asking: Claim | None = None
     ) -> tuple[Claim | None, _Admission]:
-        """Give permits as long as there is room, add them to *claims*, and return what was admitted. First returned is
-        *asking*, which need not be in the queue, if its time has come: it then takes its permit itself."""
+        """Give permits while there is room, add them to *claims*, and return the admission. *asking* need not be in the
+        queue. When it is chosen, it is returned first, without a permit: its caller makes one."""
         admitted = list[Claim]()
         while True:
             firsts = {_lane_of(claim): claim for claim in map(_read_claim, rows.read_firsts(_TICKET))}
@@ -311,7 +311,8 @@ class SharedLimits:
                 rows.notify(f"{_NOTICES} {ticket.holder}")
 
     def _find_wait(self, rows: LimitRows, claims: Mapping[str, Claim], claim: Claim) -> float | None:
-        """Return the seconds until there is room for *claim* beside *claims* by time alone; 0: there is now."""
+        """Return the seconds until time alone makes room for *claim* beside *claims*; 0: there is room. None: a call
+        has to end first."""
         room = Room(self._limits, claims.values(), {}, rows.now)
         if not room.has_call(claim):
             return None
@@ -319,8 +320,8 @@ class SharedLimits:
         return room.seconds_until(claim)
 
     def _read_permits(self, rows: LimitRows) -> tuple[dict[str, Claim], Collection[str]]:
-        """Return the permits by key, without those that killed processes held or that nobody took in time; and the
-        holders of processes that are alive, the caller's included."""
+        """Drop the permits of killed processes and those not taken in time. Return the others by key, and the holders
+        that are alive, the caller included."""
         found = rows.read([_PERMIT, _ALIVE])
         alive = {self.holder, *(row.key for row in found if row.kind == _ALIVE and row.at > rows.now)}
         claims = {row.key: _read_claim(row) for row in found if row.kind == _PERMIT}
@@ -355,13 +356,13 @@ class SharedLimits:
                 rows.put(LimitRow(_USAGE, key, scope, until, json.dumps([unit, amount])))
 
     def _queue(self, rows: LimitRows, claim: Claim) -> float:
-        """Put *claim* into the queue, at its place if it has one, and return its time."""
+        """Put *claim* into the queue, at its old place if it has one, and return the time since which it waits."""
         before = rows.find(_TICKET, claim.key)
         at = before.at if before is not None else rows.now
         rows.put(_row_of(_TICKET, claim._replace(at=at)))
         return at
 
-    # After a transaction, without a lock.
+    # After a transaction, without the lock.
 
     def _go_on(self, admission: _Admission) -> None:
         self._plan_beat(admission)
@@ -371,7 +372,7 @@ class SharedLimits:
                 if limits is not None:
                     limits._wake(claim.key)
             elif self.dispatcher is not None:
-                with suppress(Exception):  # whatever its engine raises: the job comes again by itself
+                with suppress(Exception):  # any error of its engine: the job runs again by itself
                     self.dispatcher.due(claim.session, claim.role, self._clock.now())
 
     def _wake(self, key: str) -> None:
@@ -379,13 +380,13 @@ class SharedLimits:
             ticket = self._tickets.get(key)
             if ticket is not None:
                 if not ticket.is_waiting:
-                    return  # somebody was faster
+                    return  # another thread was faster
                 ticket.is_waiting, ticket.is_granted = False, True
         wanted: bool | None = False
         try:
             wanted = ticket is not None and ticket.call()
         finally:
-            if not wanted:  # its compactor was stopped, or garbage collected
+            if not wanted:  # its compactor was stopped or garbage-collected
                 self._forget(key)
                 self._settle([key])
 
@@ -397,7 +398,7 @@ class SharedLimits:
         return ticket
 
     def _plan_beat(self, admission: _Admission) -> None:
-        """Set the timer for the next sign of life, or for the time that makes room, whichever is earlier."""
+        """Set the timer for the next heartbeat, or for the moment when time makes room, if that is earlier."""
         seconds = max(min(RENEW_SECONDS, RENEW_SECONDS if admission.seconds is None else admission.seconds), MIN_WAIT)
         with self._lock:
             at = self._clock.monotonic() + seconds
@@ -421,7 +422,7 @@ class SharedLimits:
         _BEATS.run(partial(self._settle, hears=True))
 
     def _listen(self, holder: str) -> None:
-        """Hear of tickets that other processes admit."""
+        """Listen for notices about tickets that other processes admit."""
         with self._lock:
             listens, self._listens = self._listens, True
         if not listens:
@@ -429,28 +430,28 @@ class SharedLimits:
 
 
 class _Ended(NamedTuple):
-    """A permit whose call has ended, until the store knows."""
+    """A permit whose cycle has ended, until the store knows of it."""
 
     key: str
     spent: Mapping[Unit, float]
-    #: For so many seconds, the provider with that mark takes no calls.
+    #: Seconds for which the provider is closed, and the name of its mark.
     closed: float
     closing: str
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedTicket:
-    """A compactor's entry in the queue, as ``Ticket``. With a dispatcher, it stays there when the compactor is gone."""
+    """A compactor's entry in the queue, like ``Ticket``. With a dispatcher, it outlives the compactor."""
 
     limits: SharedLimits
     provider: str
     model: str
     call: Callable[[], bool | None]
-    #: What it waits for.
+    #: The call it waits for.
     claim: Claim = field(default_factory=lambda: Claim(uuid.uuid4().hex))
     is_waiting: bool = False
     is_granted: bool = False
-    #: The store knows that it waits.
+    #: Whether the store has it in its queue.
     is_stored: bool = False
 
     @property
@@ -467,14 +468,14 @@ class SharedTicket:
         return permit
 
     def wait(self, limit: LimitReached) -> None:  # noqa: ARG002
-        """Join the queue, unless it did when it was refused."""
+        """Join the queue, unless ``hold`` has already put it there."""
         if not (self.is_waiting or self.is_granted):
             self.register()
             self.is_stored = False
             self.limits._settle(queued=[] if self.claim.holder else [self.claim])
 
     def register(self) -> None:
-        """Wait from now on. A dispatcher's job is not woken: another one comes."""
+        """Mark it as waiting, to be woken here. A dispatcher's ticket is not woken: a new job runs instead."""
         with self.limits._lock:
             self.is_waiting = self.is_stored = True
             if self.claim.holder:
@@ -498,24 +499,24 @@ class SharedTicket:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedPermit:
-    """The right of one cycle to call a model, as ``Permit``."""
+    """The right of one cycle to call a model, like ``Permit``."""
 
     limits: SharedLimits
     ticket: SharedTicket
     key: str
-    #: Its ticket was woken, and the store keeps a permit for it.
+    #: Whether its ticket was woken, so that the store has a permit for it to take.
     granted: bool = False
-    #: The store has this permit.
+    #: Whether the store has this permit.
     inside: bool = False
-    #: A call was made.
+    #: Whether a call was made.
     asked: bool = False
-    #: What its calls have used and the store does not know.
+    #: Usage of its newest call that is not yet in the store.
     spent: dict[Unit, float] = field(default_factory=dict)
-    #: Seconds for which its provider takes no calls.
+    #: Seconds for which its provider is closed.
     closed: float = 0.0
 
     def hold(self, request: SummaryRequest, count: TokenCounter) -> None:
-        """As ``Permit.hold``. If the store fails, the call has to wait."""
+        """Like ``Permit.hold``. Also raises ``LimitReached`` if the store fails."""
         limits, ticket, tokens, spend = self.limits, self.ticket, 0.0, 0.0
         if limits.counts_tokens:
             read, written = count_prompt(request.messages, count), request.target_tokens or DEFAULT_ANSWER
@@ -523,7 +524,7 @@ class SharedPermit:
             if spend > limits.max_spend:
                 raise SpendExceeded(spend, limits.max_spend, limits.unit)
         ticket.claim = ticket.claim._replace(tokens=tokens, spend=spend)
-        if queues := not self.asked:  # before anybody can wake it
+        if queues := not self.asked:  # before any process can wake it
             ticket.register()
         try:
             wait = limits._ask(self, ticket.claim, queues=queues)
@@ -539,7 +540,7 @@ class SharedPermit:
         raise LimitReached(wait)
 
     def ask(self, summarizer: Summarizer, request: SummaryRequest) -> str | Summary:
-        """Return the answer of *summarizer*, and remember what it used, and whether its endpoint has too much to do."""
+        """Return the answer of *summarizer*. Record its usage, and whether its endpoint is overloaded."""
         claim, usage = self.ticket.claim, None
         self.asked, spent = True, (claim.tokens, claim.spend)
         try:
@@ -560,7 +561,7 @@ class SharedPermit:
         return answer
 
     def release(self) -> None:
-        """Return the permit and admit the next in the queue."""
+        """Return the permit, and admit the next ticket."""
         limits, claim = self.limits, self.ticket.claim
         if self.inside:
             self.inside = False
@@ -579,7 +580,7 @@ def provider_of(summarizer: object) -> str:
 
 
 def seconds_closed(error: BaseException) -> float:
-    """Return the seconds for which an endpoint that raised *error* has too much to do; 0 if it did not say so."""
+    """Return the seconds for which *error* closes its endpoint; 0 if it is no overload with a Retry-After."""
     after = getattr(error, "retry_after", None)
     status = read_status(error) or read_status(error.__cause__)
     if status not in OVERLOADED or isinstance(after, bool) or not isinstance(after, int | float) or not after > 0:
@@ -597,7 +598,7 @@ def _row_of(kind: str, claim: Claim) -> LimitRow:
 
 def _read_claim(row: LimitRow) -> Claim:
     facts = json.loads(row.body)
-    return Claim(**{name: facts[name] for name in Claim._fields if name in facts})  # a newer version may say more
+    return Claim(**{name: facts[name] for name in Claim._fields if name in facts})  # a newer version may add fields
 
 
 def _sum_usage(rows: Iterable[LimitRow]) -> Usage:

@@ -50,8 +50,8 @@ class Compaction(Conversations[Item], ChatMiddleware):
             await keep(context.result)
 
     def tools(self) -> list[FunctionTool]:
-        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees. A
-        *session_id* that is a function gets the context of the call, which has the session as well."""
+        """Return the tools of ``Recall``, for the agent's ``tools``: they read back text that its prompt omits. If
+        *session_id* is a function, it gets the tool call's context, which also has the ``session``."""
         return [self._make_tool(*told) for told in self.describe_tools()]
 
     def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> FunctionTool:

@@ -23,7 +23,7 @@ class Compaction(Conversations[LLMMessage]):
     """Makes contexts: ``AssistantAgent(..., model_context=Compaction(budget=100_000).make_context("session"))``.
 
     Arguments are those of ``Conversations``. The first argument of ``make_context`` names the session, or *session_id*
-    may be a function of it. The agent adds its system prompt and its tools itself, so they count nothing here.
+    may be a function of it. The agent adds its system prompt and its tools itself, so they are not counted here.
     """
 
     def make_context(self, session_id: str, initial_messages: list[LLMMessage] | None = None) -> Context:
@@ -31,7 +31,7 @@ class Compaction(Conversations[LLMMessage]):
         return Context(self, self.name_session(session_id, session_id), initial_messages)
 
     def tools(self, session_id: str) -> list[BaseTool[Any, Any]]:
-        """Return the tools of ``Recall``, for the agent with that context: it reads back what it no longer sees."""
+        """Return the tools of ``Recall``, for the agent with that context: they read back text that it omits."""
         return [_Tool(*told) for told in self.bind_tools(self.name_session(session_id, session_id))]
 
     def read(self, items: Sequence[LLMMessage]) -> Iterable[Group[LLMMessage]]:

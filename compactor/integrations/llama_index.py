@@ -40,7 +40,7 @@ class Compaction(Conversations[ChatMessage]):
         return History(compaction=self, chat_store_key=self.name_session(session_id, session_id), **options)
 
     def tools(self, session_id: str) -> list[FunctionTool]:
-        """Return the tools of ``Recall``, for the agent with that memory: it reads back what it no longer sees."""
+        """Return the tools of ``Recall``, for the agent with that memory: they read back text that it omits."""
         bound = self.bind_tools(self.name_session(session_id, session_id))
         told = [(ToolMetadata(about, name, arguments), call) for name, about, arguments, call in bound]
         return [FunctionTool(async_fn=call, metadata=metadata) for metadata, call in told]

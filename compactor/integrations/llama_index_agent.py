@@ -1,4 +1,4 @@
-"""LlamaIndex: an agent whose model reads within the budget also while a turn goes on."""
+"""LlamaIndex: an agent that keeps each model call within the budget, also during a long turn."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["CompactingAgent"]
 
 
 class CompactingAgent(FunctionAgent):
-    """A ``FunctionAgent`` for memories of ``Compaction.make_memory``; with others it is one.
+    """A ``FunctionAgent`` for memories of ``Compaction.make_memory``. With other memories, it adds nothing.
 
-    That keeps the calls and results of the running turn beside its memory, and shows them whole. Here the model reads
-    what the memory's ``Compaction`` makes of them, the history, the system prompt and the tools; they stay where they
-    are.
+    A ``FunctionAgent`` keeps the running turn's calls and results outside its memory and always sends all of them. This
+    one lets the memory's ``Compaction`` fit them into the budget, together with history, system prompt and tools. The
+    kept messages do not change.
     """
 
     async def take_step(self, ctx: Any, llm_input: list[ChatMessage], tools: Sequence[Any], memory: Any) -> AgentOutput:
         turn = await ctx.store.get(self.scratchpad_key, default=[])
         history = await memory.aget_all() if isinstance(memory, History) else []
-        if not turn or not history or llm_input[-1] != history[-1]:  # the framework asks with messages of its own
+        if not turn or not history or llm_input[-1] != history[-1]:  # not the memory's messages
             return await super().take_step(ctx, llm_input, tools, memory)
         told = [one.metadata for one in tools]
         fitted = await memory.compaction.afit(
@@ -35,7 +35,7 @@ class CompactingAgent(FunctionAgent):
             tools=[make_tool(one.get_name(), one.description, one.get_parameters_dict()) for one in told],
         )
         shown = [*([ChatMessage(fitted.system, role="system")] if fitted.system else []), *fitted.items]
-        await ctx.store.set(self.scratchpad_key, [])  # what is in there would be added
+        await ctx.store.set(self.scratchpad_key, [])  # the base class would add its contents to the prompt
         try:
             return await super().take_step(ctx, shown, tools, memory)
         finally:

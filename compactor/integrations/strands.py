@@ -43,7 +43,7 @@ class Compaction(Conversations[Item]):
         return context.replace(messages=fitted.items)
 
     def tools(self) -> list[PythonAgentTool]:
-        """Return the tools of ``Recall``, for the agent's ``tools``: with them it reads back what it no longer sees."""
+        """Return the tools of ``Recall``, for the agent's ``tools``: they read back text that its prompt omits."""
         return [
             PythonAgentTool(name, {"name": name, "description": told, "inputSchema": {"json": schema}}, self._call)
             for name, told, schema in self.describe_tools()

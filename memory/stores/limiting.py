@@ -1,6 +1,6 @@
-"""What shared limits keep in a store: rows of a few kinds, all read and changed in one transaction at a time.
+"""The rows that shared limits keep in a store. All reads and changes happen in one transaction at a time.
 
-The store knows nothing of limits; ``compactor.cost.shared_limits`` says what the rows mean.
+The store does not interpret the rows; ``compactor.cost.shared_limits`` defines their meaning.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ class LimitRow(NamedTuple):
     """One row. Kind, key, lane and session are printable ASCII of at most 200 characters; the body is ASCII."""
 
     kind: str
-    #: Unique in its kind.
+    #: Unique within the kind.
     key: str
-    #: Rows of one lane are read together, or one after the other.
+    #: Groups rows, which can be read or counted by lane, or the first of each lane.
     lane: str
-    #: Seconds since 1970 by the store's clock. What that time means depends on the kind.
+    #: Seconds since 1970 by the store's clock. Its meaning depends on the kind.
     at: float
     body: str = ""
-    #: The key of the session that it names (``key_of``): purging that drops the row. None: it names none.
+    #: The key of the session in this row (``key_of``): purging that session drops the row. None: no session.
     session: str | None = None
 
 
 class LimitRows(ABC):
-    """The rows during one transaction, which nobody else reads or changes meanwhile. Rows come by time, then key."""
+    """The rows within one transaction, which is isolated from all others. Rows are ordered by time, then by key."""
 
     #: Seconds since 1970 by the store's clock.
     now: float
 
     @abstractmethod
     def read(self, kinds: Collection[str], lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
-        """Return the rows of these kinds; with *lanes*, those of these lanes."""
+        """Return the rows of these kinds; with *lanes*, only rows in these lanes."""
 
     @abstractmethod
     def find(self, kind: str, key: str) -> LimitRow | None:
-        """Return the row with that key."""
+        """Return the row with that key, or None."""
 
     @abstractmethod
     def read_firsts(self, kind: str) -> Sequence[LimitRow]:
-        """Return the first row of each lane."""
+        """Return the first row of this kind in each lane."""
 
     @abstractmethod
     def count(self, kind: str, lane: str | None = None, before: float | None = None) -> int:
-        """Return the number of rows; with *lane* and *before*, of that lane and with an earlier time."""
+        """Return the number of rows of this kind, optionally only those in *lane* and with a time before *before*."""
 
     @abstractmethod
     def put(self, row: LimitRow) -> None:
@@ -57,11 +57,11 @@ class LimitRows(ABC):
 
     @abstractmethod
     def drop_before(self, kind: str, at: float) -> None:
-        """Delete the rows of a kind with an earlier time."""
+        """Delete the rows of this kind whose time is before *at*."""
 
     @abstractmethod
     def notify(self, name: str) -> None:
-        """Call who listens to the session *name* in other processes (``Store.listen``), if the store can."""
+        """Notify listeners of the session *name* in other processes (``Store.listen``), if the store supports it."""
 
 
 class ResidentLimitRows(LimitRows):
@@ -99,7 +99,7 @@ class ResidentLimitRows(LimitRows):
         self.drop(kind, [row.key for row in self._kinds.get(kind, {}).values() if row.at < at])
 
     def notify(self, name: str) -> None:
-        """Do nothing: there is no other process."""
+        """Do nothing: no other process shares these rows."""
 
 
 def place_of(row: LimitRow) -> tuple[float, str]:

@@ -54,17 +54,17 @@ _NOTIFY = text("SELECT pg_notify(:channel, :key)")
 
 
 class Postgres(Dialect):
-    """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options. Several hosts, of
-    which one can be written to: ``...@a:5432,b:5432/database?target_session_attrs=read-write``.
+    """A server: ``postgresql+psycopg://user:password@host/database``, followed by libpq's options. With several hosts,
+    the writable one is used: ``...@a:5432,b:5432/database?target_session_attrs=read-write``.
 
     ``?timeout=5`` sets the seconds to wait for another process's lock. Raises ``StoreUnreachable`` if the server is cut
-    off, or silent for half a minute longer than that. The server's ``synchronous_commit`` decides how
-    durable an append is.
+    off, or silent for half a minute longer than that. The server's ``synchronous_commit`` decides how durable an append
+    is.
 
-    Behind PgBouncer, nothing is kept on a connection: no prepared statements, settings or notices.
+    Behind PgBouncer, connections keep no state: no prepared statements, settings or notices.
     """
 
-    notifies = True  # until a pooler is found
+    notifies = True  # until a connection goes through a pooler
 
     in_file = False
     begin = "BEGIN"
@@ -76,10 +76,10 @@ class Postgres(Dialect):
         place, mark, options = url.partition("://")[2].partition("?")
         # Parsed as part of the host or database name, the end of the password would appear in every message.
         if place.count("@") > 1 or "@" in place.partition("/")[2]:
-            raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for it, %2F for /")
+            raise StoreError("a PostgreSQL URL has one @, before the host; in a password write %40 for @, %2F for /")
         entry, at, place = place.rpartition("@")
         hosts, slash, database = place.partition("/")
-        if "," in hosts:  # SQLAlchemy reads them as options alone
+        if "," in hosts:  # SQLAlchemy takes several hosts only as options
             options = "&".join([f"host={host}" for host in hosts.split(",")] + [options] * bool(options))
             hosts, mark = "", "?"
         try:
@@ -108,7 +108,7 @@ class Postgres(Dialect):
             return 0
 
     def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:
-        if not self.notifies:  # the server would send the notices to whoever has that connection then
+        if not self.notifies:  # notices would go to whichever client has that connection
             return super().listen(key, listener)
         return self._notices.listen(key, listener)
 
@@ -151,9 +151,9 @@ class Postgres(Dialect):
         return engine
 
     def _configure(self, connection: Any, _record: Any) -> None:
-        # A writer that is cut off must not block others forever, neither here nor on the server. A pooler gives clients
-        # process numbers of its own. Behind it, settings would stay with a connection that other programs use too, and
-        # the name of a prepared statement might be that of another client's.
+        # The timeouts keep a writer that is cut off from blocking others forever, here or on the server. A pooler shows
+        # in the process number, because it gives clients numbers of its own. Its connections are shared with other
+        # programs: settings would affect those, and names of prepared statements could collide.
         autocommit, connection.autocommit = connection.autocommit, True
         here = connection.info.backend_pid
         ((there, _),) = connection.execute(
@@ -177,8 +177,8 @@ class Postgres(Dialect):
 
     def may_retry(self, error: DBAPIError) -> bool:
         if error.connection_invalidated:
-            return not getattr(error.orig, "silent", False)  # a retry would wait just as long
-        # A read-only connection stays so after the server has changed, and another of several hosts may be writable.
+            return not getattr(error.orig, "silent", False)  # a retry would wait as long again
+        # A connection stays read-only when its server is promoted later; with several hosts, another may be writable.
         return getattr(error.orig, "sqlstate", None) == _READ_ONLY
 
     def is_conflict(self, error: DBAPIError) -> bool:

@@ -54,8 +54,8 @@ def open_storage(where: str | os.PathLike[str]) -> Storage:
 
 @contextmanager
 def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert ``OSError`` and a driver's own errors to ``StoreError``, with the place and the remedy. Hides passwords in
-    a URL."""
+    """Convert ``OSError`` and a driver's own errors to ``StoreError``, with place and remedy. Hides passwords in a
+    URL."""
     try:
         yield
     except ContextError:
@@ -134,7 +134,7 @@ def _sync_folder(path: str) -> None:
 
 
 class FsspecStorage:
-    """A file system that fsspec reaches: S3, GCS, Azure, SFTP. Credentials and options are in fsspec's configuration."""
+    """A file system that fsspec reaches: S3, GCS, Azure, SFTP. Credentials and options are in its configuration."""
 
     def __init__(self, url: str) -> None:
         scheme = url.partition(":")[0]

@@ -92,7 +92,7 @@ def test_what_stays_is_told_with_its_reason(url: str, where: Path) -> None:
     torn.write_bytes(b"torn")
     done = run("archive", "--to", where, "--older-than", "30d", "--store", url)
     assert done.code == 0
-    assert done.out.startswith("1 session archived\n  old is not: the archive has another session of that name")
+    assert done.out.startswith("1 session archived\n  old was not: the archive has another session of that name")
     done = run("archive", "--to", where, "--older-than", "30d", "--store", url, "--json")
     assert done.document == {"archived": [], "skipped": {"old": "name_taken"}}
     assert "put an undamaged copy of the object back" in run("archived", where).out.replace("\n", " ")

@@ -30,7 +30,7 @@ class LimitingStoreContract(StoreContract):
         return [row.key for row in self.another().change_limits(lambda rows: rows.read([kind]))]
 
     def test_what_one_puts_another_reads(self) -> None:
-        """By time and then by key, of one kind, with all that it says; a row of the same kind and key is replaced."""
+        """Rows come complete, ordered by time and then by key. A new row replaces that of the same kind and key."""
         rows = [_row("b", at=2.5), _row("a", at=2.5), _row("z", at=-1.0), _row("c", "l 2", 1e10, '{"a": "b\\\\u0000"}')]
         self._put(*rows, LimitRow("other", "a", "l", 0.0))
         assert self.another().change_limits(lambda inside: inside.read(["k"])) == [rows[2], rows[1], rows[0], rows[3]]
@@ -47,7 +47,7 @@ class LimitingStoreContract(StoreContract):
         assert both == [rows[2], LimitRow("other", "a", "l", 0.0), rows[0]]
 
     def test_the_first_of_each_lane_is_found(self) -> None:
-        """Whatever the lanes are called."""
+        """Works for any lane name, such as names that differ only in case."""
         lanes = ["a", "A", "_", "a b", '["x", "\\\\u00e9", ""]', "~"]
         self._put(*(_row(f"{lane} {n}", lane, 10.0 - n) for lane in lanes for n in range(3)))
         self._put(_row("tie b", "tie", 3.0), _row("tie a", "tie", 3.0), LimitRow("other", "x", "b", 0.0))
@@ -56,7 +56,7 @@ class LimitingStoreContract(StoreContract):
         assert self.store.change_limits(lambda rows: rows.read_firsts("none")) == []
 
     def test_rows_are_counted(self) -> None:
-        """All of a kind, those of a lane, and those before a time."""
+        """Counts all rows of a kind, those of one lane, and those before a time."""
         self._put(*(_row(f"{lane}{n}", lane, float(n)) for lane in "ab" for n in range(4)))
         count = self.another().change_limits(
             lambda rows: (rows.count("k"), rows.count("k", "a"), rows.count("k", "a", 2.0), rows.count("none"))
@@ -64,7 +64,7 @@ class LimitingStoreContract(StoreContract):
         assert count == (8, 4, 2, 0)
 
     def test_rows_are_dropped_by_key_and_by_time(self) -> None:
-        """Any number of them; unknown keys are ignored."""
+        """Works for more than a thousand rows; unknown keys are ignored."""
         self._put(*(_row(f"{n}", f"l{n}", float(n)) for n in range(1_100)))
         assert len(self.store.change_limits(lambda rows: rows.read(["k"], {f"l{n}" for n in range(1_050)}))) == 1_050
         self.store.change_limits(lambda rows: rows.drop("k", {*(f"{n}" for n in range(1_090)), "none"}))
@@ -74,7 +74,7 @@ class LimitingStoreContract(StoreContract):
         assert self._keys() == ["1098", "1099"]
 
     def test_a_change_that_fails_changes_nothing(self) -> None:
-        """The error is the caller's."""
+        """The caller gets the original error."""
 
         def fail(rows: LimitRows) -> None:
             rows.put(_row("new"))
@@ -87,11 +87,11 @@ class LimitingStoreContract(StoreContract):
         except LookupError:
             pass
         else:
-            raise AssertionError("the error of the work did not come out")
+            raise AssertionError("the original error was not raised")
         assert self._keys() == ["old"]
 
     def test_changes_come_one_after_the_other(self) -> None:
-        """Of many that count at once, none reads what another is about to replace; and time does not go back."""
+        """Concurrent read-modify-writes lose no update, and the store's clock does not go back."""
         start, times = threading.Barrier(4), list[float]()
 
         def count(rows: LimitRows) -> float:
@@ -110,7 +110,7 @@ class LimitingStoreContract(StoreContract):
         assert self.store.change_limits(lambda rows: rows.now) >= max(times)
 
     def test_purging_a_session_drops_the_rows_that_name_it(self) -> None:
-        """And no others; a session without entries included."""
+        """Drops no other rows. Works for a session without entries, too."""
         for name in NAMES:
             self._put(_row(f"of {key_of(name)}", session=key_of(name)), _row("other", session="other"), _row("none"))
         self.store.append(NAMES[0], [an_entry()], after=0)

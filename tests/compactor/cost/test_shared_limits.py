@@ -390,7 +390,7 @@ def test_a_further_call_of_a_cycle_needs_room_but_no_other_permit() -> None:
 def test_a_price_that_nobody_knows_is_refused_where_spend_is_limited() -> None:
     """When the compactor is made; known models need no prices=, and what costs nothing needs none either."""
     scene = Scene([Limit(max_spend_per_hour=1.0)])
-    with pytest.raises(ConfigError, match="nobody knows what 'mine' costs; give prices="):
+    with pytest.raises(ConfigError, match="the price of 'mine' is unknown; give prices="):
         on_command(memory_of(1), Model(model="mine"), limits=scene.limits)
     on_command(memory_of(1), Model(model="gpt-5-mini"), limits=scene.limits)
     on_command(memory_of(1), None, limits=scene.limits)
