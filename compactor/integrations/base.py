@@ -49,7 +49,7 @@ class Fitted(Generic[Item]):
     #: The whole system prompt, and its part after the given one: a summary, and a note of omitted rounds.
     system: str
     added: str
-    #: The messages; unshortened ones are the framework's own objects.
+    #: The messages. Unshortened ones are the framework's own objects.
     items: list[Item]
 
     def extend(self, given: str | Sequence[Any]) -> Any:
@@ -110,8 +110,7 @@ class Conversations(ABC, Generic[Item]):
         """Return new objects of the framework for *messages*."""
 
     def name_session(self, context: object, own: object | None) -> str:
-        """Return the session's name for a call's *context*; *own* is the framework's name. Empty: the conversation has
-        none."""
+        """Return the session's name for a call's *context*, or "" if there is none. *own* is the framework's name."""
         given = self._session_id(context) if callable(self._session_id) else self._session_id
         return str(next((one for one in (given, own) if one is not None and one != ""), ""))
 
@@ -167,8 +166,8 @@ class Conversations(ABC, Generic[Item]):
     def keep(self, session_id: str, answer: Sequence[Item]) -> None:
         """Append the model's *answer* to the log at once, if it calls no tool.
 
-        Everything else is appended by the next call; so is every answer in a conversation without a name. Raises
-        nothing: the paid answer must not be lost because the log cannot be written now.
+        The next call appends everything else, and every answer of a conversation without a name. Raises nothing: the
+        paid answer must not be lost because the log cannot be written now.
         """
         with report_errors("answer.not_kept", session_id=session_id):
             if session_id and (messages := self._read_answer(answer)):
@@ -190,8 +189,8 @@ class Conversations(ABC, Generic[Item]):
             yield told["name"], told["description"], told["parameters"]
 
     def bind_tools(self, session_id: str) -> Iterator[tuple[str, str, type[BaseModel], Callable[..., Awaitable[str]]]]:
-        """Yield the name and the description of each tool of ``Recall``, the class of its arguments, and a function of
-        these by name that answers a call in that session. Raises ``ValueError`` without a *session_id*."""
+        """Yield for each tool of ``Recall`` its name, its description, the class of its arguments, and a function that
+        takes these by name and returns the answer from that session. Raises ``ValueError`` without a *session_id*."""
 
         async def call(name: str, /, **arguments: Any) -> str:
             return await self.acall_tool(session_id, name, arguments)
@@ -340,11 +339,11 @@ class Converted(Conversations[Item]):
         return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
 
 
-#: Keys of a message or a block whose values are not conversation text.
+#: Keys of a message or a block with values that are not conversation text.
 _NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature"))
-#: Keys below which everything was said, whatever its name: a tool's arguments, and what an unknown item carries.
+#: Keys below which every text is conversation text, under any key: tools' arguments and unknown items' contents.
 _SAID = frozenset(("input", "arguments", "args", "payload", "action", "operation"))
-#: Keys whose value may be a file.
+#: Keys with values that may be files.
 _FILES = frozenset(("data", "file_data", "url", "image_url", "file_url"))
 #: Media types of files in which no text can be replaced.
 _match_media: Any = re.compile(
@@ -359,8 +358,10 @@ _match_file: Any = re.compile(
 
 
 def redact(value: Any, redactor: Callable[[str], str]) -> Any:
-    """Return a copy of a message, or of a part of one, with *redactor* applied to each text. Ids stay, and the data of
-    pictures, audio, video and documents; files of text are decoded for it."""
+    """Return a copy of a message, or of a part of one, with *redactor* applied to each text.
+
+    Text files are decoded for it. Ids do not change, nor does the data of pictures, audio, video and documents.
+    """
     return _redact(value, redactor, is_said=False)
 
 
@@ -378,8 +379,8 @@ def _redact(value: Any, redactor: Callable[[str], str], *, is_said: bool) -> Any
 
 
 def _redact_at(key: Any, value: Any, block: Mapping[Any, Any], redactor: Callable[[str], str]) -> Any:
-    """Return the *value* that a *block* has under *key*, redacted."""
-    # The note of an id's change, in ``native``, is a list.
+    """Return the *value* under *key* of a *block*, redacted."""
+    # A changed id is recorded as a list, in ``native``.
     if key in _NOT_SAID and (isinstance(value, str) or (isinstance(value, list) and not any(map(_is_nested, value)))):
         return value
     if key in _FILES and isinstance(value, str):
@@ -388,13 +389,13 @@ def _redact_at(key: Any, value: Any, block: Mapping[Any, Any], redactor: Callabl
         if key == "data" and _holds_file(block):
             kind = block.get("media_type", block.get("mime_type", ""))
             return _redact_encoded(value, redactor) if str(kind).startswith("text/") else value
-    # A provider's summary is no text, and its blocks must stay whole.
+    # A provider's compaction is not text, and its blocks must stay whole.
     is_said = key in _SAID and not (key == "payload" and "v" in block)
     return _redact(value, redactor, is_said=is_said)
 
 
 def _holds_file(block: Mapping[Any, Any]) -> bool:
-    """Return whether the ``data`` of *block* is a file's, or encrypted."""
+    """Return whether the ``data`` of *block* is a file or encrypted."""
     media = block.get("media_type", block.get("mime_type"))
     kind = block.get("type")
     if kind in ("base64", "redacted_thinking"):
@@ -404,7 +405,7 @@ def _holds_file(block: Mapping[Any, Any]) -> bool:
 
 
 def _redact_encoded(encoded: str, redactor: Callable[[str], str]) -> str:
-    """Return a base64 text, with *redactor* applied to what it encodes; to the text itself if that is no UTF-8."""
+    """Return base64 text with *redactor* applied to the encoded text, or to *encoded* itself if that is not UTF-8."""
     try:
         text = b64decode(encoded, validate=True).decode()
     except ValueError:

@@ -43,7 +43,7 @@ class Reply:
     calls: tuple[tuple[str, int], ...] = ()
 
 
-#: How often the model was asked each question that wants many calls: it does not see all results.
+#: Steps taken for each question that asks for many calls; counted here because the model may not see all results.
 _asked: Counter[str] = Counter()
 
 
@@ -111,7 +111,7 @@ class AdapterContract:
     gives_own_objects = True
     #: Whether the framework passes an adapter the model's answer, and not only the next request.
     tells_answers = True
-    #: Whether the framework asks an adapter before each call of the model, and not once a turn.
+    #: Whether the framework asks an adapter before each model call rather than once a turn.
     fits_each_call = True
 
     def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
@@ -154,8 +154,8 @@ class AdapterContract:
             _check_pairs(host, seen)
 
     def test_many_calls_in_one_turn_stay_within_the_budget(self) -> None:
-        """Behind other turns: the oldest calls of the turn itself are left out with their results. A framework that
-        asks an adapter once a turn shows all of them to the model."""
+        """After other turns, the turn's own oldest calls are left out with their results. If the framework asks an
+        adapter only once a turn, the model sees all of them."""
 
         async def run() -> None:
             plain = self.make_host(None)
@@ -275,7 +275,7 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_a_conversation_without_a_name_stays_one_session(self) -> None:
-        """Though the host takes a question back, drops its oldest messages, and begins anew with the store."""
+        """The host takes a question back, drops its oldest messages, and restarts with the same store."""
 
         async def run() -> None:
             with self._compaction() as compaction:
@@ -391,8 +391,8 @@ class AdapterContract:
         asyncio.run(run())
 
     def test_no_log_holds_what_was_said(self) -> None:
-        """From level info on, and at level debug in the adapter's records and ours: neither in messages, nor in other
-        fields of records, nor in tracebacks."""
+        """Checks messages, other fields and tracebacks of all records from level info, and of the adapter's and ours
+        from level debug."""
         kept = _Kept()
 
         async def run() -> None:
@@ -442,7 +442,7 @@ def _read_request(host: Host, place: int) -> str:
 
 
 def _describe(value: Any, depth: int = 8) -> Any:
-    """Return all that *value* holds, to compare it later with what it holds then."""
+    """Return the full contents of *value*, to compare with its contents later."""
     if isinstance(value, Mapping):
         return {str(key): _describe(one, depth - 1) for key, one in value.items()} if depth else len(value)
     if isinstance(value, (list, tuple)):
@@ -476,7 +476,7 @@ class _Kept(logging.Handler):
         self._levels: dict[str, int] = {}
 
     def watch(self, *names: str) -> None:
-        """Keep what the loggers of these *names* say at level debug, too."""
+        """Keep also the debug records of the loggers with these *names*."""
         for name in names:
             logger = logging.getLogger(name)
             self._levels.setdefault(name, logger.level)

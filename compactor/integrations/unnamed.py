@@ -1,4 +1,4 @@
-"""Conversations that nobody has named: each has a session of its own, which is found again by what was said."""
+"""Conversations without a name: each gets its own session, which is found again by its messages."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from memory.messages import ASSISTANT, SYSTEM
 from memory.stores.base import SessionRow
 from memory.sync import Alignment, align
 
-#: Sessions that are known without asking the store; those used least recently are forgotten. And histories that were
-#: given last: one that is given again may be another conversation's.
+#: Maximum number of sessions kept in memory (the least recently used are dropped), and of the newest histories that are
+#: remembered: one that comes twice may belong to two conversations.
 MAX_UNNAMED, MAX_GIVEN = 1_000, 20_000
-#: Sessions that are compared with one history: of those that are known; and in the store, of those that begin alike and
-#: of those used last. The latters' logs have so many entries at most, all together.
+#: Maximum number of sessions to compare with one history: from memory, from the store with the same first message, and
+#: from the store by last use. Then the maximum number of log entries read from the store for one history.
 MAX_ALIKE, MAX_ENTRIES = 20, 20_000
-#: Rows of the store's list of sessions that are looked at, for those that begin alike and for those used last; and logs
-#: that are kept for the next comparison.
+#: Maximum number of rows to list from the store, for the same first message and by last use. Then the number of logs to
+#: cache for later comparisons.
 MAX_LISTED, MAX_READ = 500, 200
 PREFIX = "unnamed-"
-#: As ``_Known.own``: nothing is. Only a history that begins with all of it finds the session.
+#: A value of ``_Known.own``: no message is the session's own. Only a history that begins with all of it finds it.
 NEVER = sys.maxsize
 _NAME = re.compile(PREFIX + r"[0-9a-f]{4}-([0-9]+)-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What a host gives, without the system messages in front."""
+    """A host's history without its leading system messages."""
 
     body: Sequence[Mapping[str, Any]]
     prints: bytes
-    #: Hashes of its beginnings, those system messages included: of all, of all but the last message, and so on.
+    #: Hashes of its beginnings, leading system messages included: of all, of all but the last message, and so on.
     begins: Sequence[bytes]
 
     def make_session(self, own: int) -> _Known:
-        """Return a new session. Its name begins alike for all with the same first message, and tells not what that
-        says: the hash is too short."""
+        """Return a new session. Sessions with the same first message share a prefix of the name. It does not reveal the
+        message, because the hash is too short."""
         return _Known(f"{self.bucket}{len(self.body)}-{uuid4().hex}", own)
 
     @property
@@ -58,25 +58,26 @@ class _History:
 @dataclass(slots=True, eq=False)
 class _Known:
     session_id: str
-    #: From which message of ``prints`` on they are this conversation's own: many may begin with those of its first
-    #: call. The name has the number, for later processes.
+    #: Index in ``prints`` of the first message that belongs to this conversation alone: others may begin with the
+    #: messages of its first call. The session's name contains their number for later processes.
     own: int
-    #: Of the history that the session was given last; and the hash of that, under which it is found.
+    #: Fingerprints of the session's latest history, and that history's hash, its key in ``Unnamed._known``.
     prints: bytes = b""
     key: bytes = b""
-    #: Whether it was read from the store: what an earlier process was given twice is not known. And whether the history
-    #: has lost its oldest messages.
+    #: Whether it was found in the store. Then it is unknown which histories an earlier process was given twice.
     is_stored: bool = False
+    #: Whether the history has lost its oldest messages.
     is_window: bool = False
 
 
 class Unnamed:
-    """Finds the session of a history: the one that was given its beginning last, else the one that it shares most with.
+    """Finds the session for a history: the one whose latest history it continues, else the one that shares most of it.
 
-    That must be the conversation's own: one question with its answer if the newest messages were edited, two if the
-    oldest were dropped, three after both. In doubt there is a new session: it may as well be somebody else's. Sessions
-    that are not known here, as after a restart, are looked for in *store*, and need one more, but for a history that
-    begins with all of the log. *purge* erases a session that is found no more.
+    The second case needs proof that no other conversation has: one answered question if the newest messages were
+    edited, two if the oldest were dropped, three if both. In doubt, a new session begins, because the old one may
+    belong to another conversation. Sessions not in memory, as after a restart, are looked up in *store*. They need one
+    answered question more, unless the history begins with the whole log. *purge* erases a session that can no longer be
+    found.
     """
 
     def __init__(self, store: Store, purge: Callable[[str], object]) -> None:
@@ -86,17 +87,17 @@ class Unnamed:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # guards all below
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # by the histories that they were given last
-        # By those before, if the next did not begin with it: it may have been another conversation's.
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # by the hash of their latest history
+        # By the hash of an earlier history that the latest one does not continue: another conversation may do so.
         self._left: OrderedDict[bytes, _Known] = OrderedDict()
-        self._given: OrderedDict[bytes, bool] = OrderedDict()  # histories, and whether they were given twice
-        self._held: set[str] = set()  # the ids of all that are known or in use
-        # Logs of the store that were read last, by session: each with its number of entries.
+        self._given: OrderedDict[bytes, bool] = OrderedDict()  # hashes of histories; whether given twice
+        self._held: set[str] = set()  # ids of all sessions in memory or in use
+        # Logs read from the store, by session, each with its number of entries.
         self._read: OrderedDict[str, tuple[int, LogFingerprints]] = OrderedDict()
 
     @contextmanager
     def find(self, messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Give the id of the session whose history *messages* is from now on. Until the end, nobody else finds it."""
+        """Yield the id of the session for the history *messages*. Until the block ends, no other caller finds it."""
         history = _read_history(messages)
         with self._lock:
             common = self._count_common(history)
@@ -113,8 +114,8 @@ class Unnamed:
             self._keep(found, history)
 
     def _count_common(self, history: _History) -> int:
-        """Return how many of the first messages were given twice as they are, by two conversations perhaps; and note
-        that all were given now."""
+        """Return the length of the longest beginning that was given twice, perhaps by two conversations. Record the
+        history as given."""
         whole = history.begins[0]
         self._given[whole] = self._given.pop(whole, None) is not None
         if len(self._given) > MAX_GIVEN:
@@ -123,24 +124,25 @@ class Unnamed:
         return max(len(history.body) - less, 0)
 
     def _take(self, history: _History, common: int) -> _Known | None:
-        """Return the session that was given the beginning of *history* last; a new one, if it has left that."""
+        """Return the session whose latest history *history* continues. If that session has moved on since, return a new
+        one."""
         for place, begin in enumerate(history.begins):
             if (known := self._known.pop(begin, None)) is not None:
                 known.own = max(known.own, common)
                 return known
             if place and (left := self._left.get(begin)) is not None:
                 newest = history.prints.rfind(left.prints[-SIZE:])
-                if self._known.get(left.key) is left and newest >= 0:  # the host shows older messages again
+                if self._known.get(left.key) is left and newest >= 0:  # older messages are back
                     left.own += max((newest + SIZE - len(left.prints)) // SIZE, 0)
                     return self._known.pop(left.key)
-                left.own = NEVER  # two go on from there: what they share proves nothing any more
+                left.own = NEVER  # two conversations continue it: shared messages prove nothing now
                 new = history.make_session(NEVER)
                 self._held.add(new.session_id)
                 return new
         return None
 
     def _take_alike(self, history: _History, common: int, logs: Sequence[tuple[_Known, bytes]]) -> _Known | None:
-        """Return the known session that *history* goes on from after an edit, or without its oldest messages."""
+        """Return the session in memory that *history* continues after an edit or without its oldest messages."""
         alike = [
             (one, LogFingerprints(prints, kinds=bytes(len(prints) // SIZE)))
             for one, prints in _list_alike(history, logs)
@@ -159,7 +161,7 @@ class Unnamed:
         return found
 
     def _take_stored(self, history: _History, common: int, logs: Sequence[tuple[_Known, bytes]]) -> _Known | None:
-        if sum(one["role"] == ASSISTANT for one in history.body) < 2:  # none can be proven
+        if sum(one["role"] == ASSISTANT for one in history.body) < 2:  # too few answers to prove anything
             return None
         stored: list[tuple[_Known, LogFingerprints]] = []
         with suppress(StoreError):  # the next call that opens a session raises it
@@ -173,7 +175,7 @@ class Unnamed:
         return found
 
     def _read_stored(self, bucket: str) -> Iterator[tuple[_Known, LogFingerprints]]:
-        """Yield sessions of the store that are not known here, those used last first."""
+        """Yield stored sessions that are not in memory: those in *bucket*, then others, each by last use."""
         rows = self._store.list_sessions("", after=bucket, limit=MAX_LISTED)
         alike = sorted((row for row in rows if row.name.startswith(bucket)), key=lambda row: row.last_activity)
         newest = self._store.list_sessions("", limit=MAX_LISTED, order="activity")
@@ -199,7 +201,7 @@ class Unnamed:
             yield _Known(row.name, int(name[1]), is_stored=True), log
 
     def _hold(self, found: _Known) -> bool:
-        """Return whether *found* is the caller's from now on, and not another's."""
+        """Reserve *found* for the caller; return False if another caller has it."""
         with self._lock:
             is_free = found.session_id not in self._held
             self._held.add(found.session_id)
@@ -240,7 +242,7 @@ def _read_history(messages: Iterable[Mapping[str, Any]]) -> _History:
 
 
 def _list_alike(history: _History, logs: Sequence[tuple[_Known, bytes]]) -> Sequence[tuple[_Known, bytes]]:
-    """Return those of *logs* that have one of the newest messages, or one further back, that few others have."""
+    """Return the *logs* that share a rare message with *history*, looking from its newest message backwards."""
     place, step = len(history.body) - 1, 1
     while place >= 0:
         wanted = get_print(history.prints, place)
@@ -255,17 +257,17 @@ def _list_alike(history: _History, logs: Sequence[tuple[_Known, bytes]]) -> Sequ
 def _choose(
     history: _History, common: int, logs: Iterable[tuple[_Known, LogFingerprints]], others: Sequence[bytes]
 ) -> tuple[_Known, int, bool] | None:
-    """Return which of *logs* shares most with *history*, from where on that is the session's own, and whether it lacks
-    the oldest messages; None if that proves nothing, or if two share as much. The first messages are no proof if
-    *others* begin with them as well."""
+    """Return the session in *logs* that shares most with *history*, the index of its first own message, and whether the
+    history lacks the oldest messages. Return None without proof, or if two share as much. First messages that *others*
+    begin with, too, are no proof."""
     most, best = 0, list[tuple[_Known, int, bool] | None]()
     for one, log in logs:
         found, own = align(log, history.prints, history.body), one.own
-        if found.kept < max(most, len(log.kinds) - found.here):  # than another shares, or than would be undone
+        if found.kept < max(most, len(log.kinds) - found.here):  # less than another, or than it would undo
             continue
         is_window = one.is_window or [*found.starts] != [(0, 0)]
         needed = 1 + is_window + (is_window and found.is_diverged) + one.is_stored
-        if not one.prints and not found.is_diverged and not is_window:  # of the store, and it was given nothing else
+        if not one.prints and not found.is_diverged and not is_window:  # in the store, and continued unchanged
             is_proven = _is_proven(found, 0, 0, 1, history)
         elif is_proven := _is_proven(found, own, common, needed, history):
             own = max([own, *(_count_shared(log.prints, other) for other in others if other is not log.prints)])
@@ -278,12 +280,12 @@ def _choose(
 
 
 def _is_proven(found: Alignment, own: int, common: int, needed: int, history: _History) -> bool:
-    """Return whether *found* shares as many questions with answers as *needed*, from index *own* of the log on."""
-    if len(found.starts) > (1 if found.starts[0] != (0, 0) else 2):  # the oldest messages are there, or are not
+    """Return whether *found* shares at least *needed* answered questions, from index *own* of the log on."""
+    if len(found.starts) > (1 if found.starts[0] != (0, 0) else 2):  # one gap at most
         return False
     if found.is_diverged and sum(one["role"] == "user" for one in history.body[found.there :]) > 1:
-        return False  # more is new than was said since the last call
-    answered = set[bytes]()  # the same again proves nothing more
+        return False  # more than one new turn
+    answered = set[bytes]()  # a repeated question counts once
     for run in found.runs:
         asked = b""
         for place in range(max(run.there + max(own - run.here, 0), common), run.there + run.size):
@@ -298,7 +300,7 @@ def _is_proven(found: Alignment, own: int, common: int, needed: int, history: _H
 
 
 def _count_shared(one: bytes, other: bytes) -> int:
-    """Return how many of the first messages are the same."""
+    """Return the number of equal first messages."""
     if one[:SIZE] != other[:SIZE]:
         return 0
     low, high = 0, min(len(one), len(other)) // SIZE
