@@ -247,7 +247,7 @@ FOREIGN = {
         *("save_state", "load_state", "dump_component", "ChatCompletionContext"),
         *("OpenAICompaction", "AnthropicCompaction", "chat_store"),
     },
-    "server": {"GET", "POST", "PUT", "DELETE", "Bearer", "Retry", "After"},
+    "server": {"Forwarded", "For", "Proto", "GET", "POST", "PUT", "DELETE", "Bearer", "Retry", "After"},
     "serving": {"ThreadPoolExecutor", "gc", "freeze", "unfreeze"},
     "versioning": {"DeprecationWarning"},
     "storage": {

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .problems import problem
 
 if TYPE_CHECKING:
-    from .state import ServerState
+    from .settings import ServerSettings
 
 #: Token header under ``/v1/``, where ``Authorization`` belongs to the provider. It is never forwarded.
 TOKEN_HEADER = "x-compactor-token"  # noqa: S105
@@ -101,12 +101,13 @@ class Access:
     500, and logged as one line without the error's text.
     """
 
-    def __init__(self, app: ASGIApp, state: ServerState, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._settings = app, state.settings
-        self._rates, self._failures = RateLimit(state.settings.rate, clock), RateLimit(MAX_FAILURES, clock)
-        self._tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
-        self._logouts = state.logouts
-        self._hosts = {"localhost", "127.0.0.1", "::1", *(host.lower() for host in state.settings.hosts)}
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, logouts: Logouts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app, self._settings, self._logouts = app, settings, logouts
+        self._rates, self._failures = RateLimit(settings.rate, clock), RateLimit(MAX_FAILURES, clock)
+        self._tokens = {tenant: token.get_secret_value() for tenant, token in settings.tokens.items()}
+        self._hosts = {"localhost", "127.0.0.1", "::1", *(host.lower() for host in settings.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -311,10 +312,10 @@ def _sign(signed: str, token: str) -> str:
     return hmac.new(token.encode(), f"compactor cookie|{signed}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
-def make_login(state: ServerState) -> APIRouter:
+def make_login(settings: ServerSettings, logouts: Logouts) -> APIRouter:
     """Return the routes that log a browser in and out."""
     router = APIRouter(include_in_schema=False)
-    tokens = {tenant: token.get_secret_value() for tenant, token in state.settings.tokens.items()}
+    tokens = {tenant: token.get_secret_value() for tenant, token in settings.tokens.items()}
 
     @router.get("/login")
     async def form() -> Response:
@@ -337,7 +338,7 @@ def make_login(state: ServerState) -> APIRouter:
     @router.post("/logout")
     async def log_out(request: Request) -> Response:
         if (cookie := read_cookie(request.headers.get("cookie", ""), tokens)) is not None:
-            state.logouts.add(*cookie, time.time())
+            logouts.add(*cookie, time.time())
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response

@@ -89,7 +89,9 @@ def create_app(
     )
     app.state.compactor = state
     app.add_middleware(EncodedNames)
-    app.add_middleware(Access, state=state)  # the outermost: it sees the path decoded
+    app.add_middleware(
+        Access, settings=state.settings, logouts=state.logouts
+    )  # the outermost: it sees the path decoded
     add_handlers(app)
 
     @app.get("/healthz", tags=["health"])
@@ -107,7 +109,7 @@ def create_app(
             return problem(503, "the store does not answer", "NotReady", {"retry-after": "1"})
         return Health()
 
-    app.include_router(make_login(state))
+    app.include_router(make_login(state.settings, state.logouts))
     app.include_router(make_metrics(state))
     app.include_router(make_rest(state))
     app.include_router(make_proxy(state))

@@ -41,6 +41,10 @@ def make_app(state: ServerState, *, session: str | None = None, role: str | None
         finally:
             await state.stop()
 
-    app = Starlette(routes=[Route("/mcp", endpoint)], middleware=[Middleware(Access, state=state)], lifespan=lifespan)
+    app = Starlette(
+        routes=[Route("/mcp", endpoint)],
+        middleware=[Middleware(Access, settings=state.settings, logouts=state.logouts)],
+        lifespan=lifespan,
+    )
     app.state.compactor = state
     return app
