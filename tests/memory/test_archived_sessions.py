@@ -883,7 +883,7 @@ def test_a_tenant_that_is_archived_meanwhile_is_told(store: Store, where: str, m
     move(store, where)
     write(store, name_in("acme", "b"))
     between(monkeypatch, "delete", lambda: move(store, where))
-    with pytest.raises(StoreError, match="1 are gone"):
+    with pytest.raises(StoreError, match="which erased 1"):
         purge_archived_tenant(where, "acme")
 
 
