@@ -228,6 +228,8 @@ COMPARED = {
 
 #: Names on the pages that are not ours: other projects', the shell's, and those that examples make up.
 FOREIGN = {
+    "reme": {"tool_call_"},
+    "proxy": {"security"},
     "benchmarks": COMPARED,
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
     "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},

@@ -139,7 +139,7 @@ def test_the_installed_library_reads_its_data(installed: Installed, tmp_path: Pa
     """Shipped prompts are found, tokens are counted and cues read, where there is nothing but the wheel."""
     code = (
         "import prompts, compactor; from compactor.summarizers.cues import is_prohibition;"
-        "print(len(prompts.shipped()), compactor.count_tokens('hello world'), is_prohibition('Never pay.'))"
+        "print(len(prompts.list_shipped()), compactor.count_tokens('hello world'), is_prohibition('Never pay.'))"
     )
     assert installed.run(installed.python, "-c", code, folder=tmp_path).stdout.split() == ["7", "2", "True"]
 

@@ -11,6 +11,8 @@ from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage
 from autogen_core.tools import BaseTool
 from pydantic import BaseModel, TypeAdapter
 
+from memory.rounds import run_dump
+
 from ..formats import autogen
 from .base import Conversations, Group, Message
 
@@ -64,4 +66,4 @@ class _Tool(BaseTool[Any, Any]):
         self._call = call
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:  # noqa: ARG002
-        return await self._call(**args.model_dump())
+        return await self._call(**run_dump(args.model_dump))

@@ -28,6 +28,7 @@ from memory.messages import ASSISTANT, from_round
 from memory.search import split_query
 from memory.stores.retention import FILES_KEPT
 from memory.stores.tenants import name_in, split_name
+from memory.sync import SAYS, TOOL_NAMES
 from memory.transfer.jsonl import export_session, read_session
 from memory.transfer.state_dict import append_new
 
@@ -118,6 +119,26 @@ Messages = Annotated[
 ]
 
 
+_SYNCED: dict[str, Any] = {
+    "anyOf": [{"required": [key]} for key in sorted(SAYS)],
+    "allOf": [
+        {
+            "anyOf": [
+                {"properties": {"role": {"not": {"const": "tool"}}}},
+                {"properties": {"tool_call_id": {"type": "string"}}, "required": ["tool_call_id"]},
+                *[{"required": [key]} for key in sorted(TOOL_NAMES)],
+            ]
+        }
+    ],
+}
+
+
+class SyncedMessage(MessageIn):
+    """A message of a whole history: it has content, and a tool's result names its call."""
+
+    model_config = ConfigDict(json_schema_extra=_SYNCED)
+
+
 class NewSession(Body):
     id: Annotated[str | None, Field(pattern=_SESSION)] = Field(
         default=None, description="Its name; generated if missing."
@@ -131,7 +152,11 @@ class Append(Body):
 
 
 class History(Body):
-    messages: Messages
+    messages: Annotated[
+        list[SyncedMessage],
+        Field(max_length=100_000, examples=[[{"role": "user", "content": "Hello"}]]),
+        AfterValidator(_check_messages),
+    ]
     on_divergence: Literal["rewind", "raise"] = "rewind"
 
 

@@ -109,7 +109,7 @@ def test_erasing_reaches_the_archive_where_it_is_named(url: str, where: Path) ->
     """A session, a tenant, and what is old; after a question."""
     run("archive", "--to", where, "--older-than", "30d", "--store", url)
     purge = ("purge", "old", "--archive", where, "--store", url)
-    assert "what" in run(*purge, typed=True, said="n\n").err
+    assert "its copy in" in run(*purge, typed=True, said="n\n").err
     assert run(*purge, "--yes", "--json").document == {"purged": None, "archived": True}
     assert "neither" in refusal(run(*purge, "--yes"))
     assert run("purge", "new", "--archive", where, "--store", url, "--yes").out.endswith("and not in the archive\n")

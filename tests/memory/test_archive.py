@@ -80,7 +80,7 @@ def test_the_cache_holds_a_bounded_number_of_rounds_and_characters(monkeypatch: 
     monkeypatch.setattr("memory.log.round_store.MAX_CHARACTERS", 30_000)
     archive = StoredRounds(store, "s")
     for number in (*range(1, 42), *range(41, 0, -1)):
-        assert archive.round(number, 41).number == number
+        assert archive.get_round(number, 41).number == number
         assert len(archive._cache) <= 8
         assert archive._characters == sum(length for _, length in archive._cache.values())
         assert archive._characters <= 30_000 or len(archive._cache) == 1
@@ -100,13 +100,13 @@ def test_a_signals_handler_may_read_in_the_middle_of_a_read(monkeypatch: pytest.
             found = super().get(number, *default)
             if found is not None and self.left:
                 self.left = 0
-                assert [archive.round(other, 40).number for other in range(40, 20, -1)] == [*range(40, 20, -1)]
+                assert [archive.get_round(other, 40).number for other in range(40, 20, -1)] == [*range(40, 20, -1)]
             return found
 
-    archive.round(1, 40)
+    archive.get_round(1, 40)
     archive._cache = Interrupted(archive._cache)
     held = next(iter(archive._cache))
-    assert archive.round(held, 40).number == held
+    assert archive.get_round(held, 40).number == held
     assert archive._cache.left == 0
     assert archive._characters == sum(length for _, length in archive._cache.values())
 
@@ -121,10 +121,10 @@ def test_long_rounds_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
         memory.finish_round(str(number))
     monkeypatch.setattr("memory.log.round_store.MAX_CHARACTERS", 4_000)
     archive = StoredRounds(store, "s")
-    archive.round(1, 32)
+    archive.get_round(1, 32)
     store.handed_out = 0
     for number in range(17, 33):
-        archive.round(number, 32)
+        archive.get_round(number, 32)
     assert store.handed_out == 16 * 3
 
 

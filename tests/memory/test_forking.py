@@ -131,7 +131,7 @@ def test_a_child_reads_old_rounds_though_another_thread_held_the_cache() -> None
 
         def work():
             assert memory.conversation.rounds[0].user_query == "question 0"
-            assert memory.snapshot.round("1").user_query == "question 1"
+            assert memory.snapshot.find_round("1").user_query == "question 1"
             assert memory.create_round("in the child").number == 4
 
         code = exit_code(in_child(work))
