@@ -37,12 +37,16 @@ class Claim(NamedTuple):
     spend: float = 0.0
     #: For a ticket: since when it waits. For a permit that is not taken yet: when it expires.
     at: float = 0.0
+    #: A permit that nobody has taken yet: since when its ticket waited.
+    since: float = 0.0
     #: The process of the ticket's compactor. Empty: a dispatcher's job, which any process may run.
     holder: str = ""
     #: Whether this is a permit in use.
     taken: bool = False
     session: str = ""
     role: str = ""
+    #: A permit: the calls of its cycle whose usage is known.
+    calls: int = 0
 
     def scope(self, per: Per) -> str:
         return per if per == "all" else f"{per} {key_of(getattr(self, per))}"

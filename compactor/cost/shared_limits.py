@@ -12,6 +12,7 @@ import json
 import math
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from functools import partial
 from inspect import isroutine
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from memory.arguments import ConfigError, require
 from memory.errors import StoreClosed, StoreError
@@ -59,6 +60,8 @@ _NOTICES = "limits"
 _BEATS = DaemonExecutor(2, "compactor-limits")
 #: All ``SharedLimits`` of this process, by holder.
 _HERE: WeakValueDictionary[str, SharedLimits] = WeakValueDictionary()
+#: Functions that end the listening of limits that are gone. The garbage collector is to take no locks.
+_ENDS = deque[Callable[[], object]]()
 
 
 class _Admission(NamedTuple):
@@ -135,7 +138,7 @@ class SharedLimits:
         self._ended: list[_Ended] = []  # not yet reported to the store
         self._beats_at = math.inf  # when the next heartbeat is due
         self._cancel: Callable[[], object] | None = None
-        self._listens = False
+        self._listening = set[str]()  # the names of notices that are heard
         _HERE[self.holder] = self
 
     #: The unit of spend, as in ``Limits``.
@@ -189,30 +192,38 @@ class SharedLimits:
         """Reserve room for the call of *claim* in *permit*, and return 0.0. Without room, return the seconds until the
         next attempt, or None if the ticket has to be woken; if *queues*, the ticket then is in the queue."""
 
+        waiting = [one for one in self._list_waiting() if one.claim.key != claim.key]
+
         def ask(rows: LimitRows) -> tuple[float | None, _Admission]:
             claims, alive = self._read_permits(rows)
-            taken = claim._replace(key=permit.key, holder=self.holder, taken=True)
+            taken = claim._replace(key=permit.key, holder=self.holder, taken=True, calls=permit.calls)
             if (mine := claims.pop(permit.key, None)) is not None:  # a later call of the same cycle: ahead of the queue
-                self._add_usage(rows, mine, permit.spent)
+                if mine.calls < permit.calls:  # else it is known from an attempt whose answer was lost
+                    self._add_usage(rows, mine, permit.spent)
                 wait = self._find_wait(rows, claims, claim)
                 # Without room, the cycle keeps its permit until it releases it, but reserves nothing.
                 rows.put(_row_of(_PERMIT, taken if wait == 0 else taken._replace(tokens=0.0, spend=0.0)))
                 return wait, _Admission()
             granted, admission = claims.get(claim.key), _Admission()
+            if granted is not None and not self._is_enough(rows, granted, claims, claim):
+                rows.drop(_PERMIT, [claim.key])
+                rows.put(_row_of(_TICKET, claim._replace(at=granted.since)))
+                del claims[claim.key]
+                granted = None
             if granted is None:
                 granted, admission = self._admit(rows, claims, alive, claim)
             if granted is not None:
                 rows.drop(_PERMIT, [claim.key])
                 rows.drop(_TICKET, [claim.key])
                 rows.put(_row_of(_PERMIT, taken))
-                self._show_alive(rows)
+                self._show_alive(rows, waiting, claims)
                 return 0.0, admission
             wait = self._find_wait(rows, claims, claim) or None
             if not queues:
                 return wait, admission
             at = self._queue(rows, claim)
             if claim.holder:
-                self._show_alive(rows)
+                self._show_alive(rows, waiting, claims)
             else:  # a job: it runs again by itself if no process is left to wake it
                 wait = max(wait or 0.0, SAFETY_SECONDS + rows.count(_TICKET, _lane_of(claim), at))
             return wait, admission._replace(is_queued=True)
@@ -223,7 +234,8 @@ class SharedLimits:
             with self._lock:
                 self._in_use += not permit.inside
             permit.inside = True
-        self._go_on(admission)
+        if unwanted := self._go_on(admission):
+            self._settle(unwanted)
         return wait
 
     def _settle(
@@ -231,27 +243,37 @@ class SharedLimits:
     ) -> None:
         """Report ended calls to the store, and wake the admitted tickets; if *hears*, also those that others admitted
         for a dispatcher. If the store fails, report later."""
+        while unwanted := self._settle_once(dropped, queued, tidies, hears):
+            dropped, queued, tidies, hears = unwanted, (), False, False
+
+    def _settle_once(
+        self, dropped: Collection[str], queued: Sequence[Claim], tidies: bool, hears: bool
+    ) -> Sequence[str]:
+        """Do what ``_settle`` does once; return the keys of woken tickets whose compactors are gone."""
         with self._lock:
-            waiting = {key: one for key, one in self._tickets.items() if one.is_waiting}
-            ended, tickets = [*self._ended], [one for one in waiting.values() if not one.is_stored]
-        queued = (*queued, *(one.claim for one in tickets))
-        hears = hears and self.dispatcher is not None
+            waiting, ended = self._list_waiting(), [*self._ended]
+            tickets = [one for one in waiting if not one.is_stored]
+        keys, hears = {one.claim.key for one in waiting}, hears and self.dispatcher is not None
 
         def change(rows: LimitRows) -> _Admission:
             claims, alive = self._read_permits(rows)
             for one in ended:
                 if (mine := claims.pop(one.key, None)) is not None:
                     rows.drop(_PERMIT, [one.key])
-                    self._add_usage(rows, mine, one.spent)
+                    if mine.calls < one.calls:
+                        self._add_usage(rows, mine, one.spent)
                 if one.closed > 0:
-                    rows.put(LimitRow(_MARK, one.closing, one.closing, rows.now + one.closed))
+                    before, until = rows.find(_MARK, one.closing), rows.now + one.closed
+                    until = max(until, before.at) if before is not None else until
+                    rows.put(LimitRow(_MARK, one.closing, one.closing, until))
             given_back = [key for key in dropped if key in claims and not claims[key].taken]
             rows.drop(_PERMIT, given_back)
             rows.drop(_TICKET, dropped)
-            for claim in queued:
+            granted = claims.keys() - given_back  # since an attempt whose answer was lost
+            for claim in (*queued, *(one.claim for one in tickets if one.claim.key not in granted)):
                 self._queue(rows, claim)
-            self._show_alive(rows)
             claims = {key: claim for key, claim in claims.items() if key not in given_back}
+            self._show_alive(rows, waiting, claims)
             _, admission = self._admit(rows, claims, alive)
             if tidies:
                 rows.drop_before(_USAGE, rows.now)
@@ -259,22 +281,22 @@ class SharedLimits:
                     rows.drop_before(kind, rows.now - WINDOWS["spend"])
             named = {one.key for one in admission.admitted}
             untaken = [one for one in claims.values() if not one.taken and one.key not in named]
-            missed = [one for one in untaken if one.key in waiting or (hears and not one.holder)]
+            missed = [one for one in untaken if one.key in keys or (hears and not one.holder)]
             return admission._replace(admitted=(*admission.admitted, *missed))
 
         try:
             admission = self._store.change_limits(change)
         except StoreClosed:
-            return
+            return ()
         except StoreError:
             self._plan_beat(_Admission(is_queued=True))
-            return
+            return ()
         with self._lock:
             for ticket in tickets:
                 ticket.is_stored = True
             self._in_use -= sum(one in self._ended for one in ended)
             self._ended = [one for one in self._ended if one not in ended]
-        self._go_on(admission)
+        return self._go_on(admission)
 
     def _admit(
         self, rows: LimitRows, claims: dict[str, Claim], alive: Collection[str], asking: Claim | None = None
@@ -302,13 +324,20 @@ class SharedLimits:
             rows.put(LimitRow(_MARK, ticket.serving, ticket.serving, rows.now))
             if asking is not None and ticket.key == asking.key:
                 return ticket, _Admission(admitted, len(firsts) > 1)
-            granted = ticket._replace(at=rows.now + GRANT_SECONDS)
+            granted = ticket._replace(at=rows.now + GRANT_SECONDS, since=ticket.at)
             rows.drop(_TICKET, [ticket.key])
             rows.put(_row_of(_PERMIT, granted))
             claims[ticket.key] = granted
             admitted.append(granted)
             if ticket.holder not in _HERE and (ticket.holder or self.dispatcher is None):
                 rows.notify(f"{_NOTICES} {ticket.holder}")
+
+    def _is_enough(self, rows: LimitRows, granted: Claim, claims: Mapping[str, Claim], claim: Claim) -> bool:
+        """Return whether the permit that was *granted*, one of *claims*, has room for *claim*, which may ask for more
+        than its ticket did."""
+        if claim.tokens <= granted.tokens and claim.spend <= granted.spend:
+            return True
+        return self._find_wait(rows, {key: one for key, one in claims.items() if key != granted.key}, claim) == 0
 
     def _find_wait(self, rows: LimitRows, claims: Mapping[str, Claim], claim: Claim) -> float | None:
         """Return the seconds until time alone makes room for *claim* beside *claims*; 0: there is room. None: a call
@@ -334,7 +363,18 @@ class SharedLimits:
             del claims[claim.key]
         return claims, alive
 
-    def _show_alive(self, rows: LimitRows) -> None:
+    def _list_waiting(self) -> Sequence[SharedTicket]:
+        with self._lock:
+            return [one for one in self._tickets.values() if one.waiting]
+
+    def _show_alive(self, rows: LimitRows, waiting: Iterable[SharedTicket], claims: Collection[str]) -> None:
+        """Show that this process is alive. If others took it for dead, they have dropped its tickets: those *waiting*
+        come into the queue again, unless they are among the *claims*."""
+        before = rows.find(_ALIVE, self.holder)
+        if before is None or before.at <= rows.now:
+            for one in waiting:
+                if one.claim.key not in claims:
+                    self._queue(rows, one.claim)
         rows.put(LimitRow(_ALIVE, self.holder, "", rows.now + LEASE_SECONDS))
 
     def _read_marks(self, rows: LimitRows, claims: Iterable[Claim]) -> Mapping[str, float]:
@@ -364,57 +404,83 @@ class SharedLimits:
 
     # After a transaction, without the lock.
 
-    def _go_on(self, admission: _Admission) -> None:
+    def _go_on(self, admission: _Admission) -> Sequence[str]:
+        """Wake who was admitted, and return the keys of those whose compactor was stopped, or garbage collected."""
         self._plan_beat(admission)
+        unwanted = list[str]()
         for claim in admission.admitted:
             if claim.holder:
                 limits = self if claim.holder == self.holder else _HERE.get(claim.holder)
-                if limits is not None:
-                    limits._wake(claim.key)
+                if limits is not None and not limits._wake(claim.key):
+                    unwanted.append(claim.key)
             elif self.dispatcher is not None:
                 with suppress(Exception):  # any error of its engine: the job runs again by itself
                     self.dispatcher.due(claim.session, claim.role, self._clock.now())
+        return unwanted
 
-    def _wake(self, key: str) -> None:
+    def _wake(self, key: str) -> bool:
+        """Call the owner of a ticket, and return whether it takes the permit."""
         with self._lock:
             ticket = self._tickets.get(key)
-            if ticket is not None:
-                if not ticket.is_waiting:
-                    return  # another thread was faster
-                ticket.is_waiting, ticket.is_granted = False, True
-        wanted: bool | None = False
+            if ticket is None:
+                return False
+            if not ticket.waiting:
+                return True  # another thread was faster
+            ticket.waiting, ticket.is_granted = False, True
         try:
-            wanted = ticket is not None and ticket.call()
-        finally:
-            if not wanted:  # its compactor was stopped or garbage-collected
-                self._forget(key)
-                self._settle([key])
+            wanted = bool(ticket.call())
+        except BaseException:
+            self._forget(key)
+            self._settle([key])
+            raise
+        if not wanted:
+            self._forget(key)
+        return wanted
 
     def _forget(self, key: str) -> SharedTicket | None:
         with self._lock:
             ticket = self._tickets.pop(key, None)
             if ticket is not None:
-                ticket.is_waiting = ticket.is_granted = False
+                ticket.waiting = ticket.is_granted = False
         return ticket
 
     def _plan_beat(self, admission: _Admission) -> None:
         """Set the timer for the next heartbeat, or for the moment when time makes room, if that is earlier."""
         seconds = max(min(RENEW_SECONDS, RENEW_SECONDS if admission.seconds is None else admission.seconds), MIN_WAIT)
         with self._lock:
-            at = self._clock.monotonic() + seconds
-            if not (admission.is_queued or self._in_use or self._tickets) or self._beats_at <= at:
+            now = self._clock.monotonic()
+            # One that is overdue for long may have been lost.
+            is_set = now - RENEW_SECONDS <= self._beats_at <= now + seconds
+            if is_set or not (admission.is_queued or self._in_use or self._tickets):
                 return
-            self._beats_at, cancel = at, self._cancel
+            self._beats_at, cancel = (at := now + seconds), self._cancel
         if cancel is not None:
             cancel()
-        beat = call_weakly(self._beat)
-        with suppress(RuntimeError):  # no thread could be started: the next transaction sets it
-            following = self._clock.call_later(seconds, beat if self._store.is_resident else partial(_BEATS.run, beat))
+        try:
+            following = self._clock.call_later(seconds, call_weakly(self._start_beat, at))
+        except RuntimeError:  # no thread could be started: the next transaction sets it
             with self._lock:
-                self._cancel = following
-
-    def _beat(self) -> None:
+                self._beats_at = math.inf if self._beats_at == at else self._beats_at
+            return
         with self._lock:
+            self._cancel = following
+
+    def _start_beat(self, at: float) -> None:
+        """Show a sign of life that was planned for then, where the store holds up no timers."""
+        if self._store.is_resident:
+            self._beat(at)
+            return
+        try:
+            _BEATS.run(call_weakly(self._beat, at))
+        except RuntimeError:  # no thread could be started
+            with self._lock:
+                self._beats_at = math.inf if self._beats_at == at else self._beats_at
+            self._plan_beat(_Admission(is_queued=True))
+
+    def _beat(self, at: float) -> None:
+        with self._lock:
+            if self._beats_at != at:  # an earlier one was planned when this one's timer could not be cancelled yet
+                return
             self._beats_at, self._cancel = math.inf, None
         self._settle(tidies=True)
 
@@ -424,15 +490,26 @@ class SharedLimits:
     def _listen(self, holder: str) -> None:
         """Listen for notices about tickets that other processes admit."""
         with self._lock:
-            listens, self._listens = self._listens, True
-        if not listens:
-            self._store.listen(f"{_NOTICES} {holder}", call_weakly(self._hear))
+            if holder in self._listening:
+                return
+            self._listening.add(holder)
+        while _ENDS:
+            with suppress(Exception):  # another thread was faster, or that store is closed
+                _ENDS.popleft()()
+        try:
+            end = self._store.listen(f"{_NOTICES} {holder}", call_weakly(self._hear))
+        except BaseException:
+            with self._lock:
+                self._listening.discard(holder)
+            raise
+        finalize(self, _ENDS.append, end).atexit = False
 
 
 class _Ended(NamedTuple):
     """A permit whose cycle has ended, until the store knows of it."""
 
     key: str
+    calls: int
     spent: Mapping[Unit, float]
     #: Seconds for which the provider is closed, and the name of its mark.
     closed: float
@@ -449,14 +526,10 @@ class SharedTicket:
     call: Callable[[], bool | None]
     #: The call it waits for.
     claim: Claim = field(default_factory=lambda: Claim(uuid.uuid4().hex))
-    is_waiting: bool = False
+    waiting: bool = False
     is_granted: bool = False
     #: Whether the store has it in its queue.
     is_stored: bool = False
-
-    @property
-    def waiting(self) -> bool:
-        return self.is_waiting
 
     def take_permit(self, session: str = "", role: str = "") -> SharedPermit:
         limits, key, holder = self.limits, self.claim.key, self.limits.holder
@@ -469,7 +542,7 @@ class SharedTicket:
 
     def wait(self, limit: LimitReached) -> None:  # noqa: ARG002
         """Join the queue, unless ``hold`` has already put it there."""
-        if not (self.is_waiting or self.is_granted):
+        if not (self.waiting or self.is_granted):
             self.register()
             self.is_stored = False
             self.limits._settle(queued=[] if self.claim.holder else [self.claim])
@@ -477,7 +550,7 @@ class SharedTicket:
     def register(self) -> None:
         """Mark it as waiting, to be woken here. A dispatcher's ticket is not woken: a new job runs instead."""
         with self.limits._lock:
-            self.is_waiting = self.is_stored = True
+            self.waiting = self.is_stored = True
             if self.claim.holder:
                 self.limits._tickets[self.claim.key] = self
 
@@ -487,14 +560,14 @@ class SharedTicket:
             self.limits._settle([self.claim.key])
 
     def leave(self) -> None:
-        if not (self.is_waiting or self.is_granted):
+        if not (self.waiting or self.is_granted):
             return
         if self.limits._forget(self.claim.key) is not None:
             self.limits._settle([self.claim.key])
-        self.is_waiting = False
+        self.waiting = False
 
     def limit(self) -> LimitReached | None:
-        return LimitReached(None) if self.is_waiting else None
+        return LimitReached(None) if self.waiting else None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -508,8 +581,8 @@ class SharedPermit:
     granted: bool = False
     #: Whether the store has this permit.
     inside: bool = False
-    #: Whether a call was made.
-    asked: bool = False
+    #: Number of calls made.
+    calls: int = 0
     #: Usage of its newest call that is not yet in the store.
     spent: dict[Unit, float] = field(default_factory=dict)
     #: Seconds for which its provider is closed.
@@ -524,17 +597,21 @@ class SharedPermit:
             if spend > limits.max_spend:
                 raise SpendExceeded(spend, limits.max_spend, limits.unit)
         ticket.claim = ticket.claim._replace(tokens=tokens, spend=spend)
-        if queues := not self.asked:  # before any process can wake it
+        if queues := not self.calls:  # before any process can wake it
             ticket.register()
         try:
             wait = limits._ask(self, ticket.claim, queues=queues)
         except StoreError as error:
             limits._forget(ticket.claim.key)
-            ticket.is_waiting = False
+            ticket.waiting = False
+            with limits._lock:  # the store may have given the permit all the same: release() returns it
+                limits._in_use += not self.inside
+            self.inside = True
             raise LimitReached(RETRY_SECONDS) from error
+        self.granted = False  # the store keeps none any more: taken, or given to another
         if wait == 0:
             limits._forget(ticket.claim.key)
-            ticket.is_waiting = self.granted = False
+            ticket.waiting = False
             return
         limits._listen(ticket.claim.holder)
         raise LimitReached(wait)
@@ -542,7 +619,8 @@ class SharedPermit:
     def ask(self, summarizer: Summarizer, request: SummaryRequest) -> str | Summary:
         """Return the answer of *summarizer*. Record its usage, and whether its endpoint is overloaded."""
         claim, usage = self.ticket.claim, None
-        self.asked, spent = True, (claim.tokens, claim.spend)
+        spent = claim.tokens, claim.spend
+        self.calls += 1
         try:
             answer = summarizer(request)
             usage = answer.usage if isinstance(answer, Summary) else None
@@ -566,8 +644,8 @@ class SharedPermit:
         if self.inside:
             self.inside = False
             with limits._lock:
-                limits._ended.append(_Ended(self.key, self.spent, self.closed, claim.closing))
-            limits._settle()
+                limits._ended.append(_Ended(self.key, self.calls, self.spent, self.closed, claim.closing))
+            limits._settle([claim.key] if self.granted else [])
         elif self.granted:
             limits._forget(claim.key)
             limits._settle([claim.key])

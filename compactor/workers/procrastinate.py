@@ -71,7 +71,8 @@ class ProcrastinateDispatcher:
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
         is_now = not_before is not None and not_before <= datetime.now(UTC)
-        priority = FIRST if is_now else self._prioritize(split_name(session)[0])
+        tenant = split_name(session)[0]
+        priority = FIRST if is_now else self._prioritize(tenant)
         try:
             task = self._app.configure_task(
                 COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before, priority=priority
@@ -80,17 +81,23 @@ class ProcrastinateDispatcher:
         except AlreadyEnqueued:
             if is_now:  # one that waits for a later time, or behind others, is not to wait any more
                 self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock, priority=FIRST)
+        else:
+            if not is_now:
+                self._prioritize(tenant, counts=True)
 
-    def _prioritize(self, tenant: str) -> int:
+    def _prioritize(self, tenant: str, *, counts: bool = False) -> int:
         """Return the priority of a *tenant*'s next job: one less each time that it has twice as many, so that a tenant
-        with few need not wait until a worker has looked at all of another's."""
+        with few need not wait until a worker has looked at all of another's. It is one of them from now on if
+        *counts*."""
         now = time.monotonic()
         with self._lock:
-            count, at = self._recent.pop(tenant, (0.0, now))
+            count, at = self._recent.get(tenant, (0.0, now))
             count = 1.0 + count * 0.5 ** ((now - at) / HALF_LIFE)
-            self._recent[tenant] = count, now
-            if len(self._recent) > MAX_TENANTS:
-                del self._recent[next(iter(self._recent))]
+            if counts:
+                self._recent.pop(tenant, None)  # who had a job last comes last
+                self._recent[tenant] = count, now
+                if len(self._recent) > MAX_TENANTS:
+                    del self._recent[next(iter(self._recent))]
         return -int(math.log2(count))
 
     def create_tables(self) -> None:

@@ -5,6 +5,7 @@ The store does not interpret the rows; ``compactor.cost.shared_limits`` defines 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -44,8 +45,8 @@ class LimitRows(ABC):
         """Return the first row of this kind in each lane."""
 
     @abstractmethod
-    def count(self, kind: str, lane: str | None = None, before: float | None = None) -> int:
-        """Return the number of rows of this kind, optionally only those in *lane* and with a time before *before*."""
+    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
+        """Return the number of rows of this kind; with *lane*, only those in it with a time before *before*."""
 
     @abstractmethod
     def put(self, row: LimitRow) -> None:
@@ -84,9 +85,9 @@ class ResidentLimitRows(LimitRows):
             firsts.setdefault(row.lane, row)
         return [*firsts.values()]
 
-    def count(self, kind: str, lane: str | None = None, before: float | None = None) -> int:
+    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
         rows = self._kinds.get(kind, {}).values()
-        return sum(lane in (None, row.lane) and (before is None or row.at < before) for row in rows)
+        return sum(lane is None or (row.lane == lane and row.at < before) for row in rows)
 
     def put(self, row: LimitRow) -> None:
         self._kinds.setdefault(row.kind, {})[row.key] = row

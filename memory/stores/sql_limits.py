@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -32,13 +33,8 @@ _READ_FIRSTS = text(
             ORDER BY l.at, l.key LIMIT 1) FROM lanes WHERE lanes.lane IS NOT NULL
     )"""
 )
-_COUNT = f"SELECT count(*) {_OF_KIND}"
-_COUNTS = {
-    (False, False): text(_COUNT),
-    (True, False): text(f"{_COUNT} AND lane = :lane"),
-    (False, True): text(f"{_COUNT} AND at < :before"),
-    (True, True): text(f"{_COUNT} AND lane = :lane AND at < :before"),
-}
+_COUNT = text(f"SELECT count(*) {_OF_KIND}")
+_COUNT_BEFORE = text(f"SELECT count(*) {_OF_KIND} AND lane = :lane AND at < :before")
 _PUT = text(
     """INSERT INTO compactor_limits (kind, key, lane, at, body, session)
     VALUES (:kind, :key, :lane, :at, :body, :session) ON CONFLICT (kind, key) DO UPDATE
@@ -78,10 +74,9 @@ class SqlLimitRows(LimitRows):
     def _select(self, statement: Any, where: Mapping[str, Any]) -> Sequence[LimitRow]:
         return sorted((LimitRow(*row) for row in self._connection.execute(statement, where)), key=place_of)
 
-    def count(self, kind: str, lane: str | None = None, before: float | None = None) -> int:
-        where = {name: value for name, value in (("lane", lane), ("before", before)) if value is not None}
-        statement = _COUNTS[lane is not None, before is not None]
-        return int(self._connection.execute(statement, {"kind": kind} | where).scalar_one())
+    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
+        statement, where = (_COUNT, {}) if lane is None else (_COUNT_BEFORE, {"lane": lane, "before": before})
+        return int(self._connection.execute(statement, {"kind": kind, **where}).scalar_one())
 
     def put(self, row: LimitRow) -> None:
         self._connection.execute(_PUT, row._asdict())

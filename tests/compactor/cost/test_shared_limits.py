@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from compactor import (
     SummaryRequest,
     open_store,
 )
-from compactor.cost import Prices
+from compactor.cost import Prices, shared_limits
 from compactor.cost.shared_limits import GRANT_SECONDS, SAFETY_SECONDS, SharedPermit, SharedTicket, provider_of
 from compactor.events import Skipped
 from compactor.journal import LEASE_SECONDS
@@ -133,6 +135,20 @@ class Scene:
         return SharedLimits(self.store, self._limits, clock=self.clock, **{**self._more, **more})
 
 
+class Failing(InMemoryStore):
+    """A server that is away, or whose answers are lost."""
+
+    fails = loses_answers = False
+
+    def change_limits(self, work: Any) -> Any:
+        if self.fails:
+            raise StoreUnreachable("the server is gone; start it")
+        answer = super().change_limits(work)
+        if self.loses_answers:
+            raise StoreUnreachable("whether it was stored is not known")
+        return answer
+
+
 # -- whatever happens, in whatever order -------------------------------------------------------------------------------
 
 
@@ -142,7 +158,11 @@ class Shared(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.scene = Scene([Limit(max_concurrency=2), Limit(max_tokens_per_minute=100, per="tenant")])
+        self.scene.store = self.store = Failing(self.scene.clock.monotonic)
+        self.scene.limits = self.scene.process()
+        self.clock = FakeClock()  # of the other process
         places = [self.scene.limits, self.scene.process()]
+        places[1]._clock = self.clock
         self.actors = [Actor(places[n % 2], name_in("abc"[n % 3], f"{n}")) for n in range(6)]
 
     def those(self, state: str) -> list[Actor]:
@@ -171,7 +191,32 @@ class Shared(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 70.0]))
     def wait(self, seconds: float) -> None:
-        self.scene.clock.advance(seconds)
+        for _ in range(round(seconds * 2)):
+            self.scene.clock.advance(0.5)
+            self.clock.advance(0.5)
+
+    @rule()
+    def stand_still(self) -> None:
+        """One process is taken for dead by the other; then it goes on, and its calls end."""
+        lost = [one for one in self.those("inside") if one.ticket.limits is not self.scene.limits]
+        self.scene.clock.advance(12.0)
+        for actor in lost:
+            actor.end(answering(10))
+        self.clock.advance(12.0)
+
+    @rule(place=st.integers(0, 5), does=st.sampled_from(["ask", "end", "leave"]))
+    def lose_an_answer(self, place: int, does: str) -> None:
+        """What the store has stored while nobody knew is seen to by the next sign of life."""
+        actor = self.actors[place]
+        self.store.loses_answers = True
+        if does == "ask" and actor.permit is None and not actor.ticket.waiting:
+            actor.ask(10)
+        elif does == "end" and actor.permit is not None:
+            actor.end(answering(10))
+        elif does == "leave" and actor.permit is None:
+            actor.ticket.leave()
+        self.store.loses_answers = False
+        self.wait(4.5)
 
     @invariant()
     def the_store_knows_who_has_a_permit_and_who_waits(self) -> None:
@@ -186,7 +231,7 @@ class Shared(RuleBasedStateMachine):
         """A tenant's tokens may be used up for now; else somebody's permit is in use."""
         if hasattr(self, "scene") and self.those("waiting") and not self.scene.limits.status().in_use:
             for _ in range(33):
-                self.scene.clock.advance(2.0)
+                self.wait(2.0)
                 if self.those("called"):
                     return
             raise AssertionError("nobody was called")
@@ -198,7 +243,7 @@ class Shared(RuleBasedStateMachine):
                 actor.ask(10)
             for actor in self.those("inside"):
                 actor.end(answering(10))
-            self.scene.clock.advance(35.0)
+            self.wait(35.0)
         if hasattr(self, "scene"):
             assert not self.those("waiting")
 
@@ -247,6 +292,26 @@ def test_a_permit_that_its_owner_does_not_take_goes_to_the_next() -> None:
     assert slow.woken == 2
 
 
+def test_who_asks_too_late_keeps_the_place_that_it_got_then() -> None:
+    """Its permit had gone to another; its ticket stays in the queue when its cycle ends."""
+    scene = Scene(ONE)
+    one, late, other, last = (Actor(scene.limits) for _ in range(4))
+    assert one.ask() is None
+    assert late.ask() is not None
+    one.end()
+    assert late.woken == 1
+    late.permit = late.ticket.take_permit("s", ROLE)
+    scene.clock.advance(GRANT_SECONDS + 1.0)
+    assert other.ask() is None
+    with pytest.raises(LimitReached):
+        late.permit.hold(SummaryRequest(target_tokens=10), len)
+    assert last.ask() is not None
+    late.permit.release()
+    assert scene.limits.status().waiting == 2
+    other.end()
+    assert (late.woken, last.woken) == (2, 0)
+
+
 def test_who_stops_leaves_the_queue_and_gives_back_what_it_was_granted() -> None:
     scene = Scene(ONE)
     one, two, three = (Actor(scene.limits) for _ in range(3))
@@ -272,6 +337,43 @@ def test_a_woken_cycle_that_asks_nobody_gives_its_permit_back() -> None:
     assert three.ask() is not None
     one.end()
     two.ticket.take_permit("s", ROLE).release()
+    assert three.woken == 1
+
+
+def test_a_permit_passes_by_any_number_of_compactors_that_are_gone() -> None:
+    """They were dropped without being stopped."""
+    scene = Scene(ONE)
+    one, *gone, last = (Actor(scene.limits) for _ in range(202))
+    for actor in (one, *gone, last):
+        actor.ask()
+    for actor in gone:
+        actor.gone = True
+    depth, frame = 0, sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        depth += 1
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + 100)
+    try:
+        one.end()
+    finally:
+        sys.setrecursionlimit(limit)
+    assert last.woken == 1
+    assert scene.limits.status() == LimitsStatus(1, 0, 0.0, 0.0)
+
+
+def test_a_permit_passes_by_a_compactor_that_fails_to_begin() -> None:
+    """As when no thread could be started for it."""
+    scene = Scene(ONE)
+    one, two, three = (Actor(scene.limits) for _ in range(3))
+    for actor in (one, two, three):
+        actor.ask()
+
+    def fail() -> bool:
+        raise RuntimeError("can't start new thread")
+
+    two.ticket.call = fail
+    with pytest.raises(RuntimeError, match="can't start"):
+        one.end()
     assert three.woken == 1
 
 
@@ -387,6 +489,28 @@ def test_a_further_call_of_a_cycle_needs_room_but_no_other_permit() -> None:
     assert (two.woken, scene.limits.status().waiting) == (1, 1)
 
 
+def test_a_permit_was_granted_for_what_its_ticket_asked_for() -> None:
+    """Who then asks for more needs room for it, or keeps its place and lets the next go ahead."""
+    scene = Scene([Limit(max_spend_per_hour=100.0, max_concurrency=2)], prices=BY_ANSWER)
+    one, two, three = (Actor(scene.limits) for _ in range(3))
+    assert one.ask(90) is None
+    assert two.ask(20) is not None
+    assert three.ask(30) is not None
+    one.end(answering(10))
+    assert (two.woken, three.woken) == (1, 1)
+    assert two.ask(70) is not None
+    assert scene.limits.status() == LimitsStatus(1, 1, 10.0, 30.0)
+    assert three.ask(30) is None
+    four = Actor(scene.limits)
+    assert four.ask(60) is not None
+    three.end(answering(20))
+    assert (two.woken, four.woken) == (2, 0), "it came first"
+    assert two.ask(70) is None
+    two.end(answering(0))
+    assert four.woken == 1
+    assert four.ask(65) is None, "there is room for more"
+
+
 def test_a_price_that_nobody_knows_is_refused_where_spend_is_limited() -> None:
     """When the compactor is made; known models need no prices=, and what costs nothing needs none either."""
     scene = Scene([Limit(max_spend_per_hour=1.0)])
@@ -428,6 +552,20 @@ def test_a_provider_that_has_too_much_to_do_is_left_alone_by_all_and_no_other_is
     assert two.ask() is None
 
 
+def test_a_provider_stays_closed_for_the_longest_time_that_it_named() -> None:
+    """Whichever of two calls is answered last."""
+    scene = Scene([Limit(max_concurrency=2)])
+    here = Model("https://a.example/v1")
+    one, two = Actor(scene.limits, model=here), Actor(scene.limits, model=here)
+    assert one.ask() is None
+    assert two.ask() is None
+    one.end(overloaded(429, 120.0))
+    two.end(overloaded(429, 1.0))
+    refused = Actor(scene.limits, model=here).ask()
+    assert refused is not None
+    assert refused.seconds == pytest.approx(120.0)
+
+
 @pytest.mark.parametrize(("status", "after"), [(500, 20.0), (429, None), (429, True), (429, float("nan"))])
 def test_other_errors_close_no_provider(status: int, after: Any) -> None:
     scene = Scene(ONE)
@@ -448,15 +586,6 @@ def test_a_provider_is_the_host_of_the_endpoint_or_the_class() -> None:
 
 
 # -- a store that fails ------------------------------------------------------------------------------------------------
-
-
-class Failing(InMemoryStore):
-    fails = False
-
-    def change_limits(self, work: Any) -> Any:
-        if self.fails:
-            raise StoreUnreachable("the server is gone; start it")
-        return super().change_limits(work)
 
 
 def test_while_the_store_fails_no_model_is_asked_and_then_all_goes_on() -> None:
@@ -480,6 +609,78 @@ def test_while_the_store_fails_no_model_is_asked_and_then_all_goes_on() -> None:
     assert limits.status() == LimitsStatus(1, 0, 60.0, 30.0)
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_process_that_stood_still_has_lost_its_place_but_not_its_tickets(asks: bool) -> None:
+    """Others took it for dead. It queues again once it goes on, by its timer or because it asks."""
+    scene = Scene([Limit(max_concurrency=1), Limit(max_concurrency=1, per="tenant")])
+    asleep, clock = scene.process(), FakeClock()
+    asleep._clock = clock
+    one, (two, three, four) = Actor(scene.limits), (Actor(asleep, name_in(tenant, "s")) for tenant in "abc")
+    for actor in (one, two, three):
+        actor.ask()
+    scene.clock.advance(LEASE_SECONDS + 4.0)
+    assert scene.limits.status() == LimitsStatus(1, 0, 0.0, 0.0)
+    if asks:
+        assert four.ask() is not None
+    else:
+        clock.advance(2.0)
+    assert scene.limits.status() == LimitsStatus(1, 2 + asks, 0.0, 0.0)
+    one.end()
+    assert two.woken + three.woken + four.woken == 1
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_a_permit_whose_grant_the_store_could_not_confirm_is_returned(is_granted: bool) -> None:
+    """Its call is not made; nobody is kept out by it."""
+    scene = Scene(ONE)
+    scene.store = store = Failing(scene.clock.monotonic)
+    limits = scene.process()
+    one, two, before = Actor(limits), Actor(limits), Actor(limits)
+    if is_granted:
+        before.ask()
+        one.ask()
+        before.end()
+        assert one.woken == 1
+    store.loses_answers = True
+    assert one.ask() is not None
+    assert one.permit is None
+    store.loses_answers = False
+    one.ticket.leave()
+    scene.clock.advance(2.0)
+    assert limits.status() == LimitsStatus(0, 0, 0.0, 0.0)
+    assert two.ask() is None
+    two.end()
+    scene.clock.advance(60.0)
+    assert scene.clock.pending == [], "without permits and tickets it shows no signs of life"
+
+
+def test_what_a_call_used_counts_once_if_the_store_could_not_confirm_it() -> None:
+    """It is told again with the next attempt, or when the cycle ends."""
+    scene = Scene([Limit(max_spend_per_hour=100.0)], prices=BY_ANSWER)
+    scene.store = store = Failing(scene.clock.monotonic)
+    one = Actor(scene.process())
+    assert one.ask(20) is None
+    for _ in range(2):
+        assert one.permit is not None
+        one.permit.ask(one.model, SummaryRequest())
+        store.loses_answers = True
+        with pytest.raises(LimitReached):
+            one.permit.hold(SummaryRequest(target_tokens=20), len)
+        store.loses_answers = False
+        assert one.ask(20) is None
+    one.end()
+    assert one.ticket.limits.status() == LimitsStatus(0, 0, 30.0, 0.0)
+    assert one.ask(20) is None
+    assert one.permit is not None
+    one.permit.ask(one.model, SummaryRequest())
+    store.loses_answers = True
+    assert one.ask(20) is not None
+    store.loses_answers = False
+    one.ticket.leave()
+    scene.clock.advance(2.0)
+    assert one.ticket.limits.status() == LimitsStatus(0, 0, 40.0, 0.0)
+
+
 def test_a_store_that_cannot_share_limits_is_refused() -> None:
     """With the remedy."""
 
@@ -496,6 +697,82 @@ def test_a_store_that_cannot_share_limits_is_refused() -> None:
         SharedLimits(InMemoryStore(), [1])  # type: ignore[list-item]
 
 
+class Remote(InMemoryStore):
+    """Its signs of life come from other threads than the timers'."""
+
+    is_resident = False
+
+
+def call(job: Any) -> None:
+    job()
+
+
+@pytest.mark.parametrize("fails", ["timer", "thread"])
+def test_signs_of_life_go_on_after_a_thread_could_not_be_started(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next timer, or with the next transaction."""
+    scene = Scene(ONE)
+    scene.store = Remote(scene.clock.monotonic)
+    here, there = scene.process(), scene.process()
+    failures = 1
+
+    def run(begin: Any, *args: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("can't start new thread")
+        return begin(*args)
+
+    monkeypatch.setattr(shared_limits._BEATS, "run", partial(run, call) if fails == "thread" else call)
+    if fails == "timer":
+        monkeypatch.setattr(scene.clock, "call_later", partial(run, scene.clock.call_later))
+    one, two = Actor(here), Actor(there)
+    assert one.ask() is None
+    if fails == "timer":
+        here._settle()
+    scene.clock.advance(2.0)
+    assert failures == 0
+    scene.clock.advance(60.0)
+    assert two.ask() is not None
+    one.end()
+    assert two.woken == 1
+
+
+def test_a_sign_of_life_that_was_lost_is_planned_again() -> None:
+    """As when the timer's thread has died."""
+    scene = Scene(ONE)
+    one = Actor(scene.limits)
+    assert one.ask() is None
+    scene.limits._beats_at = scene.clock.monotonic() - 3.0
+    scene.limits._settle()
+    assert scene.limits._beats_at == scene.clock.monotonic() + 2.0
+
+
+def test_signs_of_life_are_not_doubled_when_two_threads_plan_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread comes between the other's decision and its timer."""
+    scene = Scene(ONE)
+    limits, call_later, changes = scene.limits, scene.clock.call_later, 0
+    change_limits = scene.store.change_limits
+
+    def count(work: Any) -> Any:
+        nonlocal changes
+        changes += 1
+        return change_limits(work)
+
+    def between(seconds: float, callback: Any) -> Any:
+        monkeypatch.setattr(scene.clock, "call_later", call_later)
+        cancel = call_later(seconds, callback)
+        limits._plan_beat(shared_limits._Admission(is_queued=True, seconds=0.5))
+        return cancel
+
+    assert Actor(limits).ask() is None
+    for _ in range(5):
+        monkeypatch.setattr(scene.clock, "call_later", between)
+        scene.clock.advance(2.0)
+    monkeypatch.setattr(limits._store, "change_limits", count)
+    scene.clock.advance(20.0)
+    assert changes == 10
+
+
 def test_limits_that_nobody_holds_are_not_kept_by_their_timer() -> None:
     scene = Scene(ONE)
     limits: SharedLimits | None = scene.process()
@@ -506,6 +783,35 @@ def test_limits_that_nobody_holds_are_not_kept_by_their_timer() -> None:
     gc.collect()
     assert dropped() is None
     scene.clock.advance(60)
+
+
+def test_limits_listen_once_for_each_name_and_until_they_are_gone() -> None:
+    """A dispatcher that is set later has another name: its jobs'."""
+    heard: dict[str, int] = {}
+
+    class Telling(InMemoryStore):
+        def listen(self, session: str, listener: Any) -> Any:
+            heard[session] = heard.get(session, 0) + 1
+            return partial(heard.pop, session)
+
+    scene = Scene(ONE)
+    scene.store = Telling(scene.clock.monotonic)
+    limits: SharedLimits | None = scene.process()
+    assert limits is not None
+    assert Actor(limits).ask() is None
+    for _ in range(2):
+        assert Actor(limits).ask() is not None
+    own = f"limits {limits.holder}"
+    assert heard == {own: 1}
+    limits.wake_by(Jobs())
+    for _ in range(2):
+        assert Actor(limits, "t").ask() is not None
+    assert heard == {own: 1, "limits ": 1}
+    del limits
+    gc.collect()
+    assert Actor(scene.process()).ask() is not None
+    assert len(heard) == 1
+    assert own not in heard
 
 
 # -- compactors --------------------------------------------------------------------------------------------------------
