@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from model_server import Answer, Exchange, ModelServer
 
+from compactor.cli.serve import make_protocol
 from compactor.config import CompactorConfig
 from compactor.server import ServerSettings, create_app
 
@@ -22,7 +23,13 @@ OFFLINE = CompactorConfig(summarizer_provider="extractive")
 def serve(app: Any) -> Iterator[str]:
     """Give the address of *app*, which a server runs until the end."""
     config = uvicorn.Config(
-        app, port=0, log_level="critical", date_header=False, server_header=False, timeout_graceful_shutdown=1
+        app,
+        http=make_protocol(),  # as the command serves
+        port=0,
+        log_level="critical",
+        date_header=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
     )
     server, started = uvicorn.Server(config), threading.Event()
     begin = server.startup

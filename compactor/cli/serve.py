@@ -181,6 +181,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
 
     config = uvicorn.Config(
         app,
+        http=make_protocol(),
         host=settings.host,
         port=settings.port,
         log_level="warning",
@@ -193,6 +194,28 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
         lifespan="on",
     )
     Server(config).run(sockets=[_bind(settings)])
+
+
+def make_protocol() -> Any:
+    """Return uvicorn's HTTP protocol with an extension that ASGI lacks: it closes a connection without an answer."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    kind: Any = AutoHTTPProtocol
+
+    class Protocol(kind):  # type: ignore[misc]
+        app: Any
+
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            served = self.app
+
+            async def serve(scope: Any, receive: Any, send: Any) -> None:
+                scope.setdefault("extensions", {})["compactor.close"] = self.transport.close
+                await served(scope, receive, send)
+
+            self.app = serve
+
+    return Protocol
 
 
 def _bind(settings: ServerSettings) -> socket.socket:

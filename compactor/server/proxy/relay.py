@@ -25,6 +25,10 @@ _OWN = frozenset((b"host", b"expect", b"cookie", b"content-length"))
 _PAGE = frozenset((b"set-cookie", b"content-security-policy"))
 
 
+#: The endpoint closed the connection, or sent something else than HTTP.
+_BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+
+
 class Relay:
     """Sends requests to endpoints over pooled connections."""
 
@@ -84,9 +88,10 @@ class Upload:
 class RelayedResponse(Response):
     """Streams the endpoint's answer to *ask*.
 
-    A broken connection to the endpoint breaks the client's; a client that disconnects cancels the call. The answer ends
-    only after *writing* is done, so the next request finds everything in the log. The client is watched once *is_read*
-    is set.
+    A broken connection to the endpoint breaks the client's; before the answer has begun, only a server with the
+    extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The answer
+    ends only after *writing* is done, so the next request finds everything in the log. The client is watched once
+    *is_read* is set.
     """
 
     def __init__(
@@ -119,7 +124,13 @@ class RelayedResponse(Response):
         except (httpx.TimeoutException, TimeoutError):
             await self._fail(504, "The endpoint has not answered in time.", "upstream_timeout")(scope, receive, send)
             return
-        except (httpx.HTTPError, httpx.InvalidURL):
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            close = scope.get("extensions", {}).get("compactor.close")
+            if close is not None and isinstance(error, _BROKEN):
+                close()
+                if self._is_read is not None:
+                    self._is_read.set()
+                await asyncio.Event().wait()  # cancelled as soon as the client is gone
             await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:

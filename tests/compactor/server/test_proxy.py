@@ -590,7 +590,15 @@ def both_lengths(exchange: Exchange) -> None:
     exchange.write(b"2\r\n{}\r\n0\r\n\r\n")
 
 
+def garbage(exchange: Exchange) -> None:
+    """Answer with something else than HTTP."""
+    exchange.write(b"\x00\x00garbage\r\n\r\n")
+    exchange.drop()
+
+
 FAULTS: dict[str, Callable[[Exchange], None]] = {
+    "no answer": drop(),
+    "garbage": garbage,
     "cut in a stream": chunks(b"data: 1\n\n", b"data: 2\n\n"),
     "cut in a body": drop_midway(),
     "garbage between chunks": chunks(b"data: 1\n\n", end=b"no chunk\r\n\r\n"),
@@ -607,6 +615,13 @@ FAULTS: dict[str, Callable[[Exchange], None]] = {
 
 def observe(url: str) -> tuple[Any, ...]:
     """Return what a client sees: status, headers, bytes as they came, and how that ended."""
+    try:
+        return observe_answer(url)
+    except httpx.RemoteProtocolError as error:  # no head came
+        return (type(error).__name__,)
+
+
+def observe_answer(url: str) -> tuple[Any, ...]:
     seen, ended = b"", ""
     with CLIENT.stream("POST", f"{url}/chat/completions", json=ONE_TURN, headers=AUTH) as answer:
         try:
@@ -668,10 +683,9 @@ def test_an_endpoint_that_hangs_in_a_stream_is_waited_for_as_long_as_the_client_
 def test_where_no_answer_comes_the_error_has_the_providers_form(
     path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """502 where the endpoint does not answer, 504 where it takes too long."""
+    """502 where the endpoint cannot be reached, 504 where it takes too long."""
     with ModelServer("") as model:
-        with proxy(model) as (url, _):
-            model.answers(drop())
+        with proxy(model, upstreams=dict.fromkeys(("openai", "anthropic"), "http://127.0.0.1:1")) as (url, _):
             dropped = CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH)
         monkeypatch.setattr("compactor.server.proxy.ANSWER_SECONDS", 0.2)
         with proxy(model) as (url, _):
