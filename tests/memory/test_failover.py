@@ -94,7 +94,7 @@ def test_what_an_asynchronous_standby_did_not_have_is_missed(pair: Pair) -> None
 
         for _ in range(2):
             for write in (lambda: turn(memory, "3"), memory.refresh, lambda: memory.redact("r1.p1"), reader.refresh):
-                with pytest.raises(EntriesLost, match=r"failover.*go on with a new Memory"):
+                with pytest.raises(EntriesLost, match=r"failover.*make a new Memory"):
                     write()
         with pytest.raises(SessionPurged):  # nothing is left of it
             turn(new, "2")

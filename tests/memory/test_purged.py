@@ -12,7 +12,7 @@ from indexed import Indexed, shown, with_rounds
 
 from memory import Conflict, EntriesLost, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
 
-PURGED = r"purged; go on with a new Memory"
+PURGED = r"purged; make a new Memory"
 
 
 @pytest.fixture(params=["memory", "indexed", "sqlite", "postgresql"])
@@ -103,7 +103,7 @@ def test_a_log_that_has_lost_its_end_is_told_from_one_that_was_purged(
     before = [(entry.number, entry.id, entry.body) for entry in store.read("s")]
     for name, write in WRITES.items():
         if name not in ("an index", "a copy", "a fork"):
-            with pytest.raises(EntriesLost, match=r"lost entry \d+ of this session.*go on with a new Memory"):
+            with pytest.raises(EntriesLost, match=r"lost entry \d+ of this session.*make a new Memory"):
                 write(outdated)
     assert outdated.is_purged
     assert [(entry.number, entry.id, entry.body) for entry in store.read("s")] == before

@@ -323,7 +323,8 @@ def test_threads_may_be_the_first_to_use_a_record_at_the_same_time() -> None:
     finally:
         sys.setswitchinterval(before)
 
-    assert made == [[{"value": 7, "unit": "s"}] * 20] * 8
+    facts = {"session": "", "role": "", "seconds": 0.0, "value": 7, "unit": "s"}
+    assert made == [[facts] * 20] * 8
 
 
 def test_editors_show_the_arguments_of_a_class_that_was_not_used_yet() -> None:
