@@ -12,7 +12,7 @@ from indexed import Indexed, shown, with_rounds
 
 from memory import Conflict, EntriesLost, InMemoryStore, Memory, SessionPurged, Store, StoreError, open_store
 
-PURGED = r"purged; make a new Memory"
+PURGED = r"purged; go on with a new Memory"
 
 
 @pytest.fixture(params=["memory", "indexed", "sqlite", "postgresql"])
