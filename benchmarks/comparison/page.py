@@ -52,7 +52,8 @@ def _ordered(rows: Iterable[Mapping[str, Any]], order: Sequence[str]) -> list[Ma
 
 
 def written(folder: Path, results: Results) -> None:
-    """Write the numbers and the picture to *folder*, and the tables to its page, if it has one for that."""
+    """Write the numbers and the picture to *folder*, made if need be, and the tables to its page, if it has one."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     chat = results["scenarios"].get("chat", ())
     if any(row["relative"] for row in chat):
