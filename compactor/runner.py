@@ -39,6 +39,8 @@ from .events import Discarded, EventLog, Failed, IndexingFailed, Skip, Skipped, 
 from .summarize import Run
 from .summarizers.base import Summarizer, Summary, SummaryRequest
 from .timers import (
+    HOST_LOOK_SECONDS,
+    HOST_LOOKS,
     LOOKS,
     Clock,
     DaemonExecutor,
@@ -326,11 +328,12 @@ class Runner:
             if self._run is not run:  # stopped meanwhile: a thread that started now would be one too many
                 return
             job, submitted = partial(self._run_cycle, run), None
-            # What is not due needs no thread of its own. What is the host's may block a shared one, as may indexing.
-            only_looks, shares = not (run.forced or run.look), self._executor is None and not self._cycle.calls_host
-            shares &= only_looks and not self._index_due
+            # What is not due needs no thread of its own; but indexing takes long.
+            only_looks = not (run.forced or run.look)
+            shares = only_looks and self._executor is None and not self._index_due
             run.only_looks = shares or (only_looks and self._dispatcher is not None)
-            thread = LOOKS if shares else self._get_own_thread()
+            shared = HOST_LOOKS if self._cycle.calls_host else LOOKS
+            thread = shared if shares else self._get_own_thread()
         try:
             if thread is not None:
                 thread.run(job)
@@ -374,19 +377,17 @@ class Runner:
                     self._pending = False  # before the rounds are read: what comes from now on is looked at again
             result: CompactedMessage | None = None
             error: BaseException | None = None
-            cancel: Callable[[], object] | None = None
+            timers: list[Callable[[], object]] = []
             try:
                 if self._cycle.calls_host:
-                    if len(self._calls) >= MAX_ABANDONED:
-                        raise _make_hang_error(len(self._calls))
-                    cancel = self._clock.call_later(self._config.call_timeout, partial(self._give_up, run, run))
+                    timers = self._limit_host_calls(run)
                 takes = self._ticket is not None and not run.only_looks
                 names = self._events.session, self.role
                 permit = run.permit = self._ticket.take_permit(*names) if self._ticket is not None and takes else None
                 try:
                     result = self._cycle.run(run, partial(self._ask, run), partial(self._forbid, run))
                 finally:  # for a run that was given up this is where its call has really ended
-                    if cancel is not None:
+                    for cancel in timers:
                         cancel()
                     if permit is not None:
                         permit.release()
@@ -405,6 +406,17 @@ class Runner:
                     self._notify()
             if self._index_due:
                 self._index_texts()
+
+    def _limit_host_calls(self, run: Run) -> list[Callable[[], object]]:
+        """Begin to time the host's functions in *run*; return functions that end that."""
+        if len(self._calls) >= MAX_ABANDONED:
+            raise _make_hang_error(len(self._calls))
+        seconds, call_later = self._config.call_timeout, self._clock.call_later
+        timers = [call_later(seconds, partial(self._give_up, run, run))]
+        if run.only_looks:
+            make_room = partial(HOST_LOOKS.replace_thread, threading.current_thread())
+            timers.append(call_later(min(HOST_LOOK_SECONDS, seconds), make_room))
+        return timers
 
     def _continue_or_dispatch(self, run: Run) -> bool:
         """Do what *run* has found due on a thread of its own, and return True. With a dispatcher, have a worker do it,
@@ -679,18 +691,19 @@ class Runner:
             if call is run:
                 self._calls[run], name = time.monotonic() - seconds, "host's trigger, getter or other callable"
             outlived, self._thread = self._thread, None
-            thread = self._get_own_thread() if outlived is not None else None
+            thread = self._get_own_thread()  # None with an executor, all of whose slots may hang like this one
         self._cycle.journal.release(expires=True)
         timeout = CompactionTimeout(f"the {name} did not answer within call_timeout={seconds:g} seconds")
         end = partial(self._work, partial(self._end, run, None, timeout))
-        if outlived is None or thread is None:  # an executor's; all its slots may hang like this one
-            end()
-            return
-        outlived.shutdown(wait=False)
+        if outlived is not None:
+            outlived.shutdown(wait=False)
         try:
-            thread.run(end)  # hooks are not to hold up the timer of every compactor
-        except RuntimeError:
-            end()
+            if thread is not None:
+                thread.run(end)  # hooks are not to hold up the timer of every compactor
+                return
+        except RuntimeError:  # no thread can be started
+            pass
+        end()
 
     def _on_permit(self) -> bool:
         """Look, now that the limits have room for a call; return False if nobody waits any more."""

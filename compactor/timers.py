@@ -209,13 +209,28 @@ class DaemonExecutor(Executor):
             if self._closed:
                 raise RuntimeError("this executor is shut down; make another")
             if workers.spare <= 0 and len(workers.threads) < self._max_workers:
-                name = self._thread_name or f"compactor-pool-{len(workers.threads)}"
-                thread = threading.Thread(target=workers.serve, name=name, daemon=True)
-                thread.start()
-                workers.threads.append(thread)  # not before: a thread that could not be started is tried again
-                workers.spare += 1
+                self._start_thread(workers)
             workers.spare -= 1
             workers.jobs.put((future, job))
+
+    def _start_thread(self, workers: _Workers) -> None:
+        """Start one thread more. Called with the lock."""
+        name = self._thread_name or f"compactor-pool-{len(workers.threads)}"
+        thread = threading.Thread(target=workers.serve, name=name, daemon=True)
+        thread.start()
+        workers.threads.append(thread)  # not before: a thread that could not be started is tried again
+        workers.spare += 1
+
+    def replace_thread(self, thread: threading.Thread) -> None:
+        """Count *thread* no longer, if it is one of ours: its job hangs, and it ends with that. Another serves the jobs
+        that wait."""
+        workers = self._workers
+        with workers.lock:
+            if thread not in workers.threads:
+                return
+            if workers.spare < 0:
+                self._start_thread(workers)
+            workers.threads.remove(thread)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and cancel those that have not begun if *cancel_futures*; *wait* for the rest to end."""
@@ -264,7 +279,8 @@ class _Workers:
                 with self.lock:
                     if self.spare > 0:  # else a job is there by now
                         self.spare -= 1
-                        self.threads.remove(threading.current_thread())
+                        if (thread := threading.current_thread()) in self.threads:  # not replaced just now
+                            self.threads.remove(thread)
                         return
                 continue
             if taken is None:
@@ -283,11 +299,16 @@ class _Workers:
                         future.set_exception(error)
             del taken, future, job  # while it waits, the thread keeps nothing of the last cycle alive
             with self.lock:
+                if threading.current_thread() not in self.threads:  # replaced
+                    return
                 self.spare += 1
         jobs.put(None)  # for the next thread
 
 
 MAX_LOOKS = 4
-#: Where compactors without an executor look whether they are due. What is due gets a thread of its own, and so does a
-#: look that calls functions of the host's own: one that hangs must not hold up other compactors.
+#: Where compactors without an executor look whether they are due. What is due gets a thread of its own.
 LOOKS = DaemonExecutor(MAX_LOOKS, "compactor-looks")
+#: Where they look if a look calls functions of the host's own, which may hang.
+HOST_LOOKS = DaemonExecutor(1, "compactor-host-looks")
+#: Seconds after which a look keeps that thread for itself, and the looks that wait get another.
+HOST_LOOK_SECONDS = 1.0

@@ -166,6 +166,41 @@ def test_a_forked_child_is_new_with_locks_of_its_own() -> None:
 
 
 @forks
+def test_a_forked_child_looks_though_a_hosts_condition_hangs_in_the_parent() -> None:
+    """The thread that all such looks share is the parent's, and stays there."""
+    assert run(
+        """
+        def hang(view):
+            inside.set()
+            gate.wait()
+            return False
+
+        def make():
+            return ContextCompactor.for_role(memory_of(10), ROLE, CONFIG, lambda request: PRICES, trigger=when(hang))
+
+        parents = make()
+        parents.start()
+        assert inside.wait(SOON)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                gate.set()
+                with make() as childs:
+                    assert childs.wait_idle(SOON)
+                parents.start()
+                assert parents.wait_idle(SOON)
+                code = 0
+            finally:
+                os._exit(code)
+        print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gate.set()
+        print("parent", parents.wait_idle(SOON), parents.stop(SOON))
+        """
+    ) == ["child 0", "parent True True"]
+
+
+@forks
 def test_a_forked_child_of_an_adapter_serves_its_own_callers() -> None:
     """Even where a thread of the parent finds or opens a session at that moment."""
     assert run(
