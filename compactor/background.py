@@ -36,15 +36,12 @@ from .prompt.accounting import Ledger, get_ledger
 from .runner import Runner, State
 from .summarizers import as_summarizer
 from .summarizers.configured import find_summarizer
-from .timers import SYSTEM_CLOCK, Clock, DaemonExecutor, Dispatcher, bound_wait, call_weakly
+from .timers import SYSTEM_CLOCK, Clock, Dispatcher, bound_wait
 from .tokens import TokenCounter, count_message, get_counter
 from .triggers import Condition, default_trigger, when
 
 if TYPE_CHECKING:
     from .cost.shared_limits import SharedLimits
-
-#: Where compactors with a dispatcher read what workers have published.
-_READERS = DaemonExecutor(2, "compactor-readers")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -196,12 +193,9 @@ class ContextCompactor:
             counts_bytes=counter is None,
             calls_host=not is_ours or condition.calls_host,
         )
-        self._hears_of_others = dispatcher is not None
         #: Reads what a worker has published, where the store sends no notices: one short read, which ``compose`` asks
         #: for. None for a compactor without a dispatcher.
-        self.look_for_published = self._journal.look if self._hears_of_others else None
-        #: Ends listening to what others publish; None: it does not listen.
-        self._end_listening: Callable[[], None] | None = None
+        self.look_for_published = self._journal.look if dispatcher is not None else None
         self._runner = Runner(
             self._cycle, as_summarizer(self.summarizer), self._events, clock, rng, executor, limits, dispatcher
         )
@@ -221,24 +215,21 @@ class ContextCompactor:
             raise ValueError(f"this compactor is of the session {self._session!r}; {remedy}")
         if isinstance(self.rounds_getter, RoundsGetter) and role and self.rounds_getter.role not in ("", role):
             raise _make_role_error(role, self.rounds_getter)
-        if self.role == role and not self._has_own_journal:
-            return
-        if self._runner.state is not State.NEW or self.get_compaction() is not None:
-            if self.role == role:
-                return  # what it has published stays where it is
-            raise RuntimeError(f"this compactor works already, for no role; register it for {role!r} before start()")
-        self.role = self._runner.role = role
-        self._has_own_journal, self._session, self._events.session = False, memory.session_id, memory.session_id
-        self._journal.use(memory.journal(role), role)
-        self._rounds_now = None
-        self._count_with(memory)
-
-    def _count_with(self, memory: Memory) -> None:
-        """Count each round once with all that read *memory*, and its system messages too."""
-        cycle, ledger = self._cycle, get_ledger(memory, self.role, self._count)
+        if self.role != role or self._has_own_journal:
+            if self._runner.state is not State.NEW or self.get_compaction() is not None:
+                if self.role == role:
+                    return  # what it has published stays where it is
+                remedy = f"register it for {role!r} before start()"
+                raise RuntimeError(f"this compactor works already, for no role; {remedy}")
+            self.role = self._runner.role = role
+            self._has_own_journal, self._session, self._events.session = False, memory.session_id, memory.session_id
+            self._journal.use(memory.journal(role), role)
+            self._rounds_now = None
+        # Each round, and each system message, is counted once with all that read this memory.
+        cycle, ledger = self._cycle, get_ledger(memory, role, self._count)
         cycle.ledger, ledger.asked.is_watched = ledger, cycle.deferral is not None or cycle.trigger.goes_by_prompts
-        if self._cycle.header_tokens is None:
-            self._cycle.header_tokens = partial(_count_header, memory, self.role, self._count)
+        if cycle.header_tokens is None:
+            cycle.header_tokens = partial(_count_header, memory, role, self._count)
 
     def current_plan(self) -> object:
         """Return the agent's plan as it stands; None if there is none."""
@@ -267,7 +258,6 @@ class ContextCompactor:
         if options.get("journal") is None:
             options["journal"] = memory.journal(role)
         compactor = cls(config, summarizer, RoundsGetter(memory, role), role=role, **options)
-        compactor._count_with(memory)
         memory.register_compaction_provider(role, compactor)
         return compactor
 
@@ -277,13 +267,7 @@ class ContextCompactor:
 
     def start(self) -> None:
         """Begin to work, with the rounds that are there already. While it stops, it begins after that."""
-        if self._hears_of_others and self._end_listening is None:
-            self._end_listening = self._journal.listen(call_weakly(self._read_news))
         self._runner.start()
-
-    def _read_news(self) -> None:
-        """Read what a worker has published, on a thread of the process."""
-        _READERS.run(call_weakly(self._journal.refresh_quietly))
 
     def stop(self, timeout: float | None = 5.0) -> bool:
         """Stop, and return whether no worker is left; an answer that arrives later is not published.
@@ -293,7 +277,7 @@ class ContextCompactor:
         several compactors whose calls hang are waited for together. In a hook of this compactor it does not wait.
         """
         timeout = bound_wait(timeout)
-        end = self.begin_stop(timeout)
+        end = self._runner.begin_stop(timeout)
         return end(math.inf if timeout is None else time.monotonic() + timeout)
 
     def __enter__(self) -> Self:
@@ -325,9 +309,6 @@ class ContextCompactor:
         """Stop without waiting. The function that is returned waits until that time, of ``time.monotonic``, and returns
         whether no worker is left. To stop many, begin with all of them. A call in flight has *timeout* seconds in all,
         if that is given."""
-        end_listening, self._end_listening = self._end_listening, None
-        if end_listening is not None:
-            end_listening()
         return self._runner.begin_stop(timeout)
 
     @property
@@ -453,11 +434,11 @@ class ContextCompactor:
         A callback that calls ``notify_rounds_changed`` at every event makes the compactor look again for ever.
         """
         require("callback", callback, Callable, "a function that is called with what has happened")
-        return self._events.hooks.add(callback, kinds)
+        return self._events.add(callback, kinds)
 
     def hand_over_hooks(self, heir: ContextCompactor) -> None:
         """Have *heir*, which takes this one's place, call the callbacks of ``on_event`` too."""
-        self._events.hooks.hand_over(heir._events.hooks)
+        self._events.hand_over(heir._events)
 
     def share_hooks(self, hooks: EventHooks) -> None:
         """Call *hooks*, which other compactors call as well, with each event."""

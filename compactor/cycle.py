@@ -37,7 +37,6 @@ from .events import (
     Skipped,
     StrategyFailed,
 )
-from .experience import Experience
 from .host_rounds import HostRounds, adapt_rounds
 from .journal import JournalWriter
 from .lazy_imports import importing
@@ -45,7 +44,7 @@ from .plan import render_plan
 from .prompt.accounting import Ledger
 from .prompt.groups import Message
 from .summarize import Run, Work
-from .summarizers.base import Summarizer, Summary
+from .summarizers.base import Experience, Summarizer, Summary
 from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, window_of

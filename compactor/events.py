@@ -70,11 +70,12 @@ class EventHooks:
     The list is replaced, never changed: calling the hooks needs no lock.
     """
 
+    hooks: tuple[Hook, ...] = ()
+    #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
+    hear_looks = False
+    _heir: "EventHooks | None" = None
+
     def __init__(self) -> None:
-        self.hooks: tuple[Hook, ...] = ()
-        #: Whether any of them hears of looks, which are many: of ``Evaluated`` and ``Skipped``.
-        self.hear_looks = False
-        self._heir: EventHooks | None = None
         self._lock = threading.RLock()  # guards the replacing
         renew_after_fork(self)
 
@@ -107,7 +108,7 @@ class EventHooks:
         self.hear_looks = any(issubclass(look, one.kinds) for one in hooks for look in (Evaluated, Skipped))
 
 
-class EventLog:
+class EventLog(EventHooks):
     """The newest *size* events, and the hooks that are called with each. No error of a hook gets out."""
 
     def __init__(self, clock: Clock, size: int, session: str = "") -> None:
@@ -115,7 +116,6 @@ class EventLog:
         self._size = size
         #: The session of all events.
         self.session = session
-        self.hooks = EventHooks()
         #: Called before the hooks: keeps some events in the compactor's journal.
         self.recorder = Hook(lambda _event: None, ())
         #: Hooks that other compactors have as well.
@@ -125,7 +125,7 @@ class EventLog:
         #: Some as their class and fields, until somebody asks. Not a deque: its first block is larger than most
         #: compactors' events.
         self._events: list[Event | DeferredEvent] = []
-        self._lock = threading.RLock()  # guards _events
+        self._lock = threading.RLock()  # guards _events, and the replacing of hooks
         #: Threads that run the compactor's own code, hooks included: one that waited for the compactor would wait for
         #: itself. One entry for each time it came in. Not thread-local, which costs memory in each.
         self.threads_inside: list[int] = []
@@ -153,7 +153,7 @@ class EventLog:
         asks for it: the thread that appends has no time for that. One that *repeats* takes the place of such a one
         before the last, so that looks that found nothing do not push out all other events."""
         later = kind, names, (*values, self._clock.now()), repeats
-        if self.hooks.hear_looks or self.shared.hear_looks:
+        if self.hear_looks or self.shared.hear_looks:
             self.emit(self._make_event(later))
             return
         with self._lock:
@@ -178,7 +178,7 @@ class EventLog:
                 self._events.append(event)
                 if len(self._events) >= 2 * self._size:
                     del self._events[: len(self._events) - self._size]
-            for hook, kinds in (self.recorder, *self.hooks.hooks, *self.shared.hooks):
+            for hook, kinds in (self.recorder, *self.hooks, *self.shared.hooks):
                 if not isinstance(event, kinds):
                     continue
                 context = self.context

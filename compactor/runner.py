@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 #: With so many calls given up and not ended, no further one is made: each holds a thread, or an executor's slot.
 MAX_ABANDONED = 4
+#: Where compactors with a dispatcher read what workers have published.
+_READERS = DaemonExecutor(2, "compactor-readers")
 #: Seconds after which a worker is asked again that seems to have done nothing.
 HAND_OVER_SECONDS = 60.0
 
@@ -134,6 +136,8 @@ class Runner:
         self._executor = executor
         self._limits = limits
         self._dispatcher = dispatcher
+        #: Ends listening to what workers publish; None: it does not listen.
+        self._end_listening: Callable[[], None] | None = None
         self._after_fork()
         renew_after_fork(self)
 
@@ -193,6 +197,8 @@ class Runner:
 
     def start(self) -> None:
         """Begin to work. While stopping, it begins when that is through."""
+        if self._dispatcher is not None and self._end_listening is None:
+            self._end_listening = self._cycle.journal.listen(call_weakly(self._read_news))
         enabled = self._config.enabled
         with self._lock:
             if self._state is State.STOPPING:
@@ -213,6 +219,9 @@ class Runner:
     def begin_stop(self, timeout: float | None = None) -> Callable[[float], bool]:
         """Stop without waiting; return a function that waits until that time and says whether no worker is left. With a
         *timeout*, a call in flight has so long in all, so that several that hang are waited for together."""
+        end_listening, self._end_listening = self._end_listening, None
+        if end_listening is not None:
+            end_listening()
         with self._lock:
             self._restart = False
             self._state = State.STOPPING
@@ -652,7 +661,11 @@ class Runner:
         if self._restart:
             self._restart, self._state, self._pending = False, State.IDLE, True
 
-    # What timers, the queue of the limits and executors call.
+    # What timers, the store's notices, the queue of the limits and executors call.
+
+    def _read_news(self) -> None:
+        """Read what a worker has published, on a thread of the process."""
+        _READERS.run(call_weakly(self._cycle.journal.refresh_quietly))
 
     def _schedule(self, seconds: float | None, backoff: object | None = None) -> None:
         """Look in so many *seconds*, and not when it was scheduled before; None: never. Called without the lock."""

@@ -22,10 +22,18 @@ from prompts import escape_tags
 from .config import CompactorConfig
 from .errors import LeasedElsewhere, LimitReached, SummaryRejected
 from .events import Prepared, Rejected, Skip, Started
-from .experience import Experience
 from .host_rounds import HostRounds
 from .journal import JournalWriter
-from .summarizers.base import ASSUMED, Continued, RequestKind, Summarizer, Summary, SummaryRequest, add_usage
+from .summarizers.base import (
+    ASSUMED,
+    Continued,
+    Experience,
+    RequestKind,
+    Summarizer,
+    Summary,
+    SummaryRequest,
+    add_usage,
+)
 from .tokens import TokenCounter, count_payload
 
 if TYPE_CHECKING:

@@ -209,28 +209,23 @@ class DaemonExecutor(Executor):
             if self._closed:
                 raise RuntimeError("this executor is shut down; make another")
             if workers.spare <= 0 and len(workers.threads) < self._max_workers:
-                self._start_thread(workers)
+                name = self._thread_name or f"compactor-pool-{len(workers.threads)}"
+                thread = threading.Thread(target=workers.serve, name=name, daemon=True)
+                thread.start()
+                workers.threads.append(thread)  # not before: a thread that could not be started is tried again
+                workers.spare += 1
             workers.spare -= 1
             workers.jobs.put((future, job))
-
-    def _start_thread(self, workers: _Workers) -> None:
-        """Start one thread more. Called with the lock."""
-        name = self._thread_name or f"compactor-pool-{len(workers.threads)}"
-        thread = threading.Thread(target=workers.serve, name=name, daemon=True)
-        thread.start()
-        workers.threads.append(thread)  # not before: a thread that could not be started is tried again
-        workers.spare += 1
 
     def replace_thread(self, thread: threading.Thread) -> None:
         """Count *thread* no longer, if it is one of ours: its job hangs, and it ends with that. Another serves the jobs
         that wait."""
         workers = self._workers
         with workers.lock:
-            if thread not in workers.threads:
-                return
-            if workers.spare < 0:
-                self._start_thread(workers)
-            workers.threads.remove(thread)
+            if thread in workers.threads:
+                workers.threads.remove(thread)
+                if workers.spare < 0:
+                    self.run(lambda: None)  # starts a thread
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and cancel those that have not begun if *cancel_futures*; *wait* for the rest to end."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ..experience import Experience
-from ..summarizers.base import Style
+from ..summarizers.base import Experience, Style
 from .prices import Prices
 
 #: Form of the next notes: changes to the present ones; additional notes on the new rounds alone; or all notes anew.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import Summary
-from compactor.experience import MAX_ANSWER, MAX_REFUSED, Experience
+from compactor.summarizers.base import MAX_ANSWER, MAX_REFUSED, Experience
 
 COUNTS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 2**53, 2**53 + 1])
 NONSENSE = st.none() | st.text(max_size=5) | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2)

@@ -27,7 +27,7 @@ LAYERS = """
     compactor.cycle
     compactor.strategies compactor.cost compactor.triggers compactor.prompt.fit
     compactor.view
-    compactor.summarize compactor.journal compactor.notes compactor.experience
+    compactor.summarize compactor.journal compactor.notes
     compactor.acceptance
     compactor.summarizers compactor.transcript
     compactor.formats compactor.prompt compactor.host_rounds compactor.tokens compactor.media compactor.models compactor.plan

@@ -17,7 +17,7 @@ from compactor.cost.rewriting import (
     choose_length,
     compute_period_cost,
 )
-from compactor.experience import MAX_REFUSED, Experience
+from compactor.summarizers.base import MAX_REFUSED, Experience
 
 TOKENS = st.floats(1, 100_000)
 PRICES = st.builds(
