@@ -32,7 +32,7 @@ from compactor.workers import Worker
 from compactor.workers.procrastinate import ProcrastinateDispatcher
 from compactor.workers.procrastinate import work as run
 from memory import Memory, Store, open_store
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 #: Just enough for a compaction to be due.
 ROUNDS = CONFIG.threshold + 1
@@ -93,10 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_all(given: argparse.Namespace) -> dict[str, Any]:
     spawn = multiprocessing.get_context("spawn")
     alone, meanwhile, beside = (
-        [name_in("quiet", f"{phase} {number}") for number in range(given.quiet_sessions)]
+        [join_name("quiet", f"{phase} {number}") for number in range(given.quiet_sessions)]
         for phase in ("alone", "meanwhile", "beside")
     )
-    busy = [name_in("busy", f"{number}") for number in range(given.busy_sessions)]
+    busy = [join_name("busy", f"{number}") for number in range(given.busy_sessions)]
     with ExitStack() as stack:
         calls = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "calls")
         url = stack.enter_context(start_database(stack).database())

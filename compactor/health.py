@@ -88,7 +88,7 @@ def examine_session(store: Store, row: SessionRow, max_uncovered: int | None = N
         entries = [*store.read_kinds(row.name, _KINDS)]
         records = [entry.record for entry in entries]
         for role in sorted({role for record in records if (role := getattr(record, "role", None)) is not None}):
-            history = history_of(entries, role, partial(store.round_number, row.name))
+            history = history_of(entries, role, partial(store.find_round_number, row.name))
             found = _examine_role(row, role, entries, history, max_uncovered)
             if found.failures or found.behind:
                 yield found

@@ -18,7 +18,7 @@ import structlog
 from memory import Recall, Store, StoreError, UnknownReference
 from memory.messages import ASSISTANT
 from memory.recall import DEFAULT_HITS, DEFAULT_PAGE, MAX_HITS, MAX_PAGE, Parameters, Refused, read_arguments, read_text
-from memory.stores.tenants import name_in, split_name
+from memory.stores.tenants import join_name, split_name
 
 from .errors import CompactionFailed, CompactionTimeout
 from .sessions import Session, Sessions
@@ -211,7 +211,7 @@ def _find_session(store: Store, tenant: str, session: str) -> str:
     it."""
     if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
         raise Refused(f"session must be a name of 1 to {MAX_NAME} characters, without control characters")
-    name = name_in(tenant, session)
+    name = join_name(tenant, session)
     if next(iter(store.read(name, 0, 1)), None) is None:
         raise Refused(f"there is no session {json.dumps(session[:80])}")
     return name

@@ -27,7 +27,7 @@ from .entries import (
 )
 from .errors import StaleCompaction
 from .hooks import renew_after_fork
-from .log.state import Snapshot, revert
+from .log.state import Snapshot, revert_publication
 from .overlays import (
     CompactedMessage,
     JournalState,
@@ -326,14 +326,15 @@ class RoleJournal(Journal):
 
     def revert(self, *, base: int | None = None) -> CompactedMessage | None:
         before = self._memory.snapshot
-        revert(before, self._role, 0)  # reads what is shown instead, so that nothing is left to read under the lock
+        # Reads what is shown instead, so that nothing is left to read under the lock.
+        revert_publication(before, self._role, 0)
 
         def records(now: Snapshot) -> Iterable[Record]:
             state = now.get_journal(self._role)
             if base is not None and state.generation != base:
                 raise StaleCompaction("generation", OVERTAKEN)
             if state.current is not None:
-                revert(now, self._role, state.generation + 1)  # raises if the one before cannot be read
+                revert_publication(now, self._role, state.generation + 1)  # raises if the one before cannot be read
                 yield CompactionReverted(role=self._role, generation=state.generation + 1)
 
         now, _ = self._memory._write(records)

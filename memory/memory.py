@@ -31,7 +31,7 @@ from .io_threads import Lane
 from .journal import SOLE, RoleJournal, show_newest_query, withdraw_reductions
 from .log import redaction, rewind
 from .log.session_log import Log, News
-from .log.state import OpenRound, Snapshot, preview, withdraw_covering
+from .log.state import OpenRound, Snapshot, preview_records, withdraw_covering
 from .overlays import CompactedMessage, CompactionProvider, find_newest_query, is_over
 from .references import make_range_reference, make_reference, reload_text
 from .rounds import EMPTY, USER, Clock, Post, Record, Round, copy_with, create_unchecked, make_id, utc_now
@@ -178,7 +178,7 @@ class Memory(Log):
         opened = create_unchecked(RoundOpened, fields) if is_usual else RoundOpened(**fields)
 
         def make_records(now: Snapshot) -> Iterable[Record]:
-            same = now.open_round(round_id) if self._own_rounds[-1:] == (id,) else None
+            same = now.find_open_round(round_id) if self._own_rounds[-1:] == (id,) else None
             # The same call again, because its reply was lost.
             if same is not None and not same.count and copy_with(same.opened, created_at=made_at) == opened:
                 return []
@@ -216,7 +216,7 @@ class Memory(Log):
 
         def make_records(now: Snapshot) -> Iterable[Record]:
             nonlocal added
-            taking = now.open_round(round_id)
+            taking = now.find_open_round(round_id)
             if taking is None:
                 number = _find_round(now, round_id).number
                 raise RoundClosed(f"round {number} is closed; open a new one with create_round(), nothing was written")
@@ -246,7 +246,7 @@ class Memory(Log):
             withdraw_covering(self.snapshot, number)  # reads what is shown instead, before the lock is taken
 
         def make_records(now: Snapshot) -> Iterable[Record]:
-            taking = now.open_round(round_id)
+            taking = now.find_open_round(round_id)
             if taking is None:
                 present = _find_round(now, round_id)
                 if present.state == state or (present.is_hidden and state == "failed"):
@@ -348,7 +348,7 @@ class Memory(Log):
             nonlocal references
             if only_at not in (None, now.number):
                 return
-            place = rewind.read_place(now, ref)
+            place = rewind.resolve_rewind_point(now, ref)
             part = rewind.find_part_to_copy(now, place)
             last = place.first if part is None else place.first - 1
             undone = rewind.undo_after(now, last, ids)
@@ -387,7 +387,7 @@ class Memory(Log):
                 added.clear()
             for add, _ in added:
                 said = add(now)
-                now = preview(now, said)
+                now = preview_records(now, said)
                 yield from said
 
         self._write(make_records, made_at, emit=True)
@@ -442,7 +442,7 @@ class Memory(Log):
             raise MessageError(f"there is a round {opened.round_id!r} already; give another id, or none")
         ends = {} if previous is None else {previous.number: previous.opened.round_id}
         for round_id in set(self._own_rounds).difference(ends.values()) if now.open_rounds else ():
-            if (own := now.open_round(round_id)) is not None:
+            if (own := now.find_open_round(round_id)) is not None:
                 ends[own.number] = round_id
         finished = [create_unchecked(RoundFinished, {"round_id": ends[number]}) for number in sorted(ends)]
         return [*finished, opened]
@@ -590,7 +590,7 @@ class Memory(Log):
                 ref for number, record in erased.items() for ref in redaction.list_references(record, number)
             )
             for number, record in erased.items():
-                if redaction.holds_erased_text(now.get_round_at(number), record):
+                if redaction.has_erased_text(now.get_round_at(number), record):
                     redaction.withdraw_redacted(now, record)  # raises if the compaction shown instead is unreadable
                     yield record
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from .entries import PostRedacted
 from .errors import SessionPurged, StoreBusy, StoreDamaged, StoreFull, StoreReadOnly
-from .log.redaction import without
+from .log.redaction import erase_posts
 from .messages import join_text, join_text_with_calls, repeats_query
 from .patterns import compile_later
 from .references import find_floor_boundary, fold, make_label, make_reference, take_beginning
 from .rounds import USER, Post, Round, copy_with
-from .stores.base import FoundText, Store, StoredText, storable
+from .stores.base import FoundText, Store, StoredText, make_storable
 
 if TYPE_CHECKING:
     from .log.state import Snapshot
@@ -74,7 +74,7 @@ class Hit(FoundText):
 def normalize(text: str) -> str:
     """Return *text* for comparing words: folded, with unstorable characters replaced, each character in its place."""
     lowered = fold(text)
-    return lowered if lowered.isascii() and "\0" not in lowered else storable(lowered)
+    return lowered if lowered.isascii() and "\0" not in lowered else make_storable(lowered)
 
 
 def split_query(query: str) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
         with suppress(StoreBusy, StoreFull, StoreReadOnly):  # rounds missing in the index are searched in memory
             sync_index(store, session, snapshot, most_rounds=MAX_ROUNDS)
         # Another process may have indexed rounds that are still open in this snapshot, or newer than it.
-        reach = min(store.texts_reach(session), snapshot.closed_prefix)
+        reach = min(store.get_last_indexed_round(session), snapshot.closed_prefix)
         texts, total, characters = store.find_texts(session, words, role)
         hidden = frozenset(snapshot.hidden)  # a store may not know why
         hits.extend(Hit._make(text) for text in texts if text.round <= reach and text.round not in hidden)
@@ -160,7 +160,7 @@ def find_hits(store: Store, session: str, snapshot: Snapshot, words: Sequence[st
 def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: int | None = None) -> bool:
     """Index the texts of closed rounds, at most *most_rounds* of them, in a searchable *store*, and return whether the
     index has them all."""
-    rounds, reach = snapshot.get_rounds(include_failed=True), store.texts_reach(session)
+    rounds, reach = snapshot.get_rounds(include_failed=True), store.get_last_indexed_round(session)
     closed, last_entry = snapshot.closed_prefix, snapshot.number
     stop = closed if most_rounds is None else min(closed, reach + most_rounds)
     # The texts of this snapshot must not get into a new session of the same name.
@@ -168,7 +168,7 @@ def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: i
         raise SessionPurged.at(last_entry)
     for first in range(reach, stop, BATCH):
         last = min(first + BATCH, stop)
-        store.keep_texts(session, first + 1, last, _list_stored_texts(_skip_damaged(rounds, first, last)))
+        store.save_texts(session, first + 1, last, _list_stored_texts(_skip_damaged(rounds, first, last)))
         # Look for redactions after indexing: a later one finds the texts in the index and removes them itself.
         erased: dict[int, set[int]] = {}
         for entry in store.read(session, last_entry):
@@ -176,7 +176,7 @@ def sync_index(store: Store, session: str, snapshot: Snapshot, *, most_rounds: i
                 erased.setdefault(entry.round, set()).update(record.numbers)
         for number, posts in erased.items():
             if first < number <= last:
-                store.keep_texts(session, number, number, _list_stored_texts([without(rounds[number - 1], posts)]))
+                store.save_texts(session, number, number, _list_stored_texts([erase_posts(rounds[number - 1], posts)]))
     return stop >= closed
 
 
@@ -187,10 +187,10 @@ def forget_texts(store: Store, session: str, snapshot: Snapshot, numbers: Collec
     """
     if not numbers or "searchable" not in store.capabilities:
         return
-    rounds, reach = snapshot.get_rounds(include_failed=True), store.texts_reach(session)
+    rounds, reach = snapshot.get_rounds(include_failed=True), store.get_last_indexed_round(session)
     for number in sorted(set(numbers)):
         if number <= min(reach, len(rounds)):
-            store.keep_texts(session, number, number, _list_stored_texts(rounds[number - 1 : number]))
+            store.save_texts(session, number, number, _list_stored_texts(rounds[number - 1 : number]))
 
 
 def _list_stored_texts(rounds: Iterable[Round]) -> list[StoredText]:

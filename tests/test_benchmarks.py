@@ -128,9 +128,9 @@ def test_each_row_of_opening_is_measured(tmp_path: Path) -> None:
         found = opening.measure(row, store, trace=False)
         assert found["seconds"] > 0
         assert found["rounds"] in (300, 301), row
-        assert store.checkpoint(opening.SESSION) is not None
+        assert store.get_checkpoint(opening.SESSION) is not None
     assert Memory(opening.SESSION, store=store).snapshot.total == 301
-    assert store.texts_reach(opening.SESSION) >= 300
+    assert store.get_last_indexed_round(opening.SESSION) >= 300
     store.close()
 
 

@@ -93,7 +93,7 @@ def _read_spendings(store: Store, session: str, model: str) -> Iterator[tuple[tu
     roles = {role for entry in entries if (role := getattr(entry.record, "role", None)) is not None}
     for role in sorted(roles):
         own = [entry for entry in entries if getattr(entry.record, "role", role) == role]
-        history = history_of(own, role, partial(store.round_number, session))
+        history = history_of(own, role, partial(store.find_round_number, session))
         for entry, one in (*_find_spent(own), *_find_saved(own, history, model)):
             key = entry.created_at, entry.kind, role, getattr(entry.record, "digest", ""), one.usage is None
             yield key, one

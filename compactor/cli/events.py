@@ -48,7 +48,7 @@ def read_events(
     replacement; ``facts`` are all others by name.
     """
     entries = (entry for entry in store.read_kinds(session, _KINDS) if entry.number > after)
-    events = (_describe(entry, partial(store.round_number, session)) for entry in entries)
+    events = (_describe(entry, partial(store.find_round_number, session)) for entry in entries)
     return islice((one for one in events if role is None or one["role"] in (None, role)), limit)
 
 

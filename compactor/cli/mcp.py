@@ -8,7 +8,7 @@ import typer
 
 from memory.arguments import ConfigError
 from memory.messages import ASSISTANT
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 from ..config import Settings
 from ..sessions import Sessions
@@ -57,7 +57,7 @@ def serve_mcp(
     import anyio
 
     try:
-        name_in(tenant, session or "")
+        join_name(tenant, session or "")
         base = Settings.from_file(config).base if config is not None else None
     except ConfigError as error:
         raise CannotRun(str(error)) from error

@@ -290,7 +290,7 @@ def purge(
     name = make_one_line(session, 80)
     place = "" if archive is None else f", and its copy in {make_one_line(archive, 80)}"
     with open_named(store, write=True) as opened:
-        has_it = archive is None or opened.extent(session) is not None
+        has_it = archive is None or opened.get_extent(session) is not None
         size = sessions.measure_session(opened, session) if has_it else None
         described = "not in the store" if size is None else describe_size(size)
         confirm(f"session '{name}': {described}{place}. Erase all of it, for good?", "nothing was erased", yes=yes)

@@ -84,7 +84,7 @@ def _describe_row(store: Store, row: SessionRow) -> dict[str, Any]:
 
 def measure_session(store: Store, session: str) -> dict[str, Any]:
     """Return the size of *session* without reading all of it. Raises ``CannotRun`` if there is none of that name."""
-    extent = store.extent(session)
+    extent = store.get_extent(session)
     if extent is None:
         raise _make_unknown_error(store, session)
     return _measure(store, session, extent)

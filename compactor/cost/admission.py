@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from memory.stores.base import key_of
+from memory.stores.base import make_key
 
 from ..config import Limit, Per, Unit
 
@@ -49,7 +49,7 @@ class Claim(NamedTuple):
     calls: int = 0
 
     def scope(self, per: Per) -> str:
-        return per if per == "all" else f"{per} {key_of(getattr(self, per))}"
+        return per if per == "all" else f"{per} {make_key(getattr(self, per))}"
 
     def amount(self, unit: Unit) -> float:
         return self.tokens if unit == "tokens" else self.spend

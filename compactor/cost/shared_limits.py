@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary, finalize
 from memory.arguments import ConfigError, require
 from memory.errors import StoreClosed, StoreError
 from memory.hooks import renew_after_fork
-from memory.stores.base import Store, adapt_store, key_of
+from memory.stores.base import Store, adapt_store, make_key
 from memory.stores.limiting import LimitRow, LimitRows
 from memory.stores.tenants import split_name
 
@@ -534,7 +534,7 @@ class SharedTicket:
     def take_permit(self, session: str = "", role: str = "") -> SharedPermit:
         limits, key, holder = self.limits, self.claim.key, self.limits.holder
         if limits.dispatcher is not None:
-            key, holder = key_of(f"{key_of(session)} {key_of(role)}"), ""
+            key, holder = make_key(f"{make_key(session)} {make_key(role)}"), ""
         tenant = limits.tenant_of(session)
         self.claim = Claim(key, tenant, self.provider, self.model, holder=holder, session=session, role=role)
         permit, self.is_granted = SharedPermit(limits, self, uuid.uuid4().hex, self.is_granted), False
@@ -667,11 +667,11 @@ def seconds_closed(error: BaseException) -> float:
 
 
 def _lane_of(claim: Claim) -> str:
-    return key_of(json.dumps([claim.tenant, claim.provider, claim.model]))
+    return make_key(json.dumps([claim.tenant, claim.provider, claim.model]))
 
 
 def _row_of(kind: str, claim: Claim) -> LimitRow:
-    return LimitRow(kind, claim.key, _lane_of(claim), claim.at, json.dumps(claim._asdict()), key_of(claim.session))
+    return LimitRow(kind, claim.key, _lane_of(claim), claim.at, json.dumps(claim._asdict()), make_key(claim.session))
 
 
 def _read_claim(row: LimitRow) -> Claim:

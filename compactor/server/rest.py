@@ -27,7 +27,7 @@ from memory.entries import Entry, EventRecorded, list_kinds
 from memory.messages import ASSISTANT, from_round
 from memory.search import split_query
 from memory.stores.retention import FILES_KEPT
-from memory.stores.tenants import name_in, split_name
+from memory.stores.tenants import join_name, split_name
 from memory.sync import SAYS, TOOL_NAMES
 from memory.transfer.jsonl import export_session, read_session
 from memory.transfer.state_dict import append_new
@@ -381,7 +381,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         """List sessions by name, or the most recently used first."""
         if after is not None:  # ordered by activity, the minute precedes the name
             minute, space, name = after.partition(" ") if order == "activity" else ("", "", after)
-            after = f"{minute}{space}{name_in(tenant, name)}"
+            after = f"{minute}{space}{join_name(tenant, name)}"
         rows = state.sessions.store.list_sessions(tenant, after=after, limit=limit + 1, order=order)
         sizes = [
             SessionSize(
@@ -418,7 +418,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def delete_session(tenant: Tenant, session_id: SessionId) -> Response:
         """Erase a session for good: its messages, its summaries, its events and its files."""
         name = state.name(tenant, session_id)
-        if state.sessions.store.extent(name) is None:
+        if state.sessions.store.get_extent(name) is None:
             _raise_unknown()
         state.sessions.purge(name)
         return Response(status_code=204)
@@ -598,7 +598,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     def export(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
         """Return the whole session as JSON lines, for import."""
         store, name = state.sessions.store, state.name(tenant, session_id)
-        if store.extent(name) is None:
+        if store.get_extent(name) is None:
             _raise_unknown()
         file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
         try:
@@ -624,7 +624,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
 
     def read(tenant: str, session_id: str, body: bytes) -> Imported:
         store, name = state.sessions.store, state.name(tenant, session_id)
-        if store.extent(name) is not None:
+        if store.get_extent(name) is not None:
             raise HTTPException(409, "there is a session of that name; delete it, or import under another name")
         try:
             with read_session(io.TextIOWrapper(io.BytesIO(body), "utf-8"), name) as (_, entries):
@@ -694,7 +694,7 @@ def _stream(state: ServerState, tenant: str, session_id: str | None = None) -> S
 
 
 def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
-    extent = state.sessions.store.extent(state.name(tenant, session_id))
+    extent = state.sessions.store.get_extent(state.name(tenant, session_id))
     if extent is None:
         _raise_unknown()
     return SessionSize(id=session_id, rounds=extent.rounds or 0, entries=extent.number, last_activity=extent.created_at)

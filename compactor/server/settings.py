@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from memory.arguments import ConfigError
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 from ..config import CompactorConfig
 
@@ -81,7 +81,7 @@ class ServerSettings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> ServerSettings:
         for tenant, token in self.tokens.items():
-            name_in(tenant, "")
+            join_name(tenant, "")
             if not _TOKEN.fullmatch(token.get_secret_value()):
                 raise ValueError(f"a token has {MIN_TOKEN} to 500 ASCII characters, and no space, comma or colon")
         if len({token.get_secret_value() for token in self.tokens.values()}) < len(self.tokens):

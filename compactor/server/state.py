@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from memory import ContextError, Store
 from memory.io_threads import to_thread
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 from ..sessions import Session, Sessions
 from ..telemetry.prometheus import make_registry
@@ -74,7 +74,7 @@ class ServerState:
 
     def name(self, tenant: str, session_id: str) -> str:
         """Return the full name of *tenant*'s session. Raises ``BadSessionName``."""
-        return name_in(tenant, check_name(session_id))
+        return join_name(tenant, check_name(session_id))
 
     def open(self, tenant: str, session_id: str) -> Use:
         """Return a context manager, for ``with`` on a thread or ``async with``, that gives *tenant*'s session.

@@ -1,6 +1,6 @@
 """Checkpoints: the snapshot after one entry, without texts. With the entries behind it, a session can be opened.
 
-A checkpoint holds places in the log, and texts are read from there. So erasing a text never changes a checkpoint.
+A checkpoint holds numbers of entries, and texts are read from there. So erasing a text never changes a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..overlays import JournalState, Reductions
 from ..rounds import Record, Text, run_dump
 from ..stores.base import Checkpoint
 from ..usage import Pinned, Usage, make_unreadable_pin, read_pinned
-from .round_store import rebuild
+from .round_store import rebuild_rounds
 from .state import ClosedRounds, OpenRound, Snapshot
 
 #: Version of the body. A checkpoint of another version is ignored, and the log is read instead.
@@ -34,7 +34,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class _Reductions(Record):
     version: Count
     #: By round id: the round's number, and the numbers of the entries.
-    places: Mapping[Text, tuple[Count, tuple[Count, ...]]]
+    entries: Mapping[Text, tuple[Count, tuple[Count, ...]]] = Field(alias="places")  # as it is stored
 
 
 class _Role(Record):
@@ -54,7 +54,7 @@ class _Body(Record):
     last: Text
     header: tuple[Count, ...]
     total: Count
-    settled: Count
+    closed_prefix: Count = Field(alias="settled")  # as it is stored
     failed: tuple[Count, ...]
     #: Older versions do not know these fields: they ignore the checkpoint then, and read the log.
     undone: tuple[Count, ...] = ()
@@ -87,44 +87,44 @@ def make_checkpoint(now: Snapshot) -> Checkpoint:
 
 def _make_role(now: Snapshot, role: str) -> _Role:
     state, reductions, usage = now.journals.get(role), now.reductions.get(role), now.usages.get(role)
-    places, known = now.reduction_places.get(role, {}), (usage.input_tokens, usage.steps) if usage else None
+    entries, known = now.reduction_entries.get(role, {}), (usage.input_tokens, usage.steps) if usage else None
     return _Role(
         generation=state.generation if state else None,
         held_round_id=state.revert_round_id if state else None,
         published=now.published.get(role, ()),
         prepared=tuple(now.prepared.get(role, ())),
-        reductions=_Reductions(version=reductions.version, places=places) if reductions else None,
+        reductions=_Reductions(version=reductions.version, places=entries) if reductions else None,
         # Two values, as older versions read them, if that loses nothing.
         usage=(*known, usage.cold) if usage and known and usage.cold else known,
     )
 
 
-def resume_from(kept: Checkpoint, archive: ClosedRounds) -> Snapshot | None:
-    """Return the snapshot after the entry that *kept* names; None if *kept* cannot be used.
+def resume_from(checkpoint: Checkpoint, archive: ClosedRounds) -> Snapshot | None:
+    """Return the snapshot after the entry that *checkpoint* names; None if *checkpoint* cannot be used.
 
     Reads the header, the rounds that may still change and the current overlays. May raise ``StoreError``.
     """
     try:
-        body = _Body.model_validate(from_ascii(kept.body))
+        body = _Body.model_validate(from_ascii(checkpoint.body))
     except (ValueError, RecursionError):
         return None
-    entries = archive.store.read(archive.session, kept.number - 1, 1)
+    entries = archive.store.read(archive.session, checkpoint.number - 1, 1)
     if body.version != VERSION or [entry.id for entry in entries] != [body.last]:
         return None
     try:
-        return _restore(kept.number, body, archive)
+        return _restore(checkpoint.number, body, archive)
     except StoreDamaged:
         return None  # if it is the log that is damaged, reading it will tell
 
 
 def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
     """Return the snapshot after the entry of that *number*, with the records that *body* names read from the log."""
-    first, total = body.settled + 1, body.total
-    live = _read_rounds(archive, first, total, number) if first <= total else {}
-    if sorted(live) != list(range(first, total + 1)) or (live and live[first].state != "created"):
+    first, total = body.closed_prefix + 1, body.total
+    open_rounds = _read_rounds(archive, first, total, number) if first <= total else {}
+    if sorted(open_rounds) != list(range(first, total + 1)) or (open_rounds and open_rounds[first].state != "created"):
         raise StoreDamaged(OF_ANOTHER_LOG)
-    archive.numbers.update((item.opened.round_id, place) for place, item in live.items())
-    archive.numbers.update((round_id, place) for round_id, _, place in body.pins)
+    archive.numbers.update((item.opened.round_id, number) for number, item in open_rounds.items())
+    archive.numbers.update((round_id, number) for round_id, _, number in body.pins)
     roles = body.roles.items()
     header = archive.read_records(body.header, HeaderAdded)
     now = Snapshot(
@@ -133,8 +133,8 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
         header=tuple([header[entry].post for entry in body.header]),
         header_entries=body.header,
         archive=archive,
-        closed_prefix=body.settled,
-        open_rounds=live,
+        closed_prefix=body.closed_prefix,
+        open_rounds=open_rounds,
         total=total,
         hidden=tuple(sorted(body.failed + body.undone)),
         failed=frozenset(body.failed),
@@ -142,8 +142,8 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
         redactions=body.redactions,
         journals={name: JournalState(role.generation) for name, role in roles if role.generation is not None},
         reductions={name: Reductions(role.reductions.version) for name, role in roles if role.reductions},
-        reduction_places={name: role.reductions.places for name, role in roles if role.reductions},
-    ).with_pinned(_read_pinned(number, body, archive, live))
+        reduction_entries={name: role.reductions.entries for name, role in roles if role.reductions},
+    ).with_pinned(_read_pinned(number, body, archive, open_rounds))
     for name, role in roles:
         if role.generation is not None:
             now = now.with_publications(name, role.generation, role.published, revert_round_id=role.revert_round_id)
@@ -164,19 +164,20 @@ def _restore(number: int, body: _Body, archive: ClosedRounds) -> Snapshot:
 def _read_rounds(archive: ClosedRounds, first: int, last: int, number: int) -> dict[int, OpenRound]:
     """Return these rounds as the entries up to that *number* make them."""
     entries = archive.store.read_rounds(archive.session, first, last)
-    return rebuild(entry for entry in entries if entry.number <= number)
+    return rebuild_rounds(entry for entry in entries if entry.number <= number)
 
 
 def _read_pinned(
     number: int, body: _Body, archive: ClosedRounds, open_rounds: Mapping[int, OpenRound]
 ) -> Iterator[Pinned]:
     """Yield the pinned posts, read now so that prompts do not need the store later."""
-    for place, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
+    for round_number, pins in groupby(sorted(body.pins, key=itemgetter(2)), key=itemgetter(2)):
         posts = [(round_id, post) for round_id, post, _ in pins]
         try:
-            rounds = open_rounds if place in open_rounds else _read_rounds(archive, place, place, number)
-            yield from [read_pinned(rounds[place].round, post) for _, post in posts]
+            is_open = round_number in open_rounds
+            rounds = open_rounds if is_open else _read_rounds(archive, round_number, round_number, number)
+            yield from [read_pinned(rounds[round_number].round, post) for _, post in posts]
         except (StoreDamaged, NewerVersion):
-            yield from [make_unreadable_pin(round_id, place, post) for round_id, post in posts]
+            yield from [make_unreadable_pin(round_id, round_number, post) for round_id, post in posts]
         except KeyError as error:
             raise StoreDamaged(OF_ANOTHER_LOG) from error

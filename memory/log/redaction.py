@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 #: Stands in place of an erased text.
 REDACTED = "[Redacted]"
 
-_OF_MANY_ROUNDS = list_kinds(CompactionPrepared, CompactionPublished, ShownRecorded)
-_WITH_TEXT = _OF_MANY_ROUNDS | list_kinds(ReductionPublished, RoundOpened, PostAdded)
-_ERASING = list_kinds(PostRedacted)
+_KINDS_OF_MANY_ROUNDS = list_kinds(CompactionPrepared, CompactionPublished, ShownRecorded)
+_KINDS_WITH_TEXT = _KINDS_OF_MANY_ROUNDS | list_kinds(ReductionPublished, RoundOpened, PostAdded)
+_REDACTION_KINDS = list_kinds(PostRedacted)
 
 
-def without(round_: Round, numbers: Iterable[int]) -> Round:
+def erase_posts(round_: Round, numbers: Iterable[int]) -> Round:
     """Return *round_* with the posts of these *numbers* erased."""
     numbers = frozenset(numbers)
-    posts = tuple(redact(post) if post.number in numbers else post for post in round_.post_list)
-    query, extra = (REDACTED, strip(round_.extra)) if 0 in numbers else (round_.user_query, round_.extra)
+    posts = tuple(redact_post(post) if post.number in numbers else post for post in round_.post_list)
+    query, extra = (REDACTED, strip_extra(round_.extra)) if 0 in numbers else (round_.user_query, round_.extra)
     return copy_with(round_, post_list=posts, user_query=query, extra=extra)
 
 
-def redact(post: Post) -> Post:
+def redact_post(post: Post) -> Post:
     """Return *post* without its text. Ids and names of tools stay, so that no call loses its result."""
     calls = tuple(copy_with(call, arguments="{}") for call in post.tool_calls)
-    extra = strip(post.extra, named=post.send_from == FUNCTION)
+    extra = strip_extra(post.extra, named=post.send_from == FUNCTION)
     return copy_with(post, message=REDACTED, attachment_list=(), tool_calls=calls, extra=extra)
 
 
-def strip(extra: Extra, *, named: bool = False) -> FrozenMapping:
+def strip_extra(extra: Extra, *, named: bool = False) -> FrozenMapping:
     """Return only the parts of *extra* that mark a chat message and pair calls of the old form with their results."""
     if not came_as_message(extra):
         return EMPTY
@@ -75,12 +75,12 @@ def find_post(rounds: Rounds, what: Post | str) -> tuple[Round, int]:
                 if (post.id, post.created_at) == (what.id, what.created_at) and what.number in (0, post.number):
                     return round_, post.number
         raise UnknownReference("this post is in no round of this session; give one that add_post() returned")
-    place = parse_reference(what)
-    number = place.first_post
-    if number is None or number != place.last_post:
+    reference = parse_reference(what)
+    number = reference.first_post
+    if number is None or number != reference.last_post:
         raise UnknownReference(f"{what[:40]!r} is no reference to a post; they look like r12.p3, or r12.p0 for a query")
-    if 1 <= place.first <= len(rounds):
-        found = rounds[place.first - 1]
+    if 1 <= reference.first <= len(rounds):
+        found = rounds[reference.first - 1]
         if number <= len(found.post_list) and (number or make_query_message(found) is not None):
             return found, number
     raise UnknownReference(f"there is no {what} in this session")
@@ -115,21 +115,21 @@ def create_redactions(now: Snapshot, round_number: int, number: int) -> dict[int
 
 def list_references(record: PostRedacted, number: int) -> tuple[str, ...]:
     """Return the references of the posts that *record* erases, in the round of that *number*."""
-    return tuple(make_reference(number, place) for place in record.numbers)
+    return tuple(make_reference(number, post) for post in record.numbers)
 
 
 def read_erased_references(store: Store, session: str, numbers: Callable[[str], int]) -> tuple[str, ...]:
     """Return the references of all posts that were erased, each once. *numbers* gives those of the rounds."""
     found: dict[str, None] = {}
-    for entry in store.read_kinds(session, _ERASING):
+    for entry in store.read_kinds(session, _REDACTION_KINDS):
         if isinstance(record := entry.record, PostRedacted):
             found |= dict.fromkeys(list_references(record, numbers(record.round_id)))
     return tuple(found)
 
 
-def holds_erased_text(present: Round, record: PostRedacted) -> bool:
+def has_erased_text(present: Round, record: PostRedacted) -> bool:
     """Return whether *present* still has the text that *record* erases. Posts are erased last, after all overlays."""
-    return without(present, record.numbers) != present
+    return erase_posts(present, record.numbers) != present
 
 
 def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
@@ -143,7 +143,7 @@ def apply_redaction(now: Snapshot, record: PostRedacted) -> Snapshot:
         return after.copy_with(
             open_rounds=now.open_rounds | {number: now.open_rounds[number].apply_record(record, now.number)}
         )
-    archive = now.archive.with_change(now.closed_prefix, number, lambda round_: without(round_, record.numbers))
+    archive = now.archive.with_change(now.closed_prefix, number, lambda round_: erase_posts(round_, record.numbers))
     return after.copy_with(archive=archive)
 
 
@@ -162,9 +162,9 @@ def withdraw_redacted(now: Snapshot, record: PostRedacted) -> Snapshot:
         redactions=now.redactions + 1,
     )
     for role in now.reductions:
-        before = now.list_reductions(role, record.round_id)
-        left = without_posts(before, record.numbers)
-        if len(left) < len(before):
+        reductions = now.list_reductions(role, record.round_id)
+        left = without_posts(reductions, record.numbers)
+        if len(left) < len(reductions):
             after = after.with_reductions(role, record.round_id, left)
     for role, state in now.journals.items():
         after = after.with_publications(role, state.generation + 1, now.list_published_before(role, number))
@@ -176,7 +176,7 @@ def read_affected(store: Store, session: str, rounds: Iterable[int]) -> list[Ent
     compactions and all entries of these rounds, else the whole log."""
     if "indexed" not in store.capabilities:
         return list(store.read(session))
-    found = {entry.number: entry for entry in store.read_kinds(session, _OF_MANY_ROUNDS)}
+    found = {entry.number: entry for entry in store.read_kinds(session, _KINDS_OF_MANY_ROUNDS)}
     for number in set(rounds):
         found |= {entry.number: entry for entry in store.read_rounds(session, number, number)}
     return [found[number] for number in sorted(found)]
@@ -196,24 +196,24 @@ def find_erasures(log: Iterable[Entry], numbers: Callable[[str], int]) -> list[t
     made = [one for record in shown if isinstance(record, ShownRecorded) for one in record.made]
     sources = {one.id: one.sources + one.beside for one in made}
     for entry in reversed(entries):
-        record = entry.record if entry.kind in _WITH_TEXT | _ERASING else None
+        record = entry.record if entry.kind in _KINDS_WITH_TEXT | _REDACTION_KINDS else None
         if isinstance(record, PostRedacted):
             posts[record.round_id] = posts.get(record.round_id, frozenset()) | set(record.numbers)
             number = numbers(record.round_id)
             first = number if first is None else min(first, number)
         elif record is not None and first is not None:
             if isinstance(record, ShownRecorded):
-                places = {numbers(round_id): erased for round_id, erased in posts.items()}
-                left: Record = _erase_in_shown(record, sources, places)
+                posts_by_round = {numbers(round_id): erased for round_id, erased in posts.items()}
+                left: Record = _erase_from_shown(record, sources, posts_by_round)
             else:
-                left = _erase_in(record, posts, first)
+                left = _erase_from_record(record, posts, first)
             if left != record:
                 bodies = texts if isinstance(record, (RoundOpened, PostAdded)) else overlays
                 bodies.append((entry.number, Entry.of(left).body))
     return [*overlays, *texts]
 
 
-def _erase_in_shown(
+def _erase_from_shown(
     record: ShownRecorded, sources: Mapping[str, tuple[str, ...]], erased: Mapping[int, frozenset[int]]
 ) -> ShownRecorded:
     """Return *record* without the texts made from a post in *erased*, which has the posts by round number."""
@@ -223,12 +223,12 @@ def _erase_in_shown(
     return copy_with(record, made=tuple(made))
 
 
-def _erase_in(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
+def _erase_from_record(record: Record, posts: Mapping[str, frozenset[int]], first: int) -> Record:
     match record:
         case RoundOpened(round_id=id_, extra=extra) if 0 in posts.get(id_, ()):
-            return copy_with(record, user_query=REDACTED, extra=strip(extra))
+            return copy_with(record, user_query=REDACTED, extra=strip_extra(extra))
         case PostAdded(round_id=id_, post=post) if post.number in posts.get(id_, ()):
-            return copy_with(record, post=redact(post))
+            return copy_with(record, post=redact_post(post))
         case CompactionPrepared():
             return copy_with(record, text=REDACTED, compaction=None)
         case CompactionPublished(compaction=made) if (made.end_number or 0) >= first:

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from .state import Snapshot
 
 
-def read_place(now: Snapshot, ref: str) -> Reference:
+def resolve_rewind_point(now: Snapshot, ref: str) -> Reference:
     """Return the place that *ref* names, if the conversation can go on from there: ``r5``, ``r5.p3`` or ``r0``. Raises
     ``UnknownReference``."""
-    place = parse_reference(ref)
-    number, post = place.first, place.first_post
-    if (number, post) != (place.last, place.last_post):
+    reference = parse_reference(ref)
+    number, post = reference.first, reference.first_post
+    if (number, post) != (reference.last, reference.last_post):
         raise UnknownReference(
-            f"{ref} names several places; give the one behind which all is undone, such as r5 or r5.p3"
+            f"{ref} names several posts or rounds; give the last one that stays, such as r5 or r5.p3"
         )
     if number > now.total or (number == 0 and post is not None):
         raise UnknownReference(f"there is no {ref}: this session has {now.total} rounds; r0 is their beginning")
     if number == 0:
-        return place
+        return reference
     round_ = now.get_round_at(number)
     if round_.is_hidden:
         how = "was undone" if round_.state == "undone" else "has failed"
         raise UnknownReference(
-            f"round {number} {how}: nothing goes on from {ref}; give a place in a round that is shown"
+            f"round {number} {how}: nothing goes on from {ref}; give a reference to a round that is shown"
         )
     if post is not None:
         if post not in (0, *(one.number for one in round_.post_list)) or (
@@ -46,9 +46,9 @@ def read_place(now: Snapshot, ref: str) -> Reference:
         ):
             raise UnknownReference(f"there is no {ref} in this session")
         if (safe := find_cut(round_, post)) != post:
-            remedy = f"give {make_reference(number, safe)}, before the call, or a place behind the results"
+            remedy = f"give {make_reference(number, safe)}, before the call, or a reference behind the results"
             raise UnknownReference(f"{ref} stands between a call and its results; {remedy}")
-    return place
+    return reference
 
 
 def find_cut(round_: Round, post: int) -> int:
@@ -95,7 +95,7 @@ def copy_part(now: Snapshot, part: Round, round_id: str) -> Iterator[Record]:
         spoken = max((post.number for post in part.post_list if post.send_from == role), default=0)
         for one in now.list_reductions(role, part.id):
             if one.last_number < spoken and not hides_words(one, part):
-                # The place that reloads it is another.
+                # Another reference reloads it.
                 old, new = (make_posts_reference(of, one.first_number, one.last_number) for of in (part, copied))
                 text = re.sub(rf"\b{old}(?![-\d])", new, one.text)
                 yield ReductionPublished(role=role, reduction=copy_with(one, round_id=round_id, text=text))

@@ -23,7 +23,7 @@ MAX_ROUNDS, MAX_CHARACTERS, MAX_NUMBERS = 1_024, 16_000_000, 8_192
 _KINDS = list_kinds(RoundOpened, PostAdded, RoundFinished, RoundFailed, RoundUndone, PostRedacted)
 
 
-def rebuild(entries: Iterable[Entry]) -> dict[int, OpenRound]:
+def rebuild_rounds(entries: Iterable[Entry]) -> dict[int, OpenRound]:
     """Return, by number, the rounds that *entries* make: all entries of these rounds, in the order of the log.
 
     Raises ``StoreDamaged`` if an entry comes before the opening of its round."""
@@ -58,7 +58,7 @@ class StoredRounds(ClosedRounds):
         self._width = BATCH
 
     def find_number(self, round_id: str) -> int:
-        number = self.store.round_number(self.session, round_id)
+        number = self.store.find_round_number(self.session, round_id)
         if number:
             self.numbers[round_id] = number
             self._drop_numbers()
@@ -76,16 +76,16 @@ class StoredRounds(ClosedRounds):
                 with suppress(KeyError):  # dropped by a signal's handler that came between, and read others
                     self._cache.move_to_end(number)
             changes, width = self._erasures, self._width
-        return cached[0] if cached is not None else self._read(number, closed_prefix, width, changes)
+        return cached[0] if cached is not None else self._read_neighbours(number, closed_prefix, width, changes)
 
-    def read_before(self, number: int, entry: int) -> Round:
+    def read_round_before(self, number: int, entry: int) -> Round:
         entries = self.store.read_rounds(self.session, number, number)
-        return _require(rebuild(one for one in entries if one.number < entry), number)
+        return _require_round(rebuild_rounds(one for one in entries if one.number < entry), number)
 
-    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:  # noqa: ARG002  (they know their numbers)
+    def add_closed(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:  # noqa: ARG002  (they know their numbers)
         with self._lock:
             for one in rounds:
-                self._put(one.round, _estimate_length(one.round))
+                self._cache_round(one.round, _estimate_length(one.round))
             self._drop_numbers()
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> StoredRounds:  # noqa: ARG002
@@ -93,37 +93,37 @@ class StoredRounds(ClosedRounds):
             self._erasures += 1
             cached = self._cache.get(number)
             if cached is not None:
-                self._put(change(cached[0]), cached[1])
+                self._cache_round(change(cached[0]), cached[1])
         return self
 
-    def _read(self, number: int, closed_prefix: int, width: int, version: int) -> Round:
+    def _read_neighbours(self, number: int, closed_prefix: int, width: int, version: int) -> Round:
         """Return a round, read together with its neighbours: most readers ask for them next."""
         first = number - (number - 1) % width
         last = min(first + width - 1, closed_prefix)
         lengths: dict[int, int] = {}
 
-        def read() -> Iterator[Entry]:
+        def read_entries() -> Iterator[Entry]:
             for entry in self.store.read_rounds(self.session, first, last):
                 lengths[entry.round] = lengths.get(entry.round, 0) + len(entry.body)
                 yield entry
 
         try:
-            rounds = rebuild(read())
+            rounds = rebuild_rounds(read_entries())
         except (StoreDamaged, NewerVersion):
             if width == 1:
                 raise
-            return self._read(number, closed_prefix, 1, version)  # it may be a neighbour that cannot be read
-        found = _require(rounds, number)
+            return self._read_neighbours(number, closed_prefix, 1, version)  # it may be a neighbour that cannot be read
+        found = _require_round(rounds, number)
         mean = sum(lengths.values()) // len(rounds) + 1
         with self._lock:
             self._width = min(BATCH, max(1, MAX_CHARACTERS // (8 * mean)))
             if self._erasures == version:
-                for place, item in rounds.items():
-                    if item.state != "created" and place not in self._cache:
-                        self._put(item.round, lengths[place])
+                for one, item in rounds.items():
+                    if item.state != "created" and one not in self._cache:
+                        self._cache_round(item.round, lengths[one])
         return found
 
-    def _put(self, round_: Round, length: int) -> None:
+    def _cache_round(self, round_: Round, length: int) -> None:
         _, before = self._cache.pop(round_.number, (None, 0))
         self._cache[round_.number] = (round_, length)
         self._characters += length - before
@@ -131,7 +131,7 @@ class StoredRounds(ClosedRounds):
             self._characters -= self._cache.popitem(last=False)[1][1]
 
 
-def _require(rounds: Mapping[int, OpenRound], number: int) -> Round:
+def _require_round(rounds: Mapping[int, OpenRound], number: int) -> Round:
     if number not in rounds:
         raise SessionPurged(f"round {number} is not in the log any more, as if purged; go on with a new Memory")
     return rounds[number].round

@@ -1,4 +1,4 @@
-"""A session's log and its snapshot: the only place that writes either."""
+"""A session's log and its snapshot: nothing else writes either."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from ..references import make_range_reference
 from ..rounds import Clock, Record, make_id
 from ..search import forget_texts
 from ..stores.base import INTERRUPTED, Store
-from .redaction import find_erasures, holds_erased_text, list_references, read_affected
+from .redaction import find_erasures, has_erased_text, list_references, read_affected
 from .round_store import StoredRounds
-from .state import ClosedRounds, ResidentRounds, Snapshot, apply_all
+from .state import ClosedRounds, ResidentRounds, Snapshot, apply_entries
 
 #: Raised by a store only if certainly nothing was written.
 _REFUSALS = (StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
@@ -53,7 +53,7 @@ CHECKPOINT_EVERY = 1_000
 PAGE = 256
 _TEXTS, _UNDOING = list_kinds(RoundOpened, PostAdded), list_kinds(RoundUndone)
 _NO_ENTRIES: frozenset[str] = frozenset()
-#: What happened to places, and their references.
+#: What others erased or undid, and the references.
 News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
 _NO_NEWS: tuple[News, ...] = ()
 
@@ -85,9 +85,9 @@ class Log(ABC):
         self._first: tuple[int, str] | None = None  # number and id of the first entry that was read or written here
         self._after_fork()
         renew_after_fork(self)
-        of_store = StoredRounds if self._is_indexed else ResidentRounds if store.is_resident else ClosedRounds
-        archive = of_store(store, session_id)
-        checkpoint = store.checkpoint(session_id) if self._is_indexed else None
+        archive_class = StoredRounds if self._is_indexed else ResidentRounds if store.is_resident else ClosedRounds
+        archive = archive_class(store, session_id)
+        checkpoint = store.get_checkpoint(session_id) if self._is_indexed else None
         resumed = None
         if checkpoint is not None:
             from .checkpoint import resume_from  # defines models; most processes read and write no checkpoint
@@ -96,14 +96,14 @@ class Log(ABC):
         self.snapshot = resumed or Snapshot(archive)  # replaced under the lock, read without it
         self._checkpoint = self.snapshot.number  # the last entry of the newest checkpoint
         self._catch_up()
-        self._told = self.snapshot.total  # number of the last announced round
+        self._announced = self.snapshot.total  # number of the last announced round
         self._heard, self._news = False, _NO_NEWS
         if take_over:
-            live = self.snapshot.open_rounds.values()
-            self._own_rounds = tuple(item.opened.round_id for item in live if item.state == "created")
+            open_rounds = self.snapshot.open_rounds.values()
+            self._own_rounds = tuple(item.opened.round_id for item in open_rounds if item.state == "created")
         self._checkpoint_fault = ""  # class of the error that kept the last one from being stored
         if self._is_indexed:
-            self._keep_checkpoint(self.snapshot)
+            self._save_checkpoint(self.snapshot)
             self._checkpoint_fault = ""  # no hook could hear of it yet
 
     def _after_fork(self) -> None:
@@ -137,7 +137,7 @@ class Log(ABC):
     def _write(
         self,
         records: Callable[[Snapshot], Iterable[Record]] | None,
-        made_at: datetime | None = None,
+        created_at: datetime | None = None,
         *,
         emit: bool = False,
     ) -> tuple[Snapshot, bool]:
@@ -146,10 +146,10 @@ class Log(ABC):
 
         *records* is called under the lock. If another writer was faster, or wrote about a round that is not known
         here, its entries are read first and *records* is called again. Providers are told of others' entries, and with
-        *emit* of these as well. *made_at* is the time of the entries, by default now.
+        *emit* of these as well. *created_at* is the time of the entries, by default now.
         """
-        if made_at is None and records is not None:
-            made_at = self._clock()
+        if created_at is None and records is not None:
+            created_at = self._clock()
         rounds, news, heard, written = range(0), _NO_NEWS, False, False
         try:
             with self._lock:
@@ -162,25 +162,30 @@ class Log(ABC):
                     while records is not None and not written:
                         now = self.snapshot
                         try:
-                            said = list(records(now))
+                            new = list(records(now))
                         except UnknownRound:
                             if not self._catch_up():
                                 raise
                         else:
-                            written = not said or self._append_all(now, said, made_at)
+                            written = not new or self._append_all(now, new, created_at)
                     now = self.snapshot
                 finally:
-                    told, total, news = self._told, self.snapshot.total, self._news
-                    rounds, heard = range(told + 1, total + 1), self._heard
-                    self._told, self._heard, self._news, self._writing = max(told, total), False, _NO_NEWS, False
+                    announced, total, news = self._announced, self.snapshot.total, self._news
+                    rounds, heard = range(announced + 1, total + 1), self._heard
+                    self._announced, self._heard, self._news, self._writing = (
+                        max(announced, total),
+                        False,
+                        _NO_NEWS,
+                        False,
+                    )
         finally:
             if rounds or news or heard or (emit and written):
                 self._announce(rounds, news)
         if written and self._is_indexed:
-            self._keep_checkpoint(now)
+            self._save_checkpoint(now)
         return now, heard
 
-    def _append_all(self, now: Snapshot, records: Sequence[Record], made_at: datetime | None) -> bool:
+    def _append_all(self, now: Snapshot, records: Sequence[Record], created_at: datetime | None) -> bool:
         """Append *records* behind *now*, and return whether they are in the log. They are not if others were faster;
         then the others' entries are read. If the store's reply is lost, the append counts as done if its entries are
         found in the log at once."""
@@ -199,11 +204,11 @@ class Log(ABC):
                 round_ = 0
             if type(record) is PostRedacted:
                 erasing[number] = round_
-            made_id, kind = f"{self._writer}{next(self._entry_numbers):08x}", NAMES[type(record)]
-            made = Entry(
-                kind, record=record, id=made_id, created_at=made_at, number=number, round=round_, follows=follows
+            entry_id, kind = f"{self._writer}{next(self._entry_numbers):08x}", NAMES[type(record)]
+            entry = Entry(
+                kind, record=record, id=entry_id, created_at=created_at, number=number, round=round_, follows=follows
             )
-            entries.append(made)
+            entries.append(entry)
             follows = ""
         # Whatever goes wrong from here on, the entries may be in the log. Then they are read back as ours.
         self._appending, self._behind = entries, True
@@ -211,7 +216,7 @@ class Log(ABC):
             self._store.append(self.session_id, entries, now.number)
         except Conflict as conflict:
             if not self._catch_up(conflict):
-                raise self._find_loss() from conflict
+                raise self._make_loss_error() from conflict
             return self._own_entries.isdisjoint(entry.id for entry in entries)
         except _REFUSALS:
             raise
@@ -222,7 +227,7 @@ class Log(ABC):
                 return True
             self._behind = True  # a slow server may store them yet
             raise
-        self.snapshot = apply_all(now, entries, records)
+        self.snapshot = apply_entries(now, entries, records)
         if not now.number:
             self._first = (1, entries[0].id)
         if opened:
@@ -242,7 +247,7 @@ class Log(ABC):
         # The log of a session that was purged and begun anew goes on from another entry.
         if before:
             if getattr(next(entries, None), "id", None) != self.snapshot.last:
-                raise self._find_loss() from cause
+                raise self._make_loss_error() from cause
             self._first = self._first or (before, self.snapshot.last)
         redacted: set[int] = set()
         size = PAGE
@@ -260,7 +265,7 @@ class Log(ABC):
                     try:
                         decode(page, records)
                     finally:  # what stands before a fault is taken in all the same
-                        self._take_in(page[: len(records)], records, redacted)
+                        self._apply_page(page[: len(records)], records, redacted)
             size = len(page)
         self._behind = False
         self._heard |= self.snapshot.number > before
@@ -272,32 +277,34 @@ class Log(ABC):
                 self._erase()  # the one who was to do it is still at it, or was interrupted
         return self.snapshot.number > before
 
-    def _find_loss(self) -> SessionPurged:
-        """Return the error for a log in which the last known entry is not at its place."""
+    def _make_loss_error(self) -> SessionPurged:
+        """Return the error for a log in which the last known entry is missing."""
         number, id_ = self._first or (0, "")
         found = next(iter(self._store.read(self.session_id, number - 1, 1)), None) if number else None
         self.is_purged = True
         is_same_log = found is not None and found.id == id_ and number < self.snapshot.number
         return (EntriesLost if is_same_log else SessionPurged).at(self.snapshot.number)
 
-    def _take_in(self, page: Sequence[Entry], records: Sequence[Record | None], redacted: set[int]) -> None:
+    def _apply_page(self, page: Sequence[Entry], records: Sequence[Record | None], redacted: set[int]) -> None:
         """Apply entries of the log. Adds to *redacted* the numbers of rounds in which others erased something."""
         own, start = self._own_entries, 0
         numbers = self.snapshot.archive.numbers
-        for place, (entry, record) in enumerate(zip(page, records, strict=True)):
+        for index, (entry, record) in enumerate(zip(page, records, strict=True)):
             if type(record) is PostRedacted and entry.id not in own:
-                self._apply(page[start:place], records[start:place])
+                self._apply(page[start:index], records[start:index])
                 now = self.snapshot
                 number = now.find_number(record.round_id)
                 redacted.add(number)
                 if number:
-                    settled = number <= now.closed_prefix
-                    present = now.archive.read_before(number, entry.number) if settled else now.get_round_at(number)
-                    if holds_erased_text(present, record):
+                    is_closed = number <= now.closed_prefix
+                    present = (
+                        now.archive.read_round_before(number, entry.number) if is_closed else now.get_round_at(number)
+                    )
+                    if has_erased_text(present, record):
                         self._to_erase[entry.number] = number
                 self._apply([entry], [record])
                 self._news += ((Redacted, list_references(record, number)),)
-                start = place + 1
+                start = index + 1
             elif entry.round and type(record) is ReductionPublished:  # the store need not be asked for the number
                 numbers[record.reduction.round_id] = entry.round
             elif entry.round and isinstance(record, (ReductionWithdrawn, PostPinned, RoundUndone)):
@@ -309,10 +316,10 @@ class Log(ABC):
 
     def _apply(self, entries: Sequence[Entry], records: Sequence[Record | None]) -> None:
         try:
-            self.snapshot = apply_all(self.snapshot, entries, records)
+            self.snapshot = apply_entries(self.snapshot, entries, records)
         except StoreError:  # take in those before the faulty one, which raises again
             for entry, record in zip(entries, records, strict=True):
-                self.snapshot = apply_all(self.snapshot, [entry], [record])
+                self.snapshot = apply_entries(self.snapshot, [entry], [record])
             raise
         for entry, record in zip(entries, records, strict=True) if self._own_entries else ():
             if entry.id in self._own_entries:
@@ -328,13 +335,13 @@ class Log(ABC):
         now, begun = self.snapshot, dict(self._to_erase)
         log = read_affected(self._store, self.session_id, [*begun.values(), *rounds])
         bodies = dict(find_erasures(log, now.find_number))
-        said = {entry.round for entry in log if entry.number in bodies and entry.kind in _TEXTS}
-        forget_texts(self._store, self.session_id, now, said)
+        rounds_with_texts = {entry.round for entry in log if entry.number in bodies and entry.kind in _TEXTS}
+        forget_texts(self._store, self.session_id, now, rounds_with_texts)
         self._store.redact_all(self.session_id, bodies)
         for number in begun:
             self._to_erase.pop(number, None)
 
-    def _keep_checkpoint(self, now: Snapshot) -> None:
+    def _save_checkpoint(self, now: Snapshot) -> None:
         """Store a checkpoint if one is due and no redaction is unfinished: a checkpoint would hide that from the next
         opener."""
         if now.number - self._checkpoint < CHECKPOINT_EVERY or self._to_erase:
@@ -343,7 +350,7 @@ class Log(ABC):
         try:
             from .checkpoint import make_checkpoint  # here, as resume_from above
 
-            self._store.keep_checkpoint(self.session_id, make_checkpoint(now))
+            self._store.save_checkpoint(self.session_id, make_checkpoint(now))
         except Exception as error:  # noqa: BLE001  (the append succeeded: its writer gets no error)
             # The next opening reads more, and that is all.
             fault = describe(error)

@@ -38,9 +38,11 @@ from ..stores.base import Store
 from ..usage import Pinned, Usage, make_unreadable_pin, read_pinned
 from ..values import ValueObject
 from ..visibility import Rounds
-from .redaction import apply_redaction, without
+from .redaction import apply_redaction, erase_posts
 
 R = TypeVar("R", bound=Record)
+#: By round id: the round's number, and the numbers of entries about it.
+EntriesByRound = Mapping[str, tuple[int, tuple[int, ...]]]
 
 #: Answers and unpublished compactions that are kept for each role, the newest of each. Summaries of single posts would
 #: pile up otherwise, and push out a deferred compaction.
@@ -114,7 +116,7 @@ class OpenRound:
             posts[count:] = [record.post]
             answered, count = answered or record.post.send_from != USER, count + 1
         elif type(record) is PostRedacted:
-            left = without(self.round, record.numbers)
+            left = erase_posts(self.round, record.numbers)
             opened = copy_with(opened, user_query=left.user_query, extra=left.extra)
             posts = list(left.post_list)  # readers hold the old list
         elif state not in ("failed", "undone"):
@@ -150,18 +152,18 @@ class ClosedRounds:
         found = self._rounds[number - 1]
         return found if isinstance(found, Round) else unpack_round(found)
 
-    def read_before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
+    def read_round_before(self, number: int, entry: int) -> Round:  # noqa: ARG002  (asked while that entry is read)
         """Return a round as the entries before that of number *entry* make it."""
         return self.get_round(number, number)
 
-    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
+    def add_closed(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         """Take over the *rounds* behind the first *closed_prefix*, which are closed."""
         # Not extend(): an interrupted writer may have left more.
         self._rounds[closed_prefix:] = [one.round for one in rounds]
-        for place in range(max(closed_prefix - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
-            round_ = self._rounds[place]
+        for index in range(max(closed_prefix - MAX_UNPACKED, 0), len(self._rounds) - MAX_UNPACKED):
+            round_ = self._rounds[index]
             if isinstance(round_, Round):
-                self._rounds[place] = pack_round(round_)
+                self._rounds[index] = pack_round(round_)
 
     def with_change(self, closed_prefix: int, number: int, change: Callable[[Round], Round]) -> ClosedRounds:
         # Readers hold the list, so it is copied. This is rare, and the only step whose cost grows with the history.
@@ -213,7 +215,7 @@ class ResidentRounds(ClosedRounds):
         super().__init__(store, session)
         #: Of each round the numbers of the entries that opened and closed it.
         self._spans = array("Q")
-        #: The newest rounds, each in the place that its number gives modulo the length.
+        #: The newest rounds, each at its number modulo the length.
         self._newest: list[Round | None] = [None] * MAX_NEWEST
         #: The rounds that were changed since, by number; replaced, never changed.
         self._replaced: Mapping[int, tuple[Any, ...]] = {}
@@ -239,7 +241,7 @@ class ResidentRounds(ClosedRounds):
                 found = found.apply_record(record)
         return found.round
 
-    def settle(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
+    def add_closed(self, closed_prefix: int, rounds: Sequence[OpenRound]) -> None:
         del self._spans[2 * closed_prefix :]  # an interrupted writer may have left more, as in ClosedRounds
         for one in rounds:
             self._spans.extend((one.first_entry, one.last_entry))
@@ -283,10 +285,12 @@ class Snapshot(ValueObject):
     published: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: _NO_ITEMS)
     #: Each role's answers of a summarizer that were paid for since its last publication, by the entry's number.
     prepared: Mapping[str, Mapping[int, CompactionPrepared]] = field(default_factory=lambda: _NO_ITEMS)
-    #: Each role's live reductions of rounds that its compaction does not cover. A revert reads the others again.
+    #: Each role's current reductions of rounds that its compaction does not cover. A revert reads the others again.
     reductions: Mapping[str, Reductions] = field(default_factory=lambda: _NO_ITEMS)
-    #: By role and round id: the round's number, and the entries of all live reductions, in the order of their posts.
-    reduction_places: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]] = field(default_factory=lambda: _NO_ITEMS)
+    #: By role and round id: the round's number, and the entries of its current reductions, in the order of posts.
+    reduction_entries: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]] = field(
+        default_factory=lambda: _NO_ITEMS
+    )
     #: What each role's provider counted of its prompts.
     usages: Mapping[str, Usage] = field(default_factory=lambda: _NO_ITEMS)
     #: Round id and number of each pinned post.
@@ -335,8 +339,8 @@ class Snapshot(ValueObject):
         return found if found.state == state else copy_with(found, state=state)
 
     def _get_closed_state(self, number: int) -> RoundState:
-        place = bisect_left(self.hidden, number)
-        if self.hidden[place : place + 1] != (number,):
+        index = bisect_left(self.hidden, number)
+        if self.hidden[index : index + 1] != (number,):
             return "finished"
         return "failed" if number in self.failed else "undone"
 
@@ -354,7 +358,7 @@ class Snapshot(ValueObject):
             return None
         return self._get_closed_state(number) if self.hidden else "finished"
 
-    def open_round(self, round_id: str) -> OpenRound | None:
+    def find_open_round(self, round_id: str) -> OpenRound | None:
         """Return a round that takes posts; None if there is none of that id."""
         found = self.open_rounds.get(self.total)
         if found is None or found.opened.round_id != round_id:  # seldom
@@ -373,24 +377,24 @@ class Snapshot(ValueObject):
         return self.get_journal(role).generation, self.reductions.get(role, _NO_REDUCTIONS).version, len(self.hidden)
 
     def list_reductions(self, role: str, round_id: str) -> tuple[Reduction, ...]:
-        """Return *role*'s live reductions of a round, covered or not. May raise ``StoreError``."""
+        """Return *role*'s current reductions of a round, covered or not. May raise ``StoreError``."""
         shown = self.reductions.get(role, _NO_REDUCTIONS).by_round.get(round_id)
         if shown is not None:
             return shown
-        _, entries = self.reduction_places.get(role, {}).get(round_id, (0, ()))
+        _, entries = self.reduction_entries.get(role, {}).get(round_id, (0, ()))
         found = self.archive.read_records(entries, ReductionPublished)
         return tuple(found[entry].reduction for entry in entries)
 
     def count_reductions(self, role: str) -> int:
-        """Return how many live reductions *role* has, without reading any."""
-        return sum(len(entries) for _, entries in self.reduction_places.get(role, {}).values())
+        """Return how many current reductions *role* has, without reading any."""
+        return sum(len(entries) for _, entries in self.reduction_entries.get(role, {}).values())
 
     def list_shown_reductions(self, role: str, current: CompactedMessage | None) -> Mapping[str, tuple[Reduction, ...]]:
-        """Return *role*'s live reductions of the rounds that the model's text in *current* does not cover."""
+        """Return *role*'s current reductions of the rounds that the model's text in *current* does not cover."""
         covered = current.model_end_number if current is not None else 0
         known = self.reductions.get(role, _NO_REDUCTIONS).by_round
-        places = self.reduction_places.get(role, {}).items()
-        shown = {round_id: entries for round_id, (number, entries) in places if number > covered}
+        entries_by_round = self.reduction_entries.get(role, {}).items()
+        shown = {round_id: entries for round_id, (number, entries) in entries_by_round if number > covered}
         missing = [entry for round_id, entries in shown.items() if round_id not in known for entry in entries]
         self.archive.read_records(missing, ReductionPublished)  # all in one go
         return {round_id: self.list_reductions(role, round_id) for round_id in shown}
@@ -428,19 +432,19 @@ class Snapshot(ValueObject):
 
     def with_reductions(self, role: str, round_id: str, reductions: tuple[Reduction, ...]) -> Snapshot:
         """Return the snapshot with *reductions* as those of *role* on a round. The last entry published the new one."""
-        number, places = self.find_number(round_id), dict(self.reduction_places.get(role, {}))
-        _, entries = places.pop(round_id, (number, ()))
+        number, entries_by_round = self.find_number(round_id), dict(self.reduction_entries.get(role, {}))
+        _, entries = entries_by_round.pop(round_id, (number, ()))
         known = dict(zip(map(_get_span, self.list_reductions(role, round_id)), entries, strict=True))
         by_round = dict(self.reductions.get(role, _NO_REDUCTIONS).by_round)
         by_round.pop(round_id, None)
         current = self.get_journal(role).current
         if reductions:
-            places[round_id] = number, tuple(known.get(_get_span(one), self.number) for one in reductions)
+            entries_by_round[round_id] = number, tuple(known.get(_get_span(one), self.number) for one in reductions)
             if current is None or number > current.model_end_number:
                 by_round[round_id] = reductions
         return self.copy_with(
             reductions={**self.reductions, role: Reductions(self.number, by_round)},
-            reduction_places={**self.reduction_places, role: places},
+            reduction_entries={**self.reduction_entries, role: entries_by_round},
             usages=forget_length(self.usages, role) if role in self.usages else self.usages,
             epoch=self.epoch + (number <= self.closed_prefix),
         )
@@ -459,7 +463,7 @@ class Snapshot(ValueObject):
 
 
 def _get_span(one: Reduction) -> tuple[int, int]:
-    return one.first_number, one.last_number  # no two live ones of a round overlap
+    return one.first_number, one.last_number  # no two current ones of a round overlap
 
 
 def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]:
@@ -467,7 +471,7 @@ def forget_length(usages: Mapping[str, Usage], role: str) -> Mapping[str, Usage]
     return {**usages, role: copy_with(usages[role], input_tokens=None)}
 
 
-def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record | None]) -> Snapshot:
+def apply_entries(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record | None]) -> Snapshot:
     """Return the snapshot after more entries of the log, which say *records*. Raises ``StoreError`` for an entry that
     does not fit there."""
     # The entries of every turn come first and are told apart by class alone: isinstance() is slow for pydantic's
@@ -475,27 +479,27 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
     for entry, record in zip(entries, records, strict=True):
         number = entry.number
         if type(record) is PostAdded:
-            taking = now.open_round(record.round_id)
+            taking = now.find_open_round(record.round_id)
             if taking is None:
                 raise StoreError(f"entry {number} of the log adds to a round that is not open; restore the session")
-            post, live = record.post, now.open_rounds | {taking.number: taking.apply_record(record)}
-            said = now.said + MESSAGE_BOUND + _bound(post.message, post.extra)
+            post, open_rounds = record.post, now.open_rounds | {taking.number: taking.apply_record(record)}
+            said = now.said + MESSAGE_BOUND + _estimate_bound(post.message, post.extra)
             said += 4 * (len(post.send_from) + len(post.send_to))
             for call in post.tool_calls:
-                said += 2 * MESSAGE_BOUND + _bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
+                said += 2 * MESSAGE_BOUND + _estimate_bound(call.arguments, EMPTY) + 4 * (len(call.name) + len(call.id))
             for one in post.attachment_list:
-                said += MESSAGE_BOUND + _bound(one.content, one.extra)
-            now = now.copy_with(number=number, last=entry.id, open_rounds=live, said=said)
+                said += MESSAGE_BOUND + _estimate_bound(one.content, one.extra)
+            now = now.copy_with(number=number, last=entry.id, open_rounds=open_rounds, said=said)
         elif type(record) is RoundOpened:
             total = now.total + 1
             now.archive.numbers[record.round_id] = total
-            live = now.open_rounds | {total: start_round(record, total, number)}
-            said = now.said + MESSAGE_BOUND + _bound(record.user_query, record.extra)
-            now = now.copy_with(number=number, last=entry.id, open_rounds=live, total=total, said=said)
+            open_rounds = now.open_rounds | {total: start_round(record, total, number)}
+            said = now.said + MESSAGE_BOUND + _estimate_bound(record.user_query, record.extra)
+            now = now.copy_with(number=number, last=entry.id, open_rounds=open_rounds, total=total, said=said)
         else:
             now = now.copy_with(number=number, last=entry.id)
             if type(record) is RoundFinished or type(record) is RoundFailed or type(record) is RoundUndone:
-                now = _close(now, record)
+                now = _close_round(now, record)
             elif type(record) is HeaderAdded:
                 now = _add_header(now, record.post)
             elif type(record) is PostRedacted:
@@ -508,16 +512,16 @@ def apply_all(now: Snapshot, entries: Sequence[Entry], records: Sequence[Record 
 def _add_header(now: Snapshot, post: Post) -> Snapshot:
     """Return the snapshot after a system message, which the last entry holds. A host may give another one with each
     call, so one that replaces an appended message takes the place of the replacement before."""
-    place = len(now.header)
+    index = len(now.header)
     if post.kind.startswith(HEADER_MESSAGE):
         part = post.kind, post.send_to
-        place = next((at for at, one in enumerate(now.header) if (one.kind, one.send_to) == part), place)
+        index = next((at for at, one in enumerate(now.header) if (one.kind, one.send_to) == part), index)
     header, entries = list(now.header), list(now.header_entries)
-    header[place : place + 1], entries[place : place + 1] = [post], [now.number]
+    header[index : index + 1], entries[index : index + 1] = [post], [now.number]
     return now.copy_with(header=tuple(header), header_entries=tuple(entries))
 
 
-def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
+def preview_records(now: Snapshot, records: Iterable[Record]) -> Snapshot:
     """Return *now* as it will be after *records*, which add messages and are not written yet: for adding more behind
     them. It knows the open rounds and the number of all."""
     for record in records:
@@ -526,7 +530,7 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
             now = now.copy_with(total=total, open_rounds=now.open_rounds | {total: start_round(record, total, 0)})
         elif type(record) is HeaderAdded:
             now = now.copy_with(header=(*now.header, record.post))
-        elif (taking := now.open_round(getattr(record, "round_id", ""))) is not None:
+        elif (taking := now.find_open_round(getattr(record, "round_id", ""))) is not None:
             if type(record) is PostAdded:
                 now = now.copy_with(open_rounds=now.open_rounds | {taking.number: taking.apply_record(record)})
             else:
@@ -536,7 +540,7 @@ def preview(now: Snapshot, records: Iterable[Record]) -> Snapshot:
     return now
 
 
-def _bound(text: str, extra: object) -> int:
+def _estimate_bound(text: str, extra: object) -> int:
     """Return the bytes of *text*, or more, and of *extra* as JSON: each is a token at most."""
     tokens = len(text) if text.isascii() else 4 * len(text)
     if extra is EMPTY or extra is NO_FIELDS:
@@ -545,11 +549,11 @@ def _bound(text: str, extra: object) -> int:
         return tokens + 6 * len(extra)
     if isinstance(extra, Mapping):
         tokens += 0 if extra.get("type", "text") == "text" else MEDIA_BOUND
-        return tokens + sum([8 + _bound("", part) for pair in extra.items() for part in pair])
-    return tokens + (sum([2 + _bound("", part) for part in extra]) if isinstance(extra, (list, tuple)) else 32)
+        return tokens + sum([8 + _estimate_bound("", part) for pair in extra.items() for part in pair])
+    return tokens + (sum([2 + _estimate_bound("", part) for part in extra]) if isinstance(extra, (list, tuple)) else 32)
 
 
-def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:
+def _close_round(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> Snapshot:
     """Return the snapshot after a round was closed. Closed rounds before the first open one go to the archive."""
     state, hides = now.find_state(record.round_id), type(record) is not RoundFinished
     if state is None:
@@ -558,19 +562,19 @@ def _close(now: Snapshot, record: RoundFinished | RoundFailed | RoundUndone) -> 
         return now
     number, closed_prefix = now.find_number(record.round_id), now.closed_prefix
     if hides:
-        place = bisect_left(now.hidden, number)
+        index = bisect_left(now.hidden, number)
         failed = now.failed if type(record) is RoundUndone else now.failed | {number}
-        now = now.copy_with(hidden=(*now.hidden[:place], number, *now.hidden[place:]), failed=failed)
+        now = now.copy_with(hidden=(*now.hidden[:index], number, *now.hidden[index:]), failed=failed)
         now = withdraw_covering(now, number)
         if type(record) is RoundUndone:
-            now = _undo(now, record, number)
+            now = _undo_round(now, record, number)
         if number <= closed_prefix:
             return now.copy_with(epoch=now.epoch + 1)
-    live = now.open_rounds | {number: now.open_rounds[number].apply_record(record, now.number)}
-    closed = list(takewhile(lambda item: item.state != "created", live.values()))
+    open_rounds = now.open_rounds | {number: now.open_rounds[number].apply_record(record, now.number)}
+    closed = list(takewhile(lambda item: item.state != "created", open_rounds.values()))
     if closed:
-        now.archive.settle(closed_prefix, [live.pop(item.number) for item in closed])
-    return now.copy_with(closed_prefix=closed_prefix + len(closed), open_rounds=live)
+        now.archive.add_closed(closed_prefix, [open_rounds.pop(item.number) for item in closed])
+    return now.copy_with(closed_prefix=closed_prefix + len(closed), open_rounds=open_rounds)
 
 
 def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
@@ -586,7 +590,7 @@ def withdraw_covering(now: Snapshot, number: int) -> Snapshot:
     return now
 
 
-def _undo(now: Snapshot, record: RoundUndone, number: int) -> Snapshot:
+def _undo_round(now: Snapshot, record: RoundUndone, number: int) -> Snapshot:
     """Return the snapshot without the pins of an undone round. The next prompts have other lengths."""
     if record.continued_in:
         now = now.copy_with(continued={**now.continued, number: (record.continued_in, record.copied)})
@@ -597,7 +601,7 @@ def _undo(now: Snapshot, record: RoundUndone, number: int) -> Snapshot:
     return now
 
 
-def revert(now: Snapshot, role: str, generation: int) -> Snapshot:
+def revert_publication(now: Snapshot, role: str, generation: int) -> Snapshot:
     """Return the snapshot in which *role*'s last publication is taken back.
 
     May raise ``StoreError``, because it reads the compaction before that. So try it before the revert is written:
@@ -620,26 +624,26 @@ def _apply_overlay(now: Snapshot, record: Record | None) -> Snapshot:
             published = (*now.published.get(role, ()), (now.number, compaction.end_number or 0))
             return now.with_publications(role, compaction.generation, published, current=compaction)
         case CompactionReverted(role=role, generation=generation):
-            return revert(now, role, generation)
+            return revert_publication(now, role, generation)
         case ReductionPublished(role=role, reduction=reduction):
             merged = merge_reductions(now.list_reductions(role, reduction.round_id), reduction)
             return now if merged is None else now.with_reductions(role, reduction.round_id, merged)
         case ReductionWithdrawn(role=role, round_id=round_id, first_number=first, last_number=last):
-            live = now.list_reductions(role, round_id)
-            left = without_span(live, first, last)
-            return now if len(left) == len(live) else now.with_reductions(role, round_id, left)
+            current = now.list_reductions(role, round_id)
+            left = without_span(current, first, last)
+            return now if len(left) == len(current) else now.with_reductions(role, round_id, left)
         case UsageRecorded(role=role, input_tokens=tokens, counted=counted, current=current, cached_tokens=cached):
             usage = now.usages.get(role, _NO_USAGE).with_prompt(tokens, counted, current=current, cached_tokens=cached)
             return now.copy_with(usages={**now.usages, role: usage})
         case PostPinned(round_id=round_id, number=post, pinned=False):
             return now.without_pins(round_id, (post,))
         case PostPinned(round_id=round_id, number=post) if (round_id, post) not in now.pins:
-            return _pin(now, round_id, post)
+            return _pin_post(now, round_id, post)
         case _:  # stale, pinned already, or a kind that only a newer version knows
             return now
 
 
-def _pin(now: Snapshot, round_id: str, post: int) -> Snapshot:
+def _pin_post(now: Snapshot, round_id: str, post: int) -> Snapshot:
     """Return the snapshot in which a post is pinned. May raise ``StoreError``, because it reads the post."""
     number = now.find_number(round_id)
     if not number:

@@ -49,7 +49,7 @@ class SessionRow(NamedTuple):
     @property
     def cursor(self) -> str:
         """The place of this row in a list ordered by activity, for ``list_sessions(after=)``."""
-        return f"{minute_of(self.last_activity)} {self.name}"
+        return f"{round_to_minute(self.last_activity)} {self.name}"
 
 
 #: How ``list_sessions`` sorts: by name, as its key in a store; or the most recently used first, then by name.
@@ -111,15 +111,15 @@ class FoundTexts(NamedTuple):
 #: The optional abilities of a store; a store has one if it overrides all its methods.
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     # Old rounds stay in the store: Memory holds no history and opens without reading it.
-    "indexed": ("read_rounds", "round_number", "read_kinds", "checkpoint", "keep_checkpoint"),
+    "indexed": ("read_rounds", "find_round_number", "read_kinds", "get_checkpoint", "save_checkpoint"),
     # The store finds words; Memory hands it the texts of closed rounds.
-    "searchable": ("texts_reach", "keep_texts", "find_texts"),
+    "searchable": ("get_last_indexed_round", "save_texts", "find_texts"),
     # Processes see each other's claims on work.
     "leasing": ("lease", "release"),
     # Several entries are erased in one transaction.
     "erasing": ("redact_all",),
     # The store knows the length of a log without reading it.
-    "measured": ("extent", "extents"),
+    "measured": ("get_extent", "list_extents"),
     # A process hears of what another publishes.
     "notifying": ("listen",),
     # An append marks its session in its own transaction, until somebody has looked whether a compaction is due.
@@ -211,16 +211,16 @@ class Store(ABC):
         for number, body in bodies.items():
             self.redact(session, number, body)
 
-    def extent(self, session: str) -> Extent | None:
+    def get_extent(self, session: str) -> Extent | None:
         """Return the length of one session; None for an unknown one."""
         last, rounds = None, 0
         for last in self.read(session):
             rounds = last.round if last.kind == "round opened" else rounds
         return None if last is None else Extent(last.number, last.created_at, rounds)
 
-    def extents(self) -> Mapping[str, Extent]:
+    def list_extents(self) -> Mapping[str, Extent]:
         """Return the length of every session by name."""
-        return {session: extent for session in self.sessions() if (extent := self.extent(session)) is not None}
+        return {session: extent for session in self.sessions() if (extent := self.get_extent(session)) is not None}
 
     def list_sessions(
         self, tenant: str | None = None, *, after: str | None = None, limit: int = 100, order: Order = "name"
@@ -230,25 +230,25 @@ class Store(ABC):
         Pages: *after* is the last row's ``name``, or its ``cursor`` if ordered by activity. A session that is used
         meanwhile moves to the front there, and is not on later pages. Raises ``ConfigError`` for a wrong argument.
         """
-        minute, key = page_start(after, limit, order)
+        minute, key = find_page_start(after, limit, order)
 
-        def rows(extents: Iterable[tuple[str, Extent | None]]) -> Iterator[SessionRow]:
+        def make_rows(extents: Iterable[tuple[str, Extent | None]]) -> Iterator[SessionRow]:
             for name, one in extents:
                 if one is not None:
-                    used = parse_minute(minute_of(one.created_at))
+                    used = parse_minute(round_to_minute(one.created_at))
                     yield SessionRow(name, split_name(name)[0], used, one.number, one.rounds)
 
-        names = sorted((name for name in self.sessions() if tenant in (None, split_name(name)[0])), key=key_of)
+        names = sorted((name for name in self.sessions() if tenant in (None, split_name(name)[0])), key=make_key)
         if order == "name":
-            behind = (name for name in names if key is None or key_of(name) > key)
-            return [*islice(rows((name, self.extent(name)) for name in behind), limit)]
-        extents = self.extents()
+            behind = (name for name in names if key is None or make_key(name) > key)
+            return [*islice(make_rows((name, self.get_extent(name)) for name in behind), limit)]
+        extents = self.list_extents()
         found = sorted(
-            rows((name, extents.get(name)) for name in names), key=lambda one: one.last_activity, reverse=True
+            make_rows((name, extents.get(name)) for name in names), key=lambda one: one.last_activity, reverse=True
         )
         if key is not None:
             found = [
-                one for one in found if (at := one.cursor[:16]) < minute or (at == minute and key_of(one.name) > key)
+                one for one in found if (at := one.cursor[:16]) < minute or (at == minute and make_key(one.name) > key)
             ]
         return found[:limit]
 
@@ -275,7 +275,7 @@ class Store(ABC):
         to be read. A Memory asks no store but a resident one."""
         return None
 
-    def round_number(self, session: str, round_id: str) -> int:
+    def find_round_number(self, session: str, round_id: str) -> int:
         """Return the number of a round; 0 for an unknown id."""
         for number, entry in enumerate(self.read_kinds(session, list_kinds(RoundOpened)), 1):
             if isinstance(record := entry.record, RoundOpened) and record.round_id == round_id:
@@ -286,18 +286,18 @@ class Store(ABC):
         """Yield all entries of these kinds in the order of the log."""
         return (entry for entry in self.read(session) if entry.kind in kinds)
 
-    def checkpoint(self, session: str) -> Checkpoint | None:  # noqa: ARG002
+    def get_checkpoint(self, session: str) -> Checkpoint | None:  # noqa: ARG002
         """Return the newest checkpoint of a session, or None."""
         return None
 
-    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:  # noqa: B027
+    def save_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:  # noqa: B027
         """Replace the checkpoint of a session; ignored if the stored one is newer or the session is gone."""
 
-    def texts_reach(self, session: str) -> int:  # noqa: ARG002
+    def get_last_indexed_round(self, session: str) -> int:  # noqa: ARG002
         """Return the number of the last indexed round; all rounds before it are indexed too. 0: none."""
         return 0
 
-    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:  # noqa: B027
+    def save_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:  # noqa: B027
         """Index *texts* as all texts of the rounds *first* to *last*, replacing older ones."""
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:  # noqa: ARG002
@@ -378,14 +378,14 @@ def unescape(name: str) -> str:
     return name if "\\" not in name and name.isascii() else name.encode("ascii").decode("unicode_escape")
 
 
-def key_of(name: str) -> str:
+def make_key(name: str) -> str:
     """Return a unique index key for *name*: the escaped name itself unless it is long."""
     name = escape(name)
     # 64 + ":" + 64 hex = 129 characters: never equal to a short key, and still recognisable.
     return name if len(name) <= 100 else f"{name[:64]}:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """Return *text* with each character that a database may not be able to store replaced by U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
 
@@ -395,7 +395,7 @@ def format_stamp(at: datetime) -> str:
     return (at.astimezone(UTC) if at.tzinfo else at).isoformat()
 
 
-def minute_of(at: datetime) -> str:
+def round_to_minute(at: datetime) -> str:
     return format_stamp(at)[:16]
 
 
@@ -403,7 +403,7 @@ def parse_minute(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def page_start(after: str | None, limit: int, order: Order) -> tuple[str, str | None]:
+def find_page_start(after: str | None, limit: int, order: Order) -> tuple[str, str | None]:
     """Return minute and key of the row before a page of ``list_sessions``; the key is None for the first page.
 
     Raises ``ConfigError`` for a wrong argument.
@@ -412,8 +412,8 @@ def page_start(after: str | None, limit: int, order: Order) -> tuple[str, str | 
     if order not in ("name", "activity"):
         raise ConfigError(("order", "must be name or activity"))
     if after is None or order == "name":
-        return "", None if after is None else key_of(after)
+        return "", None if after is None else make_key(after)
     minute, separator, name = after.partition(" ")
     if not (separator and _MINUTE.fullmatch(minute)):
         raise ConfigError(("after", "must be the cursor of a row, in a list ordered by activity"))
-    return minute, key_of(name)
+    return minute, make_key(name)

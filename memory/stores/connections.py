@@ -65,7 +65,7 @@ class Dialect(ABC):
         """Run an INSERT and return the number of rows; 0 if a concurrent writer was faster."""
 
     @abstractmethod
-    def engine(self) -> Engine:
+    def create_engine(self) -> Engine:
         """Return a new engine; it connects on first use."""
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Dialect(ABC):
         """Return whether another transaction won and this one changed nothing, so that a retry may succeed at once."""
 
     @abstractmethod
-    def fault(self, error: DBAPIError) -> StoreError:
+    def convert_error(self, error: DBAPIError) -> StoreError:
         """Return the ``StoreError`` for *error*."""
 
     def listen(self, key: str, listener: Callable[[], object]) -> Callable[[], None]:  # noqa: ARG002
@@ -90,7 +90,7 @@ class Dialect(ABC):
     def close(self) -> None:  # noqa: B027
         """Listen no more."""
 
-    def look(self) -> Sequence[object] | None:
+    def read_versions(self) -> Sequence[object] | None:
         """Return the versions recorded in the tables, without changing anything; None if there are no tables.
 
         Raises if the place cannot hold a store.
@@ -114,7 +114,7 @@ class Dialect(ABC):
         """Return ``work(connection)``; its statements may change a whole session and take long."""
         return work(connection)
 
-    def after_erasing(self, connection: Connection) -> None:  # noqa: B027
+    def finish_erasing(self, connection: Connection) -> None:  # noqa: B027
         """Drop copies of erased texts as far as the database can."""
 
 
@@ -126,7 +126,7 @@ def parse_seconds(name: str, value: str) -> float:
     raise StoreError(f"{name}= is a number of seconds, 0 or more")
 
 
-class _User:
+class _ConnectionUser:
     """A caller who is using a connection."""
 
     __slots__ = ("__weakref__",)
@@ -152,9 +152,9 @@ class Connections:
         self._serialized = False  # all writers queue: set after the first conflict of two transactions
         self._lock = threading.RLock()  # guards _users, _paused, _closed; entered itself, see _create_permit
         self._idle = threading.Condition(self._lock)
-        self._users: set[ref[_User]] = set()  # weak: an interrupted caller disappears by itself
+        self._users: set[ref[_ConnectionUser]] = set()  # weak: an interrupted caller disappears by itself
         self._paused = False
-        self._engine: Engine = self.dialect.engine()
+        self._engine: Engine = self.dialect.create_engine()
         self._release_log: Callable[[], None] | None = None  # until called, the log stays out of the database
         self._permits: SimpleQueue[object] = SimpleQueue()  # holds one unless somebody writes: no writer polls
         self._permits.put(None)
@@ -163,12 +163,12 @@ class Connections:
         self._writer_is_clean = True  # the last writer left no transaction behind
         self._writing_thread = 0  # the writer with the permit; stale if that one was interrupted
 
-    def look(self) -> Sequence[object] | None:
+    def read_versions(self) -> Sequence[object] | None:
         """Return the versions recorded in the tables, without changing anything; None if there are no tables."""
         try:
-            return self.dialect.look()
+            return self.dialect.read_versions()
         except (SQLAlchemyError, UnicodeDecodeError) as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return the result of *work*. Each of its statements sees the data at its start."""
@@ -192,7 +192,7 @@ class Connections:
         self._release_all()
 
     def _run(self, work: Callable[[Connection], Result], *, writes: bool, begin: bool = False) -> Result:
-        dialect, sent, tries, user = self.dialect, False, 0, _User()
+        dialect, sent, tries, user = self.dialect, False, 0, _ConnectionUser()
         while True:
             tries += 1
             try:
@@ -216,11 +216,11 @@ class Connections:
             except (SQLAlchemyError, UnicodeDecodeError) as error:
                 if isinstance(error, DBAPIError):
                     conflict = dialect.is_conflict(error)
-                    most = MAX_TRIES if dialect.may_retry(error) else MAX_TRIES_AFTER_CONFLICT if conflict else 1
-                    if tries < most:
+                    max_tries = MAX_TRIES if dialect.may_retry(error) else MAX_TRIES_AFTER_CONFLICT if conflict else 1
+                    if tries < max_tries:
                         self._serialized = self._serialized or conflict
                         continue
-                raise self._fault(error, unsure=sent and writes) from error
+                raise self._convert_error(error, unsure=sent and writes) from error
             finally:
                 self._leave(user)
 
@@ -290,7 +290,7 @@ class Connections:
             with suppress(Exception):  # it is invalid, and so closed already
                 connection.detach()
 
-    def _fault(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
+    def _convert_error(self, error: SQLAlchemyError | UnicodeDecodeError, *, unsure: bool = False) -> StoreError:
         """Return the ``StoreError`` for *error*; *unsure*: a write had begun."""
         where = self.dialect.where
         if isinstance(error, UnicodeDecodeError):  # the driver's, on names and messages of a damaged file
@@ -300,7 +300,7 @@ class Connections:
             return StoreBusy("all connections to the store are in use; try again, or write less at once")
         if not isinstance(error, DBAPIError):
             return StoreError(f"{where} could not be read or written to: {error}")
-        fault = self.dialect.fault(error)
+        fault = self.dialect.convert_error(error)
         # A traceback prints the cause too, and its text may quote the conversation.
         for cause in (error, error.orig):
             if cause is not None:
@@ -322,7 +322,7 @@ class Connections:
         if self._release_log is not None:
             _log_releases.add(self._release_log)
 
-    def _enter(self, user: _User) -> None:
+    def _enter(self, user: _ConnectionUser) -> None:
         with self._lock:
             if self._paused:
                 self._idle.wait_for(lambda: not self._paused)
@@ -330,7 +330,7 @@ class Connections:
                 raise StoreClosed(f"the store on {self.dialect.where} was closed; open another on the same URL")
             self._users.add(ref(user, self._users.discard))
 
-    def _leave(self, user: _User) -> None:
+    def _leave(self, user: _ConnectionUser) -> None:
         with self._lock:
             self._users.discard(ref(user))
             if not self._users and (self._paused or self._closed):

@@ -25,7 +25,7 @@ from ..errors import Conflict, StoreBusy
 from ..hooks import renew_after_fork
 from ..packed import PACK, UNPACK, pack_stamp, unpack_round, unpack_stamp
 from ..rounds import Round, RoundState, create_unchecked
-from .base import INTERRUPTED, Extent, Result, Store, key_of
+from .base import INTERRUPTED, Extent, Result, Store, make_key
 from .limiting import LimitRow, LimitRows, ResidentLimitRows
 from .retention import delete_files
 
@@ -42,13 +42,13 @@ _STATES: Mapping[str, RoundState] = {
     NAMES[RoundFailed]: "failed",
     NAMES[RoundUndone]: "undone",
 }
-_OF_TURNS = frozenset((_OPENED, _POST, *_STATES, NAMES[UsageRecorded]))
+_TURN_KINDS = frozenset((_OPENED, _POST, *_STATES, NAMES[UsageRecorded]))
 
 
 def _pack_block(log: list[_Line | bytes], start: int) -> None:
     """Hold the lines from *start* on as one block, apart from records of other kinds than those of every turn."""
     lines = log[start : start + BLOCK]
-    packed = [line if line[5] is not None or line[1] in _OF_TURNS else None for line in lines]
+    packed = [line if line[5] is not None or line[1] in _TURN_KINDS else None for line in lines]
     try:
         block = marshal.dumps(packed)
     except ValueError:  # a host's own class of posts or of times is not only texts and numbers
@@ -176,9 +176,9 @@ class InMemoryStore(Store):
         with self._lock:
             return sorted(name for name, log in self._sessions.items() if log)
 
-    def extent(self, session: str) -> Extent | None:
+    def get_extent(self, session: str) -> Extent | None:
         if not self.is_resident:
-            return super().extent(session)
+            return super().get_extent(session)
         log = self._sessions.get(session, [])
         number, last, rounds = len(log), None, 0
         for start in range((number - 1) // BLOCK * BLOCK, -1, -BLOCK):  # the newest block first
@@ -214,7 +214,7 @@ class InMemoryStore(Store):
             self._sessions.pop(session, None)
         with self._limits_lock:
             for rows in self._limits.values():
-                for row in [row for row in rows.values() if row.session == key_of(session)]:
+                for row in [row for row in rows.values() if row.session == make_key(session)]:
                     del rows[row.key]
 
     def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002

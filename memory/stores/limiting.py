@@ -22,7 +22,7 @@ class LimitRow(NamedTuple):
     #: Seconds since 1970 by the store's clock. Its meaning depends on the kind.
     at: float
     body: str = ""
-    #: The key of the session in this row (``key_of``): purging that session drops the row. None: no session.
+    #: The key of the session in this row (``make_key``): purging that session drops the row. None: no session.
     session: str | None = None
 
 
@@ -74,7 +74,7 @@ class ResidentLimitRows(LimitRows):
 
     def read(self, kinds: Collection[str], lanes: Collection[str] | None = None) -> Sequence[LimitRow]:
         rows = [row for kind in kinds for row in self._kinds.get(kind, {}).values()]
-        return sorted((row for row in rows if lanes is None or row.lane in lanes), key=place_of)
+        return sorted((row for row in rows if lanes is None or row.lane in lanes), key=get_sort_key)
 
     def find(self, kind: str, key: str) -> LimitRow | None:
         return self._kinds.get(kind, {}).get(key)
@@ -103,5 +103,5 @@ class ResidentLimitRows(LimitRows):
         """Do nothing: no other process shares these rows."""
 
 
-def place_of(row: LimitRow) -> tuple[float, str]:
+def get_sort_key(row: LimitRow) -> tuple[float, str]:
     return row.at, row.key

@@ -48,7 +48,7 @@ class Notices:
         if is_connected:
             listener()
 
-        def end() -> None:
+        def stop_listening() -> None:
             with self._lock:
                 left = tuple(one for one in self._listeners.get(key, ()) if one is not listener)
                 if left:
@@ -56,7 +56,7 @@ class Notices:
                 else:
                     self._listeners.pop(key, None)
 
-        return end
+        return stop_listening
 
     @property
     def is_listening(self) -> bool:
@@ -76,16 +76,16 @@ class Notices:
                 with self._lock:
                     self._is_connected, everybody = True, [*self._listeners]
                 for key in everybody:
-                    self._tell(key)
+                    self._call_listeners(key)
                 for notice in connection.notifies():
                     if closing.is_set():
                         return
-                    self._tell(notice.payload)
+                    self._call_listeners(notice.payload)
             self._is_connected = False
             closing.wait(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    def _tell(self, key: str) -> None:
+    def _call_listeners(self, key: str) -> None:
         with self._lock:
             found = self._listeners.get(key, ())
         for listener in found:

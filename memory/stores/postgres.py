@@ -128,12 +128,12 @@ class Postgres(Dialect):
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         return connect(self.conninfo, autocommit=True, connect_timeout=10, **keepalives)  # type: ignore[arg-type]
 
-    def engine(self) -> Engine:
+    def create_engine(self) -> Engine:
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         timeouts = {"connect_timeout": 10, "tcp_user_timeout": 25_000, **keepalives}
         defaults = {**timeouts, "client_encoding": "utf8", "application_name": "context-compactor"}
         try:
-            connect = _connection_class(self.patience + IDLE_TIMEOUT).connect
+            connect = _make_connection_class(self.patience + IDLE_TIMEOUT).connect
             engine = create_engine(
                 self._url,
                 connect_args={name: value for name, value in defaults.items() if name not in self._url.query},
@@ -184,7 +184,7 @@ class Postgres(Dialect):
     def is_conflict(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
-    def fault(self, error: DBAPIError) -> StoreError:
+    def convert_error(self, error: DBAPIError) -> StoreError:
         code = getattr(error.orig, "sqlstate", None) or ""
         message, again = str(error.orig).strip().partition("\n")[0], "try again once the server is back"
         if code[:2] in _QUOTING:
@@ -211,7 +211,7 @@ class Postgres(Dialect):
         return StoreError(f"PostgreSQL could not read or write {self.where}: {message}")
 
 
-def _connection_class(seconds: float) -> Any:
+def _make_connection_class(seconds: float) -> Any:
     """Return psycopg's connection with an ``idle_timeout``: it fails after *seconds* of silence from the server.
 
     TCP notices a dead machine, but not a stopped server, nor a middlebox that accepts everything and forwards nothing.

@@ -13,8 +13,8 @@ from ..entries import EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
-from .base import Store, adapt_store, minute_of
-from .tenants import name_in
+from .base import Store, adapt_store, round_to_minute
+from .tenants import join_name
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
@@ -31,10 +31,13 @@ def list_expired(
     """Return the sessions without an append for longer than *older_than*, sorted, of one *tenant* ("": those without)
     or of all (None). *now* defaults to the present."""
     store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
-    found, after = list[str](), f"{minute_of(before)} "  # as the cursor of a row in that minute, before all others
+    found, after = (
+        list[str](),
+        f"{round_to_minute(before)} ",
+    )  # as the cursor of a row in that minute, before all others
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
         # The log decides: activity is to the minute, and older versions did not write it.
-        extents = ((row.name, store.extent(row.name)) for row in rows)
+        extents = ((row.name, store.get_extent(row.name)) for row in rows)
         found += [name for name, extent in extents if extent is not None and extent.created_at < before]
         after = rows[-1].cursor
     return sorted(found)
@@ -71,7 +74,7 @@ def purge_tenant(store: Store, tenant: str) -> int:
     """
     if not tenant:
         raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
-    name_in(tenant, "")
+    join_name(tenant, "")
     store, purged, after = adapt_store(store), 0, None
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE):
         for row in rows:

@@ -22,7 +22,7 @@ def _create_tables(connection: Connection, dialect: Dialect) -> None:
     """0 to 1: an empty database becomes a store."""
     for statement in (
         "CREATE TABLE compactor_schema (version INTEGER NOT NULL)",
-        # Names may be longer than an index key can be: `key` is short and still unique (see key_of in base.py).
+        # Names may be longer than an index key can be: `key` is short and still unique (see make_key in base.py).
         f"""CREATE TABLE compactor_sessions (
             id {dialect.identity},
             key TEXT NOT NULL UNIQUE,
@@ -113,7 +113,7 @@ def _add_limits(connection: Connection, dialect: Dialect) -> None:
 MIGRATIONS: Sequence[Migration] = (_create_tables, _add_activity, _add_due, _add_limits)
 
 
-def version_of(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:
+def read_version(connection: Connection, where: str, newest: int = len(MIGRATIONS)) -> int:
     """Return the version of the tables, 0 if there are none. Raises ``NewerVersion`` above *newest*, and ``StoreError``
     if the database cannot hold every text."""
     if connection.dialect.name == "postgresql":
@@ -143,7 +143,7 @@ def migrate_tables(connection: Connection, dialect: Dialect, migrations: Sequenc
     """Run the *migrations* that the tables lack, in the caller's transaction, with the schema locked."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": SCHEMA_LOCK})
-    version = version_of(connection, dialect.where, len(migrations))
+    version = read_version(connection, dialect.where, len(migrations))
     for migration in migrations[version:]:
         migration(connection, dialect)
     if version == 0:

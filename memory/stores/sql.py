@@ -23,20 +23,20 @@ from .base import (
     Store,
     StoredText,
     escape,
+    find_page_start,
     format_stamp,
-    key_of,
-    minute_of,
-    page_start,
+    make_key,
     parse_minute,
+    round_to_minute,
     unescape,
 )
 from .connections import SELECT_VERSION, Connections, Dialect
 from .limiting import LimitRows
 from .retention import delete_files
-from .schema import MIGRATIONS, Migration, migrate_tables, require_known, version_of
+from .schema import MIGRATIONS, Migration, migrate_tables, read_version, require_known
 from .sql_limits import SqlLimitRows
 from .tenants import split_name
-from .text_index import erase_texts, find_session, find_texts, keep_texts, merge_texts, texts_reach
+from .text_index import erase_texts, find_session, find_texts, get_last_indexed_round, merge_texts, save_texts
 
 Result = TypeVar("Result")
 
@@ -101,7 +101,10 @@ _LIST = """SELECT p.name, p.tenant, p.last_activity,
     FROM (SELECT id, key, name, tenant, last_activity FROM compactor_sessions WHERE {where}
         ORDER BY {order} LIMIT :limit) p ORDER BY {order}"""
 _ORDERS = {"name": "key", "activity": "last_activity DESC, key"}
-_PLACES = {"name": "key > :key", "activity": "last_activity <= :minute AND (last_activity < :minute OR key > :key)"}
+_PAGE_CONDITIONS = {
+    "name": "key > :key",
+    "activity": "last_activity <= :minute AND (last_activity < :minute OR key > :key)",
+}
 _EXTENTS = """SELECT s.name, e.number, e.created_at,
     coalesce((SELECT o.round FROM compactor_entries o WHERE o.session = s.id AND o.kind = 'round opened'
         ORDER BY o.number DESC LIMIT 1), 0) AS rounds
@@ -167,13 +170,13 @@ class SqlStore(Store):
 
         try:
             if dialect.in_file:
-                versions = connections.look()
+                versions = connections.read_versions()
                 version = 0 if versions is None else require_known(versions, dialect.where, newest)
             else:
-                version = connections.read(lambda connection: version_of(connection, dialect.where, newest))
+                version = connections.read(lambda connection: read_version(connection, dialect.where, newest))
             if version == newest:
                 if dialect.in_file:
-                    connections.read(read_again)  # look() took no lock; this raises if connecting fails
+                    connections.read(read_again)  # read_versions() took no lock; this raises if connecting fails
             elif not migrate and not version:
                 raise StoreError(f"nothing was ever stored in {dialect.where}; check the URL, or write to it first")
             elif not migrate:
@@ -200,10 +203,10 @@ class SqlStore(Store):
         self._connections.close()
 
     def listen(self, session: str, listener: Callable[[], object]) -> Callable[[], None]:
-        return self._dialect.listen(key_of(session), listener)
+        return self._dialect.listen(make_key(session), listener)
 
     def append(self, session: str, entries: Sequence[Entry], after: int) -> int:
-        key = key_of(session)
+        key = make_key(session)
         at = entries[-1].created_at if entries else _NEVER
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         active = at - self._active.get(key, _NEVER) < _MINUTE
@@ -211,15 +214,15 @@ class SqlStore(Store):
         def add(connection: Connection) -> None:
             activity = {}
             if not active or after == 0:
-                activity = {"key": key, "minute": minute_of(at), "due_at": minute_of(at + _UNTIL_DUE)}
+                activity = {"key": key, "minute": round_to_minute(at), "due_at": round_to_minute(at + _UNTIL_DUE)}
             if after == 0:
                 new = {"name": escape(session), "tenant": split_name(session)[0]}
                 connection.execute(_ADD_SESSION, activity | new)
             page, start = entries[:MAX_APPENDED], 0
             where = {"key": key, "before": after, "follows": escape(entries[0].follows)}
             for place, entry in enumerate(page):
-                where |= zip(_NAMES[place], _row(after + place + 1, entry).values(), strict=True)
-            if not self._dialect.insert(connection, _append_of(len(page)), where):
+                where |= zip(_NAMES[place], _make_row(after + place + 1, entry).values(), strict=True)
+            if not self._dialect.insert(connection, _make_append(len(page)), where):
                 raise Conflict("the log does not end there")
             if after and not active:
                 connection.execute(_ADD_ACTIVITY, activity)
@@ -228,8 +231,10 @@ class SqlStore(Store):
             number = find_session(connection, key) if len(page) < len(entries) else None
             # The rest page by page: there may be very many entries. The first page reserved their place.
             while (start := start + len(page)) < len(entries):
-                page = entries[start : start + _page_size_after(page)]
-                rows = [_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)]
+                page = entries[start : start + _choose_page_size(page)]
+                rows = [
+                    _make_row(place, entry) | {"session": number} for place, entry in enumerate(page, after + start + 1)
+                ]
                 if self._dialect.in_file:
                     connection.execute(insert(_entries), rows)
                 else:  # one statement: with many, psycopg writes to stderr if the connection breaks among them
@@ -259,22 +264,22 @@ class SqlStore(Store):
         raise Conflict(f"the log ends at {end}, not at {after}; read what is new and append after it")
 
     def read(self, session: str, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        key, after = key_of(session), max(after, 0)
+        key, after = make_key(session), max(after, 0)
 
-        def pages() -> Iterator[Sequence[Entry]]:
+        def read_pages() -> Iterator[Sequence[Entry]]:
             last, left, size = after, limit, PAGE
             while left is None or left > 0:
                 wanted = size if left is None else min(size, left)
                 page = self._read_entries(_READ, {"key": key, "after": last, "limit": wanted})
                 for number, entry in enumerate(page, last + 1):
                     if entry.number != number:
-                        raise self._damage(f"entry {number} of the log is missing")
+                        raise self._make_damage_error(f"entry {number} of the log is missing")
                 yield page
                 if len(page) < wanted:
                     return
-                last, left, size = last + wanted, None if left is None else left - wanted, _page_size_after(page)
+                last, left, size = last + wanted, None if left is None else left - wanted, _choose_page_size(page)
 
-        return _chain(pages())
+        return _chain_pages(read_pages())
 
     def sessions(self) -> Sequence[str]:
         return self._read(lambda connection: sorted(map(unescape, connection.execute(_SESSIONS).scalars())))
@@ -282,8 +287,8 @@ class SqlStore(Store):
     def list_sessions(
         self, tenant: str | None = None, *, after: str | None = None, limit: int = 100, order: Order = "name"
     ) -> Sequence[SessionRow]:
-        minute, key = page_start(after, limit, order)
-        where = ["tenant = :tenant"] * (tenant is not None) + [_PLACES[order]] * (key is not None)
+        minute, key = find_page_start(after, limit, order)
+        where = ["tenant = :tenant"] * (tenant is not None) + [_PAGE_CONDITIONS[order]] * (key is not None)
         statement = text(_LIST.format(where=" AND ".join(where) or "TRUE", order=_ORDERS[order]))
         values = {"tenant": tenant, "minute": minute, "key": key, "limit": limit}
         given = {name: values[name] for name in statement.compile().params}
@@ -297,7 +302,7 @@ class SqlStore(Store):
         return self._read(read)
 
     def list_due(self, now: datetime, limit: int = 1_000) -> Sequence[DueSession]:
-        where = {"minute": minute_of(now), "limit": limit}
+        where = {"minute": round_to_minute(now), "limit": limit}
 
         def read(connection: Connection) -> list[DueSession]:
             return [DueSession(unescape(name), parse_minute(at)) for name, at in connection.execute(_LIST_DUE, where)]
@@ -307,7 +312,7 @@ class SqlStore(Store):
     def clear_due(self, marked: Sequence[DueSession]) -> int:
         by_minute: dict[str, list[str]] = {}
         for name, due_at in marked:
-            by_minute.setdefault(minute_of(due_at), []).append(key_of(name))
+            by_minute.setdefault(round_to_minute(due_at), []).append(make_key(name))
         wheres = [
             {"due_at": minute, "keys": keys[start : start + PAGE]}
             for minute, keys in by_minute.items()
@@ -319,10 +324,10 @@ class SqlStore(Store):
 
         return self._connections.change(clear) if wheres else 0
 
-    def extent(self, session: str) -> Extent | None:
-        return self._read_extents(_EXTENT, {"key": key_of(session)}).get(session)
+    def get_extent(self, session: str) -> Extent | None:
+        return self._read_extents(_EXTENT, {"key": make_key(session)}).get(session)
 
-    def extents(self) -> Mapping[str, Extent]:
+    def list_extents(self) -> Mapping[str, Extent]:
         return self._read_extents(_EXTENTS, {})
 
     def _read_extents(self, statement: str, where: dict[str, Any]) -> dict[str, Extent]:
@@ -338,7 +343,7 @@ class SqlStore(Store):
         self.redact_all(session, {number: body})
 
     def redact_all(self, session: str, bodies: Mapping[int, str]) -> None:
-        key = key_of(session)
+        key = make_key(session)
 
         def erase(connection: Connection) -> None:
             for number, body in bodies.items():
@@ -350,11 +355,11 @@ class SqlStore(Store):
 
         if bodies:
             self._connections.change(erase, long=True)
-            self._connections.write(self._dialect.after_erasing)
+            self._connections.write(self._dialect.finish_erasing)
 
     def purge(self, session: str) -> None:
         delete_files(self, session)  # first: the log names the files
-        key = key_of(session)
+        key = make_key(session)
 
         def erase(connection: Connection) -> bool:
             connection.execute(self._purge_leases, {"key": key})
@@ -364,10 +369,10 @@ class SqlStore(Store):
 
         if self._connections.change(erase, long=True):
             self._merge_texts()
-        self._connections.write(self._dialect.after_erasing)
+        self._connections.write(self._dialect.finish_erasing)
 
     def evict(self, session: str, number: int, id: str) -> bool:  # noqa: A002
-        key, tried = key_of(session), False
+        key, tried = make_key(session), False
 
         def erase(connection: Connection) -> tuple[bool, bool]:
             nonlocal tried
@@ -385,14 +390,14 @@ class SqlStore(Store):
         if had_texts:
             self._merge_texts()
         if evicted:
-            self._connections.write(self._dialect.after_erasing)
+            self._connections.write(self._dialect.finish_erasing)
         return evicted
 
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
-        return self._read_selected(key_of(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
+        return self._read_selected(make_key(session), _NUMBERS_OF_ROUNDS, {"first": first, "last": last})
 
     def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
-        return self._read_selected(key_of(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escape, kinds)]})
+        return self._read_selected(make_key(session), _NUMBERS_OF_KINDS, {"kinds": [*map(escape, kinds)]})
 
     def _read_selected(self, key: str, select_numbers: TextClause, where: dict[str, Any]) -> Iterator[Entry]:
         """Yield the entries that an index selects. Reads all numbers first: each page would scan the index again."""
@@ -400,28 +405,28 @@ class SqlStore(Store):
         where |= {"key": key}
         numbers = self._read(lambda connection: sorted(map(int, connection.execute(select_numbers, where).scalars())))
 
-        def pages() -> Iterator[Sequence[Entry]]:
+        def read_pages() -> Iterator[Sequence[Entry]]:
             start, size = 0, 100
             while start < len(numbers):
                 page = self._read_entries(_READ_NUMBERS, {"key": key, "numbers": numbers[start : start + size]})
                 yield page
-                start, size = start + size, _page_size_after(page)
+                start, size = start + size, _choose_page_size(page)
 
-        return _chain(pages())
+        return _chain_pages(read_pages())
 
-    def round_number(self, session: str, round_id: str) -> int:
-        where = {"key": key_of(session), "round_key": key_of(round_id)}
+    def find_round_number(self, session: str, round_id: str) -> int:
+        where = {"key": make_key(session), "round_key": make_key(round_id)}
         return self._read(lambda connection: int(connection.execute(_ROUND_NUMBER, where).scalar() or 0))
 
-    def checkpoint(self, session: str) -> Checkpoint | None:
-        where = {"key": key_of(session)}
+    def get_checkpoint(self, session: str) -> Checkpoint | None:
+        where = {"key": make_key(session)}
         row = self._read(lambda connection: connection.execute(_CHECKPOINT, where).first())
         if row is None or not isinstance(row.checkpoint, str) or not isinstance(row.checkpoint_number, int):
             return None
         return Checkpoint(row.checkpoint_number, row.checkpoint)
 
-    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
-        values = {"key": key_of(session), "number": checkpoint.number, "body": checkpoint.body}
+    def save_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+        values = {"key": make_key(session), "number": checkpoint.number, "body": checkpoint.body}
         self._connections.write(lambda connection: connection.execute(_KEEP_CHECKPOINT, values))
 
     def _read_entries(self, statement: TextClause, where: dict[str, Any]) -> Sequence[Entry]:
@@ -451,14 +456,14 @@ class SqlStore(Store):
         try:
             return call()
         except (ValueError, TypeError, AttributeError):  # their text may quote the conversation
-            raise self._damage("what is stored there cannot be read") from None
+            raise self._make_damage_error("what is stored there cannot be read") from None
 
-    def _damage(self, message: str) -> StoreDamaged:
+    def _make_damage_error(self, message: str) -> StoreDamaged:
         self._connections.keep_log()
         return StoreDamaged(f"{message} ({self._dialect.where}); nothing was changed: restore a backup")
 
     def lease(self, session: str, name: str, holder: str, seconds: float, *, take_over: bool = False) -> float:
-        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
+        where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
 
         def take(connection: Connection) -> float:
             if connection.execute(self._take_lease, where | {"seconds": seconds, "take_over": take_over}).rowcount:
@@ -469,25 +474,25 @@ class SqlStore(Store):
         return self._require_sound(lambda: self._connections.change(take))
 
     def release(self, session: str, name: str, holder: str) -> None:
-        where = {"session": key_of(session), "name": key_of(name), "holder": key_of(holder)}
+        where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         return self._connections.change(lambda connection: work(SqlLimitRows(connection, self._dialect)))
 
-    def texts_reach(self, session: str) -> int:
-        return self._read(lambda connection: texts_reach(connection, key_of(session)))
+    def get_last_indexed_round(self, session: str) -> int:
+        return self._read(lambda connection: get_last_indexed_round(connection, make_key(session)))
 
-    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
+    def save_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         def keep(connection: Connection) -> bool:
-            return keep_texts(connection, key_of(session), first, last, texts)
+            return save_texts(connection, make_key(session), first, last, texts)
 
         if self._require_sound(lambda: self._connections.change(keep, long=True)):
             self._merge_texts()
-            self._connections.write(self._dialect.after_erasing)
+            self._connections.write(self._dialect.finish_erasing)
 
     def find_texts(self, session: str, words: Sequence[str], role: str) -> FoundTexts:
-        return self._read(lambda connection: find_texts(connection, key_of(session), words, role))
+        return self._read(lambda connection: find_texts(connection, make_key(session), words, role))
 
     def _merge_texts(self) -> None:
         """Remove deleted texts from the index, step by step so that no writer waits long."""
@@ -505,18 +510,18 @@ def _erase_session(connection: Connection, number: int) -> bool:
 
 
 @cache
-def _append_of(size: int) -> TextClause:
+def _make_append(size: int) -> TextClause:
     """Return the statement that appends *size* entries."""
     rows = (", ".join(f":{name}" for name in names) for names in _NAMES[:size])
     return text(_APPEND.format(columns=", ".join(_COLUMNS), rows=", ".join(f"({row})" for row in rows)))
 
 
-def _row(number: int, entry: Entry) -> dict[str, Any]:
+def _make_row(number: int, entry: Entry) -> dict[str, Any]:
     round_key = None
     if entry.kind == "round opened":
         try:
             record = entry.record
-            round_key = key_of(record.round_id) if isinstance(record, RoundOpened) else None
+            round_key = make_key(record.round_id) if isinstance(record, RoundOpened) else None
         except ContextError:
             pass  # stored as it is for a newer version; this version could not show the round either
     return {
@@ -531,7 +536,7 @@ def _row(number: int, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _page_size_after(page: Sequence[Entry]) -> int:
+def _choose_page_size(page: Sequence[Entry]) -> int:
     """Return the size of the next page, assuming that its entries are as long as those of *page*."""
     characters = 0
     for entry in page:
@@ -539,6 +544,6 @@ def _page_size_after(page: Sequence[Entry]) -> int:
     return max(1, min(PAGE, PAGE_CHARACTERS * len(page) // max(1, characters)))
 
 
-def _chain(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
+def _chain_pages(pages: Iterator[Sequence[Entry]]) -> Iterator[Entry]:
     """Return the entries of *pages*. Reads the first page at once, so that the call itself raises its errors."""
     return chain(next(pages, ()), chain.from_iterable(pages))

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, text
 
-from .base import key_of
+from .base import make_key
 from .connections import Dialect
-from .limiting import LimitRow, LimitRows, place_of
+from .limiting import LimitRow, LimitRows, get_sort_key
 
 #: The number of the advisory lock that limits take on a PostgreSQL server.
 LIMITS_LOCK = 4_846_531_074
@@ -62,7 +62,7 @@ class SqlLimitRows(LimitRows):
             return self._select(_READ, {"kinds": [*kinds]})
         names = sorted(lanes)
         pages = [{"kinds": [*kinds], "lanes": names[at : at + _PAGE]} for at in range(0, len(names), _PAGE)]
-        return sorted((row for page in pages for row in self._select(_READ_LANES, page)), key=place_of)
+        return sorted((row for page in pages for row in self._select(_READ_LANES, page)), key=get_sort_key)
 
     def find(self, kind: str, key: str) -> LimitRow | None:
         found = self._select(_FIND, {"kind": kind, "key": key})
@@ -72,7 +72,7 @@ class SqlLimitRows(LimitRows):
         return self._select(_READ_FIRSTS, {"kind": kind})
 
     def _select(self, statement: Any, where: Mapping[str, Any]) -> Sequence[LimitRow]:
-        return sorted((LimitRow(*row) for row in self._connection.execute(statement, where)), key=place_of)
+        return sorted((LimitRow(*row) for row in self._connection.execute(statement, where)), key=get_sort_key)
 
     def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
         statement, where = (_COUNT, {}) if lane is None else (_COUNT_BEFORE, {"lane": lane, "before": before})
@@ -90,4 +90,4 @@ class SqlLimitRows(LimitRows):
         self._connection.execute(_DROP_BEFORE, {"kind": kind, "before": at})
 
     def notify(self, name: str) -> None:
-        self._dialect.notify(self._connection, key_of(name))
+        self._dialect.notify(self._connection, make_key(name))

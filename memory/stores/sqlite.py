@@ -92,7 +92,7 @@ class Sqlite(Dialect):
         except sqlite3.Error as error:
             raise DBAPIError(statement.text, None, error, hide_parameters=True) from error
 
-    def engine(self) -> Engine:
+    def create_engine(self) -> Engine:
         options = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
         engine = create_engine(
             URL.create("sqlite+pysqlite", database=str(self.path)),
@@ -110,16 +110,16 @@ class Sqlite(Dialect):
         connection.execute("PRAGMA secure_delete = ON")  # overwrites redacted and purged text
         connection.execute("PRAGMA cell_size_check = ON")  # refuses a damaged page before the damage can spread
 
-    def look(self) -> Sequence[object] | None:
+    def read_versions(self) -> Sequence[object] | None:
         try:
-            return self._read_versions() if self._is_there() else None
+            return self._read_file_versions() if self._exists() else None
         except sqlite3.Error as error:
             raise DBAPIError(None, None, error, hide_parameters=True) from error
 
-    def _read_versions(self) -> Sequence[object] | None:
+    def _read_file_versions(self) -> Sequence[object] | None:
         # An ordinary reader creates two files beside the database, so try without first. No "-shm" means that nobody
         # has the database open in WAL mode; the stamps reveal anyone who opens it meanwhile.
-        _, log, shared, journal = before = self._stamps()
+        _, log, shared, journal = before = self._read_stamps()
         if shared is None and not (journal and journal[0]):
             with suppress(OSError):
                 try:
@@ -127,12 +127,12 @@ class Sqlite(Dialect):
                         return self._copy_and_read()
                     return self._connect_and_read(self.path, "mode=ro&immutable=1")
                 except (sqlite3.Error, StoreError):
-                    if self._stamps() == before:
+                    if self._read_stamps() == before:
                         raise
         try:
             return self._connect_and_read(self.path, "mode=ro")
         except sqlite3.Error as error:
-            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            if _get_code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
             with suppress(OSError):  # reading may need a repair; a copy can be repaired as well
                 return self._copy_and_read()
@@ -142,8 +142,8 @@ class Sqlite(Dialect):
         with TemporaryDirectory(prefix="compactor-", ignore_cleanup_errors=True) as folder:
             path = Path(folder, "copy.db")
             for end in ("", "-wal", "-journal"):
-                if self._beside(end).exists():
-                    shutil.copyfile(self._beside(end), f"{path}{end}")
+                if self._get_path(end).exists():
+                    shutil.copyfile(self._get_path(end), f"{path}{end}")
             return self._connect_and_read(path, "mode=rw")
 
     def _connect_and_read(self, path: Path, options: str) -> Sequence[object] | None:
@@ -159,14 +159,14 @@ class Sqlite(Dialect):
         if tables and "compactor_schema" not in tables:
             raise StoreError(f"{self.path} is the database of another program; nothing was changed: name another file")
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         """Return whether the file exists and is not empty. Raises if it cannot be a database."""
         try:
             if self.path.is_dir():
                 raise StoreError(f"{self.path} is a folder; name a file in it")
             if not self.path.parent.is_dir():
                 raise StoreError(f"the folder {self.path.parent} does not exist; create it")
-            wal = self._beside("-wal")
+            wal = self._get_path("-wal")
             logged = wal.exists() and wal.stat().st_size  # before the file: a writer creates the file first
             size = self.path.stat().st_size if self.path.exists() else 0
         except OSError as error:
@@ -199,16 +199,16 @@ class Sqlite(Dialect):
                 connection.exec_driver_sql("BEGIN EXCLUSIVE")
                 connection.rollback()
 
-    def _beside(self, end: str) -> Path:
+    def _get_path(self, end: str) -> Path:
         return Path(f"{self.path}{end}")
 
-    def _stamps(self) -> list[tuple[int, int] | None]:
+    def _read_stamps(self) -> list[tuple[int, int] | None]:
         """Return size and time of change of the file, its log, the log's index and a rollback journal."""
-        statuses = map(_stat, map(self._beside, ("", "-wal", "-shm", "-journal")))
+        statuses = map(_read_status, map(self._get_path, ("", "-wal", "-shm", "-journal")))
         return [(status.st_size, status.st_mtime_ns) if status else None for status in statuses]
 
     def keep_log(self) -> Callable[[], None] | None:
-        log = _stat(self._beside("-wal"))
+        log = _read_status(self._get_path("-wal"))
         if log is None or not log.st_size:
             return None
         # The last connection to close moves the log into the database and deletes it, unless it is read-only.
@@ -240,7 +240,7 @@ class Sqlite(Dialect):
             raise StoreUnreachable(f"{self.path} cannot be looked at ({error.strerror}); {remedy}") from error
         return status.st_dev, status.st_ino
 
-    def after_erasing(self, connection: Connection) -> None:
+    def finish_erasing(self, connection: Connection) -> None:
         # Otherwise the WAL keeps the text until it is overwritten. A reader may prevent the truncation; then the next
         # erasure does it, because waiting for the reader would block all writers.
         patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
@@ -252,14 +252,14 @@ class Sqlite(Dialect):
 
     def may_retry(self, error: DBAPIError) -> bool:
         # A connection made while the file was read-only stays read-only.
-        return _code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+        return _get_code(error.orig) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        return _extended_code(error.orig) == sqlite3.SQLITE_BUSY_SNAPSHOT  # its snapshot is outdated
+        return _get_extended_code(error.orig) == sqlite3.SQLITE_BUSY_SNAPSHOT  # its snapshot is outdated
 
-    def fault(self, error: DBAPIError) -> StoreError:
-        cause, code, path = error.orig, _code(error.orig), self.path
-        if code == sqlite3.SQLITE_FULL or _extended_code(cause) == sqlite3.SQLITE_IOERR_SHMSIZE:
+    def convert_error(self, error: DBAPIError) -> StoreError:
+        cause, code, path = error.orig, _get_code(error.orig), self.path
+        if code == sqlite3.SQLITE_FULL or _get_extended_code(cause) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return StoreFull(f"there is no room left for {path}; nothing was written: free some and try again")
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
             code == sqlite3.SQLITE_CANTOPEN and not self._is_writable()
@@ -282,17 +282,17 @@ class Sqlite(Dialect):
         return os.access(self.path.parent, os.W_OK) and (not self.path.exists() or os.access(self.path, os.W_OK))
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _read_status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError:
         return None
 
 
-def _extended_code(error: BaseException | None) -> int:
+def _get_extended_code(error: BaseException | None) -> int:
     return int(getattr(error, "sqlite_errorcode", 0))
 
 
-def _code(error: BaseException | None) -> int:
+def _get_code(error: BaseException | None) -> int:
     """Return the primary code of an error; the higher bits of the extended one refine it."""
-    return _extended_code(error) & 0xFF
+    return _get_extended_code(error) & 0xFF

@@ -13,7 +13,7 @@ _TENANT = compile_later(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _CONTROLS = compile_later("[\x00-\x1f\x7f-\x9f]")
 
 
-def name_in(tenant: str, session: str) -> str:
+def join_name(tenant: str, session: str) -> str:
     """Return the name in a store of a *tenant*'s *session*. Without a tenant (""), it is the session's own name.
 
     Raises ``ConfigError`` if *tenant* has other characters than letters, digits, ``.``, ``_`` and ``-``, or more than

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from ..entries import RoundFailed, RoundUndone, list_kinds
-from .base import FoundText, FoundTexts, StoredText, escape, key_of, storable, unescape
+from .base import FoundText, FoundTexts, StoredText, escape, make_key, make_storable, unescape
 
 #: A text's id is its session's number times this, plus a counter, so each session is a range of SQLite's trigram index.
 TEXTS_A_SESSION = 2**32
@@ -114,18 +114,18 @@ def create_texts(connection: Connection) -> None:
 
 def find_session(connection: Connection, key: str, *, lock: bool = False, allow_appends: bool = False) -> int | None:
     """Return the session's number in the database. A *lock* blocks purges, and appends unless *allow_appends*."""
-    found = select(_SESSIONS.c.id).where(_SESSIONS.c.key == key)
-    number: int | None = connection.scalar(found.with_for_update(key_share=allow_appends) if lock else found)
+    query = select(_SESSIONS.c.id).where(_SESSIONS.c.key == key)
+    number: int | None = connection.scalar(query.with_for_update(key_share=allow_appends) if lock else query)
     return number
 
 
-def texts_reach(connection: Connection, key: str) -> int:
+def get_last_indexed_round(connection: Connection, key: str) -> int:
     """Return the number of the last indexed round; 0: none."""
     reach = select(_REACHES.c.reach).join(_SESSIONS, _SESSIONS.c.id == _REACHES.c.session)
     return int(connection.scalar(reach.where(_SESSIONS.c.key == key)) or 0)
 
 
-def keep_texts(connection: Connection, key: str, first: int, last: int, texts: Sequence[StoredText]) -> bool:
+def save_texts(connection: Connection, key: str, first: int, last: int, texts: Sequence[StoredText]) -> bool:
     """Replace the texts of the rounds *first* to *last*; part of a transaction.
 
     Returns whether texts were deleted; if so, run ``merge_texts``. Ignored for an unknown session and after a gap: the
@@ -142,7 +142,7 @@ def keep_texts(connection: Connection, key: str, first: int, last: int, texts: S
         return False
     _empty_unusable_index(connection)
     rows: list[_Row] = [
-        (one.round, one.number, escape(one.send_from), escape(one.send_to), len(one.text), storable(one.text))
+        (one.round, one.number, escape(one.send_from), escape(one.send_to), len(one.text), make_storable(one.text))
         for one in texts
     ]
     c, deleted = _TEXTS.c, 0
@@ -156,7 +156,7 @@ def keep_texts(connection: Connection, key: str, first: int, last: int, texts: S
             deleted = connection.execute(delete(_TEXTS).where(*theirs)).rowcount
             _count(connection, session, kept, -1)
     if rows:
-        newest = connection.scalar(select(func.max(c.id)).where(_is_of_session(c.id, session)))
+        newest = connection.scalar(select(func.max(c.id)).where(_is_in_session(c.id, session)))
         first_id = session * TEXTS_A_SESSION if newest is None else int(newest)
         values = [dict(zip(_NAMES, (id_, session, *row), strict=True)) for id_, row in enumerate(rows, first_id + 1)]
         connection.execute(insert(_TEXTS), values)
@@ -179,7 +179,7 @@ def find_texts(connection: Connection, key: str, words: Sequence[str], role: str
     seen: list[ColumnElement[bool]] = []
     names = [_ALL]
     if role:
-        name, names = escape(role), [_ANYBODY, key_of(role)]
+        name, names = escape(role), [_ANYBODY, make_key(role)]
         seen.append(or_(and_(c.sender == "", c.receiver == ""), c.sender == name, c.receiver == name))
     sums = select(func.sum(totals.texts), func.sum(totals.characters))
     total, characters = connection.execute(sums.where(totals.session == session, totals.name.in_(names))).one()
@@ -190,7 +190,7 @@ def find_texts(connection: Connection, key: str, words: Sequence[str], role: str
     characters = int(characters or 0) - int(gone_characters or 0)
     if not words:
         return FoundTexts((), total, characters)
-    words = [*map(storable, words)]
+    words = [*map(make_storable, words)]
     matching = match_words(connection, session, words)
     query = select(c.round, c.number, c.length, c.text).where(*matching, c.round.not_in(hidden), *seen)
     if _is_postgres(connection):
@@ -211,9 +211,9 @@ def match_words(connection: Connection, session: int, words: Sequence[str]) -> l
     has_any = or_(*(func.instr(c.text, word) > 0 for word in words))
     if min(map(len, words)) < 3 or not (_has_index(connection) and _has_trigrams(connection)):
         return [c.session == session, has_any]
-    asked = _TRIGRAMS.c.compactor_trigrams.op("MATCH")(" OR ".join(map(_phrases, words)))
+    asked = _TRIGRAMS.c.compactor_trigrams.op("MATCH")(" OR ".join(map(_make_phrase_query, words)))
     # No condition on the session's column: SQLite would scan the session and look each text up in the matches.
-    return [c.id.in_(select(_TRIGRAMS.c.rowid).where(asked, _is_of_session(_TRIGRAMS.c.rowid, session))), has_any]
+    return [c.id.in_(select(_TRIGRAMS.c.rowid).where(asked, _is_in_session(_TRIGRAMS.c.rowid, session))), has_any]
 
 
 def erase_texts(connection: Connection, session: int) -> bool:
@@ -245,19 +245,22 @@ def merge_texts(connection: Connection, *, begin: bool) -> bool:
 
 def _count(connection: Connection, session: int, rows: Sequence[_Row], sign: int) -> None:
     """Add *rows* to the totals, or subtract them; *sign* is 1 or -1."""
-    sums: dict[str, tuple[int, int]] = {}
+    totals_by_name: dict[str, tuple[int, int]] = {}
     for _, _, sender, receiver, length, _ in rows:
-        names = {key_of(name) for name in map(unescape, (sender, receiver)) if name} or {_ANYBODY}
+        names = {make_key(name) for name in map(unescape, (sender, receiver)) if name} or {_ANYBODY}
         for name in (_ALL, *names):
-            texts, characters = sums.get(name, (0, 0))
-            sums[name] = (texts + sign, characters + sign * length)
-    if not sums:
+            texts, characters = totals_by_name.get(name, (0, 0))
+            totals_by_name[name] = (texts + sign, characters + sign * length)
+    if not totals_by_name:
         return
     c, added = _TOTALS.c, _upsert(connection, _TOTALS)
     sum_up = {c.texts: c.texts + added.excluded.texts, c.characters: c.characters + added.excluded.characters}
     connection.execute(
         added.on_conflict_do_update(index_elements=[c.session, c.name], set_=sum_up),
-        [{"session": session, "name": name, "texts": n, "characters": length} for name, (n, length) in sums.items()],
+        [
+            {"session": session, "name": name, "texts": n, "characters": length}
+            for name, (n, length) in totals_by_name.items()
+        ],
     )
     if sign < 0:
         connection.execute(delete(_TOTALS).where(c.session == session, c.texts == 0))
@@ -273,8 +276,8 @@ def _upsert(connection: Connection, into: Any) -> Any:
 
 def _has_index(connection: Connection) -> bool:
     """Return whether the SQLite file has the trigram index and its triggers."""
-    found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = 'compactor_texts_kept'"
-    return connection.exec_driver_sql(found).first() is not None
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = 'compactor_texts_kept'"
+    return connection.exec_driver_sql(query).first() is not None
 
 
 def _has_trigrams(connection: Connection) -> bool:
@@ -297,12 +300,12 @@ def _empty_unusable_index(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _phrases(word: str) -> str:
+def _make_phrase_query(word: str) -> str:
     """Return the FTS5 query for texts with all trigrams of *word*, or its first ones."""
     last = min(len(word) - 2, MAX_TRIGRAMS)
     quoted = ('"' + word[at : at + 3].replace('"', '""') + '"' for at in range(last))
     return f"({' AND '.join(dict.fromkeys(quoted))})"
 
 
-def _is_of_session(id_: ColumnElement[int], session: int) -> ColumnElement[bool]:
+def _is_in_session(id_: ColumnElement[int], session: int) -> ColumnElement[bool]:
     return id_.between(session * TEXTS_A_SESSION, (session + 1) * TEXTS_A_SESSION - 1)

@@ -26,7 +26,7 @@ from ..log.session_log import Log
 from ..rounds import make_id, utc_now
 from ..stores import InMemoryStore, Store, delete_files, list_expired
 from ..stores.base import adapt_store
-from ..stores.tenants import name_in, split_name
+from ..stores.tenants import join_name, split_name
 from .archive_storage import Storage, name_faults, open_storage
 from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
 from .state_dict import LogValidator, append_new, read_entry, refuse_present, require_number
@@ -160,7 +160,7 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
             # copy.
             if _read_head(storage, key) == head:
                 storage.delete(key)
-            return "gone" if store.extent(session) is None else "active"
+            return "gone" if store.get_extent(session) is None else "active"
     except StoreBusy:
         return "busy"
     except _Stays as stays:
@@ -174,7 +174,7 @@ def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
         # Opening the log finishes an interrupted redaction, so that erased text does not get into the archive.
         if redactions is not None and _Opened(session, store, utc_now).is_redacting:
             raise _Stays("unreadable")
-        extent = store.extent(session)
+        extent = store.get_extent(session)
         last = None if extent is None else next(store.read(session, extent.number - 1, 1), None)
     except (StoreDamaged, NewerVersion) as fault:
         raise _Stays("unreadable") from fault
@@ -269,7 +269,7 @@ def purge_archived_tenant(where: Where, tenant: str) -> int:
     """
     if not tenant:
         raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
-    name_in(tenant, "")
+    join_name(tenant, "")
     with name_faults(where):
         storage, folder = open_storage(where), folder_of(tenant)
         # Unfinished objects are deleted with the object of their session.

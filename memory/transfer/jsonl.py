@@ -48,7 +48,7 @@ def export_session(store: Store, session: str, stream: TextIO) -> int:
     refuses the truncated file.
     """
     store = adapt_store(store)
-    extent = store.extent(session)
+    extent = store.get_extent(session)
     if extent is None:
         raise StoreError(f"there is no session {session[:40]!r} in this store; its sessions are those it lists")
     head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": extent.number}

@@ -13,10 +13,10 @@ from stored_sessions import SECRET, session, url_of
 
 from compactor.cli.sessions import open_named
 from memory import Memory
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 from memory.transfer.archive import key_in_archive
 
-ACME = name_in("acme", "a")
+ACME = join_name("acme", "a")
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_erasing_reaches_the_archive_where_it_is_named(url: str, where: Path) ->
     assert "neither" in refusal(run(*purge, "--yes"))
     assert run("purge", "new", "--archive", where, "--store", url, "--yes").out.endswith("and not in the archive\n")
 
-    with session(url, name_in("acme", "b"), rounds=1):
+    with session(url, join_name("acme", "b"), rounds=1):
         pass
     tenant = ("purge-tenant", "acme", "--archive", where, "--store", url)
     assert str(where) in run(*tenant, typed=True, said="n\n", COLUMNS="500").err

@@ -28,7 +28,7 @@ from memory.rounds import Post
 from memory.stores.base import adapt_store
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 from memory.transfer.jsonl import export_session
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]
@@ -71,7 +71,7 @@ def test_sessions_are_listed_with_their_lengths(url: str) -> None:
 
 def test_sessions_are_listed_by_page_and_tenant(url: str) -> None:
     """ "next" continues, in either order; a name in it can do nothing on a terminal."""
-    for name in ("a", "b\x1b[31m", "c", name_in("acme", "a")):
+    for name in ("a", "b\x1b[31m", "c", join_name("acme", "a")):
         with session(url, name, rounds=1):
             pass
     for order in ("name", "activity"):
@@ -514,7 +514,7 @@ def test_expire_erases_sessions_that_nobody_has_written_to(url: str) -> None:
 
 def test_purge_tenant_erases_all_sessions_of_one(url: str) -> None:
     """After somebody said yes; those of others stay."""
-    for name in (name_in("acme", "a"), name_in("acme", "b"), "c"):
+    for name in (join_name("acme", "a"), join_name("acme", "b"), "c"):
         aged(url, name, 1)
     purge = ("purge-tenant", "acme", "--store", url)
     assert run(*purge, typed=True, said="n\n").err.endswith("nothing was erased\n")

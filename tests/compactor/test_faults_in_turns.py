@@ -317,7 +317,7 @@ def test_a_search_passes_over_a_damaged_round_and_waits_for_one_of_a_newer_versi
         memory = Memory("s", store=chat.store)
         with pytest.raises(NewerVersion, match="upgrade"):
             memory.search("answer")
-        assert chat.store.texts_reach("s") == 0
+        assert chat.store.get_last_indexed_round("s") == 0
         on(chat, "UPDATE compactor_entries SET version = 1, body = '{' WHERE number = 5")
         assert {hit.round for hit in memory.search("answer")} == {1, 3, 4}
         assert memory.index_texts()

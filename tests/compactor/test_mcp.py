@@ -33,7 +33,7 @@ from compactor.server.state import ServerState
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_tokens
 from memory import Entry, StoreUnreachable
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 TOKENS = {"alice": SecretStr(ALICE), "bob": SecretStr(BOB)}
@@ -100,8 +100,8 @@ def test_the_tools_of_one_session() -> None:
 def test_the_tools_of_all_sessions() -> None:
     """Without a session, each tool takes one by its name, of the tenant who asks alone; an unknown one is not begun."""
     store = InMemoryStore()
-    talk(store, name_in("alice", "chat"), 3)
-    talk(store, name_in("bob", "other"), 3)
+    talk(store, join_name("alice", "chat"), 3)
+    talk(store, join_name("bob", "other"), 3)
     talk(store, "plain", 3)
 
     async def scene(client: Client) -> None:
@@ -230,7 +230,7 @@ def test_over_http_each_token_has_its_sessions(whole: bool, mode: str) -> None:
     """At /mcp, of the server or alone, old and new clients reach their tenant's sessions, and without a token nobody
     is let in."""
     store = InMemoryStore()
-    talk(store, name_in("alice", "chat"))
+    talk(store, join_name("alice", "chat"))
     settings = ServerSettings(store="memory://", tokens=TOKENS)
     app = create_app(settings, store=store) if whole else make_app(ServerState(settings, store))
 

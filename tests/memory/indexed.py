@@ -34,7 +34,7 @@ class Indexed(InMemoryStore):
     def read_rounds(self, session: str, first: int, last: int) -> Iterator[Entry]:
         return self._out([entry for entry in super().read(session) if first <= entry.round <= last])
 
-    def round_number(self, session: str, round_id: str) -> int:
+    def find_round_number(self, session: str, round_id: str) -> int:
         self._raise_fault()
         for entry in super().read(session):
             if entry.kind == "round opened":
@@ -47,11 +47,11 @@ class Indexed(InMemoryStore):
     def read_kinds(self, session: str, kinds: Collection[str]) -> Iterator[Entry]:
         return self._out([entry for entry in super().read(session) if entry.kind in kinds])
 
-    def checkpoint(self, session: str) -> Checkpoint | None:
+    def get_checkpoint(self, session: str) -> Checkpoint | None:
         self._raise_fault()
         return self.checkpoints.get(session)
 
-    def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+    def save_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
         self._raise_fault()
         self.checkpoints[session] = checkpoint
 

@@ -15,11 +15,11 @@ from memory import Memory
 from memory.entries import Entry
 from memory.stores.connections import Connections, Dialect
 from memory.stores.postgres import Postgres
-from memory.stores.schema import MIGRATIONS, version_of
+from memory.stores.schema import MIGRATIONS, read_version
 from memory.stores.sql import SqlStore
 from memory.stores.sqlite import Sqlite
 
-__all__ = ["MIGRATIONS", "Connections", "Dialect", "Postgres", "SqlStore", "Sqlite", "version_of"]
+__all__ = ["MIGRATIONS", "Connections", "Dialect", "Postgres", "SqlStore", "Sqlite", "read_version"]
 
 #: For tests that make many appends and no claim about power failures.
 QUICK = "?synchronous=normal"
@@ -62,14 +62,14 @@ def told(listener: Callable[..., object]) -> Iterator[None]:
 
 def on_connecting(monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Any], object]) -> None:
     """Have each connection of SQLite stores that are made from now on prepared, after the store has."""
-    engine = Sqlite.engine
+    engine = Sqlite.create_engine
 
     def prepared(self: Sqlite) -> Engine:
         made = engine(self)
         event.listen(made, "connect", lambda connection, _record: prepare(connection))
         return made
 
-    monkeypatch.setattr(Sqlite, "engine", prepared)
+    monkeypatch.setattr(Sqlite, "create_engine", prepared)
 
 
 def entry(body: str = "{}", **more: Any) -> Entry:

@@ -15,7 +15,7 @@ from compactor import compose
 from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
 from memory.entries import Entry, PostPinned, ReductionPublished, RoundFinished
 from memory.log.checkpoint import make_checkpoint
-from memory.log.round_store import StoredRounds, rebuild
+from memory.log.round_store import StoredRounds, rebuild_rounds
 from memory.log.state import BATCH
 
 ROLE = "Planner"
@@ -135,7 +135,7 @@ def test_a_process_that_runs_for_weeks_does_not_grow(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("memory.log.round_store.MAX_ROUNDS", 5)
     monkeypatch.setattr("memory.log.round_store.MAX_NUMBERS", 7)
     archive = StoredRounds(store, "s")
-    archive.settle(0, list(rebuild(store.read("s")).values()))
+    archive.add_closed(0, list(rebuild_rounds(store.read("s")).values()))
     for number in range(1, 41):
         assert archive.find_number(str(number)) == number
         assert len(archive.numbers) <= 7
@@ -301,7 +301,7 @@ def test_closing_what_is_closed_changes_nothing_also_where_it_is_read_again() ->
     again = [RoundFinished(round_id=name) for name in ("1", "2")]
     store.append("s", [Entry.of(one, round=int(one.round_id)) for one in again], memory.snapshot.number)
     assert [one.state for one in Memory("s", store=store).conversation.rounds] == ["failed", "finished"]
-    assert [live.state for live in rebuild(store.read("s")).values()] == ["failed", "finished"]
+    assert [live.state for live in rebuild_rounds(store.read("s")).values()] == ["failed", "finished"]
 
 
 def test_what_a_forked_child_does_first_empties_the_cache_and_makes_new_locks() -> None:
@@ -613,13 +613,13 @@ def test_what_a_log_says_of_old_rounds_is_followed_without_looking_for_their_num
         reduce(memory, number, f"shorter {number}")
     memory.pin("r35.p1")
     looked_for: list[str] = []
-    round_number = store.round_number
+    original = store.find_round_number
 
     def watched(session: str, round_id: str) -> int:
         looked_for.append(round_id)
-        return round_number(session, round_id)
+        return original(session, round_id)
 
-    store.round_number = watched  # type: ignore[method-assign]
+    store.find_round_number = watched  # type: ignore[method-assign]
     again = Memory("s", store=store)
     assert looked_for == []
     assert again.snapshot.count_reductions(ROLE) == 30

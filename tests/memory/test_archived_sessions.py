@@ -37,7 +37,7 @@ from memory import (
 from memory.arguments import ConfigError
 from memory.entries import Entry, PostRedacted
 from memory.stores.base import adapt_store
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 from memory.transfer import archive, archive_storage
 from memory.transfer.archive import (
     ArchiveResult,
@@ -186,16 +186,16 @@ def test_open_reverted_and_failed_rounds_and_entries_of_nobody_knows_come_back(s
 
 def test_only_what_is_old_and_asked_for_goes(store: Store, where: str) -> None:
     """By age to the second, by tenant and by name; a second run finds nothing to do."""
-    for name in (name_in("acme", "a"), name_in("acme", "b"), "c"):
+    for name in (join_name("acme", "a"), join_name("acme", "b"), "c"):
         write(store, name)
     write(store, "new", at=LATER - 90 * DAY)
     assert move(store, where, tenant="other") == ([], {})
-    assert move(store, where, tenant="acme", sessions=[name_in("acme", "b")]).archived == [name_in("acme", "b")]
+    assert move(store, where, tenant="acme", sessions=[join_name("acme", "b")]).archived == [join_name("acme", "b")]
     assert move(store, where, tenant="").archived == ["c"]
-    assert move(store, where).archived == [name_in("acme", "a")]
+    assert move(store, where).archived == [join_name("acme", "a")]
     assert move(store, where) == ([], {})
     assert list(store.sessions()) == ["new"]
-    assert names(where, tenant="acme") == [name_in("acme", "a"), name_in("acme", "b")]
+    assert names(where, tenant="acme") == [join_name("acme", "a"), join_name("acme", "b")]
     assert names(where, tenant="") == ["c"]
     row = next(iter(list_archive(where, tenant="")))
     assert row[:5] == ("c", "", NOON, 1, 1)
@@ -217,8 +217,8 @@ HOSTILE = [
     "日本\u202e",
     "a\x1b[2Jb\n",
     "..\x1fx",
-    name_in("Acme", "x"),
-    name_in("acme", "x"),
+    join_name("Acme", "x"),
+    join_name("acme", "x"),
 ]
 
 
@@ -518,7 +518,7 @@ def test_a_store_that_cannot_let_a_session_go_is_refused(where: str) -> None:
 
 
 STEPS = [("LocalStorage", name) for name in ("write", "open", "rename", "delete")]
-STEPS += [("SqlStore", name) for name in ("lease", "read_kinds", "extent", "read", "append", "evict", "release")]
+STEPS += [("SqlStore", name) for name in ("lease", "read_kinds", "get_extent", "read", "append", "evict", "release")]
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, step: int, fail: Callable[[], object]) -> list[str]:
@@ -851,10 +851,10 @@ def test_nothing_of_a_purged_tenant_is_left_in_an_archive(store: Store, where: s
     """Not what a killed run left of an object, nor a damaged one; everything of the others is."""
     for tenant in ("acme", "acmes", ""):
         for number in range(3):
-            noted(store, name_in(tenant, f"s{number}"), tmp_path / "files" / f"{tenant}{number}")
+            noted(store, join_name(tenant, f"s{number}"), tmp_path / "files" / f"{tenant}{number}")
     assert len(move(store, where).archived) == 9
     storage = archive_storage.open_storage(where)
-    left, torn = (key_in_archive(name_in("acme", name)) for name in ("left", "s0"))
+    left, torn = (key_in_archive(join_name("acme", name)) for name in ("left", "s0"))
     with storage.write(left + ".part") as file:
         file.write(b"half of what was sa")
     with storage.write(torn) as file:
@@ -879,9 +879,9 @@ def test_nothing_of_a_purged_tenant_is_left_in_an_archive(store: Store, where: s
 
 def test_a_tenant_that_is_archived_meanwhile_is_told(store: Store, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never said that nothing is left while something is."""
-    write(store, name_in("acme", "a"))
+    write(store, join_name("acme", "a"))
     move(store, where)
-    write(store, name_in("acme", "b"))
+    write(store, join_name("acme", "b"))
     between(monkeypatch, "delete", lambda: move(store, where))
     with pytest.raises(StoreError, match="which erased 1"):
         purge_archived_tenant(where, "acme")
@@ -889,11 +889,14 @@ def test_a_tenant_that_is_archived_meanwhile_is_told(store: Store, where: str, m
 
 def test_archived_sessions_expire_by_age_and_tenant(store: Store, where: str) -> None:
     """By when they were written to, not by when they were archived."""
-    for days, name in enumerate((name_in("acme", "a"), name_in("acme", "b"), "c")):
+    for days, name in enumerate((join_name("acme", "a"), join_name("acme", "b"), "c")):
         write(store, name, at=NOON + days * DAY)
     move(store, where)
     assert expire_archive(where, 100 * DAY, now=LATER) == []
-    assert expire_archive(where, 98 * DAY, now=LATER, tenant="acme") == [name_in("acme", "a"), name_in("acme", "b")][:2]
+    assert (
+        expire_archive(where, 98 * DAY, now=LATER, tenant="acme")
+        == [join_name("acme", "a"), join_name("acme", "b")][:2]
+    )
     assert expire_archive(where, 97 * DAY, now=LATER) == ["c"]
     assert names(where) == []
 
@@ -943,12 +946,12 @@ def test_a_file_system_with_folders_is_given_them(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     url = f"dir://archive::file://{tmp_path.as_posix()}"
     store = open_store(f"sqlite:///{tmp_path}/chat.db?synchronous=normal")
-    write(store, name_in("acme", "a"))
+    write(store, join_name("acme", "a"))
     write(store, "b")
     log = letters(store, "b")
     assert names(url) == []
-    assert move(store, url).archived == [name_in("acme", "a"), "b"]
-    assert names(url) == names(tmp_path / "archive") == [name_in("acme", "a"), "b"]
+    assert move(store, url).archived == [join_name("acme", "a"), "b"]
+    assert names(url) == names(tmp_path / "archive") == [join_name("acme", "a"), "b"]
     restore_session(store, url, "b")
     assert letters(store, "b") == log
     assert purge_archived_tenant(url, "acme") == 1

@@ -212,14 +212,14 @@ NOT_UTF8 = SECRET.encode() + b"\xff"
 READERS: list[tuple[str, str, object, Callable[[Any], object]]] = [
     ("sessions", "name", b"abc", lambda store: store.sessions()),
     ("sessions", "name", f"{SECRET} \u00e9\\x", lambda store: store.sessions()),
-    ("sessions", "name", b"abc", lambda store: store.extents()),
-    ("entries", "created_at", SECRET, lambda store: store.extents()),
+    ("sessions", "name", b"abc", lambda store: store.list_extents()),
+    ("entries", "created_at", SECRET, lambda store: store.list_extents()),
     ("entries", "created_at", SECRET, lambda store: list(store.read("s"))),
     ("entries", "body", NOT_UTF8, lambda store: list(store.read("s"))),
     ("entries", "body", SECRET, lambda store: Memory("s", store=store)),
     ("entries", "body", '{"round_id": ["' + SECRET + '"]}', lambda store: Memory("s", store=store)),
-    ("entries", "round", SECRET, lambda store: store.round_number("s", "1")),
-    ("texts_reach", "reach", SECRET, lambda store: store.texts_reach("s")),
+    ("entries", "round", SECRET, lambda store: store.find_round_number("s", "1")),
+    ("texts_reach", "reach", SECRET, lambda store: store.get_last_indexed_round("s")),
 ]
 
 

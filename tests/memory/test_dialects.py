@@ -100,9 +100,9 @@ def test_a_folder_that_may_not_be_written_to_is_said(tmp_path: Path, monkeypatch
     said = sqlite3.OperationalError("unable to open database file")
     said.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
     place, error = Sqlite(sqlite_url(tmp_path)), OperationalError("", None, said)
-    assert type(place.fault(error)) is StoreError
+    assert type(place.convert_error(error)) is StoreError
     monkeypatch.setattr("memory.stores.sqlite.os.access", lambda *_: False)
-    assert type(place.fault(error)) is StoreReadOnly
+    assert type(place.convert_error(error)) is StoreReadOnly
 
 
 def test_a_locked_file_is_waited_for_and_then_said(tmp_path: Path, path: Path) -> None:
@@ -233,7 +233,7 @@ def test_what_no_waiting_mends_is_not_told_as_an_outage(postgres_server: Server,
 @pytest.mark.parametrize("words", ["failed to resolve host 'servr'", "FATAL:  Datenbank »db« existiert nicht"])
 def test_where_it_is_not_known_whether_waiting_mends_it_both_are_said(words: str) -> None:
     """A name that is not found may be a mistake or an outage, and a server's words may be of any language."""
-    fault = Postgres("postgresql://ada:s3cr3t@servr/db").fault(OperationalError("", None, Exception(words)))
+    fault = Postgres("postgresql://ada:s3cr3t@servr/db").convert_error(OperationalError("", None, Exception(words)))
     assert isinstance(fault, StoreUnreachable)
     assert "once the server is back, or check the URL if it has never answered" in str(fault)
     assert "s3cr3t" not in str(fault)
@@ -261,7 +261,7 @@ def test_several_hosts_are_read_in_each_form_that_libpq_and_sqlalchemy_know(url:
 def test_a_code_that_says_so_needs_no_words(code: str) -> None:
     """A driver that tells it is believed."""
     refused = type("Refused", (Exception,), {"sqlstate": code})("kein Zutritt")
-    fault = Postgres("postgresql://ada@host/db").fault(OperationalError("", None, refused))
+    fault = Postgres("postgresql://ada@host/db").convert_error(OperationalError("", None, refused))
     assert "check the URL's user, password" in str(fault)
     assert not isinstance(fault, StoreUnreachable)
 
@@ -278,13 +278,13 @@ def test_a_server_that_has_much_to_change_is_not_taken_for_silent(
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}timeout=0"
     with opened(url) as store:
         store.append("s", [entry()], after=0)
-        store.keep_texts("s", 1, 1, [StoredText(1, 0, "", "", "text")])
+        store.save_texts("s", 1, 1, [StoredText(1, 0, "", "", "text")])
     with opened(url, migrations=(*MIGRATIONS, slow)) as store:
         body = "'BEGIN PERFORM pg_sleep(1.1); RETURN NULL; END'"
         on(store, f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS {body}")
         for table in ("entries", "texts"):
             on(store, f"CREATE TRIGGER slow BEFORE INSERT OR DELETE ON compactor_{table} EXECUTE FUNCTION slow()")
-        store.keep_texts("s", 1, 1, [StoredText(1, 0, "", "", "another")])
+        store.save_texts("s", 1, 1, [StoredText(1, 0, "", "", "another")])
         store.purge("s")
         assert store.sessions() == []
         with pytest.raises(StoreUnreachable, match=r"said nothing for 0\.8 s"):

@@ -297,5 +297,5 @@ def test_a_prompt_asks_no_store_for_rounds_with_pinned_posts(monkeypatch: pytest
     memory = memory_of(4, store)
     memory.pin("r1.p1")
     memory.snapshot.archive.numbers.clear()  # as after thousands of rounds
-    monkeypatch.setattr(store, "round_number", fail)
+    monkeypatch.setattr(store, "find_round_number", fail)
     assert any("never 1" in str(message["content"]) for message in compose(memory, ROLE, budget=8_000).messages)

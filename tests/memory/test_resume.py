@@ -196,8 +196,8 @@ def test_on_sqlite_it_is_the_same(tmp_path: Path) -> None:
     try:
         store.append("s", list(history.read("s")), 0)
         for checkpoint in checkpoints_of(history)[::12]:
-            store.keep_checkpoint("s", checkpoint)
-            assert store.checkpoint("s") == checkpoint
+            store.save_checkpoint("s", checkpoint)
+            assert store.get_checkpoint("s") == checkpoint
             assert shown(Memory("s", store=store), *ROLES) == whole
     finally:
         store.close()
@@ -252,7 +252,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_no_failure_of_the_append() -> None:
     """What was appended is in the log; the next opening reads a little more."""
     store = Indexed()
     memory = Memory("s", store=store)
-    store.keep_checkpoint = lambda *_: (_ for _ in ()).throw(Unreachable("full"))  # type: ignore[method-assign]
+    store.save_checkpoint = lambda *_: (_ for _ in ()).throw(Unreachable("full"))  # type: ignore[method-assign]
     round_ = memory.create_round("q")
     for number in range(CHECKPOINT_EVERY):
         memory.add_post(round_, send_from="Planner", send_to="User", message=str(number))
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_of_once_and_again_when_the_cau
     """So a host learns why openings are slow; the call that tried it has succeeded, whatever was raised."""
     monkeypatch.setattr("memory.log.session_log.CHECKPOINT_EVERY", 1)
     store, events = Indexed(), []
-    keep = store.keep_checkpoint
+    keep = store.save_checkpoint
     faults = iter([None, Unreachable("no"), Unreachable("no"), OSError("no"), OSError("no"), None, OSError("no")])
 
     def kept(session: str, made: Checkpoint) -> None:
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_of_once_and_again_when_the_cau
 
     memory = Memory("s", store=store)
     memory.on_event(events.append)
-    store.keep_checkpoint = kept  # type: ignore[method-assign]
+    store.save_checkpoint = kept  # type: ignore[method-assign]
     told = []
     for number in range(1, 8):
         assert memory.create_round(str(number)).number > 0

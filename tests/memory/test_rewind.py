@@ -323,7 +323,7 @@ def test_a_checkpoint_knows_what_was_undone(tmp_path: Path, monkeypatch: pytest.
         memory.refresh()
         memory.rewind("r4.p0")
         again = Memory("s", store=store)
-        assert store.checkpoint("s") is not None
+        assert store.get_checkpoint("s") is not None
         states = ["finished", "failed", "undone", "created", "undone"]
         assert [one.state for one in again.conversation.rounds] == states
         assert [one.state for one in memory.conversation.rounds] == states

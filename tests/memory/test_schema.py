@@ -23,18 +23,18 @@ from sql_stores import (
     entry,
     on,
     opened,
+    read_version,
     same_as_resumed,
     sqlite_url,
     told,
     turn,
-    version_of,
 )
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
-from memory.stores.base import escape, key_of
+from memory.stores.base import escape, make_key
 from memory.stores.limiting import LimitRow
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,7 +72,7 @@ def test_who_only_reads_changes_no_older_store(url: str) -> None:
             store.open(migrate=False)
         assert type(raised.value) is StoreError
     with closing(Connections(dialect_of(url))) as connections:
-        assert connections.read(lambda connection: version_of(connection, connections.dialect.where)) == 0
+        assert connections.read(lambda connection: read_version(connection, connections.dialect.where)) == 0
     with opened(url) as store:
         store.append("s", [entry()], after=0)
     with closing(SqlStore(dialect_of(url))) as store, pytest.raises(OlderVersion, match="open it once to"):
@@ -127,20 +127,20 @@ ADD_ENTRY_1 = """INSERT INTO compactor_entries (session, number, id, kind, round
 
 def test_sessions_of_version_1_get_their_tenant_and_their_activity(url: str) -> None:
     """From their names and their newest entries; version 1 refuses the tables from then on."""
-    names = ["plain", name_in("acme", "s"), "\x1fnone", "a \\x1f b"]
+    names = ["plain", join_name("acme", "s"), "\x1fnone", "a \\x1f b"]
     with opened(url, migrations=MIGRATIONS[:1]) as store:
         for hour, name in enumerate(names):
-            on(store, ADD_SESSION_1, key=key_of(name), name=escape(name))
+            on(store, ADD_SESSION_1, key=make_key(name), name=escape(name))
             for number in range(1, 12):
                 at = f"2026-01-31T{hour:02}:{number:02}:59.123456+00:00"
-                on(store, ADD_ENTRY_1, key=key_of(name), number=number, id=f"e{number}", at=at)
+                on(store, ADD_ENTRY_1, key=make_key(name), number=number, id=f"e{number}", at=at)
         on(store, "UPDATE compactor_sessions SET checkpoint = :body", body="x" * 100_000)
     with opened(url) as store:
         found = {row.name: (row.tenant, f"{row.last_activity:%H:%M}") for row in store.list_sessions(order="activity")}
-        assert [*found] == ["a \\x1f b", "\x1fnone", name_in("acme", "s"), "plain"]
+        assert [*found] == ["a \\x1f b", "\x1fnone", join_name("acme", "s"), "plain"]
         assert found == {
             "plain": ("", "00:11"),
-            name_in("acme", "s"): ("acme", "01:11"),
+            join_name("acme", "s"): ("acme", "01:11"),
             "\x1fnone": ("", "02:11"),
             "a \\x1f b": ("", "03:11"),
         }

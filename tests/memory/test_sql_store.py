@@ -167,11 +167,11 @@ def test_names_never_become_part_of_a_statement(url: str) -> None:
         for name in names:
             opened_round = Entry.of(RoundOpened(round_id=name, user_query="q", created_at=datetime.now(UTC)), round=1)
             store.append(name, [opened_round, entry(id=name)], after=0)
-            store.keep_checkpoint(name, Checkpoint(2, "{}"))
+            store.save_checkpoint(name, Checkpoint(2, "{}"))
             assert store.lease(name, name, name, 60) == 0.0
             store.release(name, name, name)
-            store.keep_texts(name, 1, 1, [StoredText(1, 0, name, "", "words")])
-            assert store.round_number(name, name) == 1
+            store.save_texts(name, 1, 1, [StoredText(1, 0, name, "", "words")])
+            assert store.find_round_number(name, name) == 1
             assert [found.id for found in store.read_kinds(name, [name, "round closed"])] == [name]
             assert store.find_texts(name, [name], name).total == 1
             store.redact(name, 2)
@@ -210,7 +210,7 @@ def test_a_round_that_this_version_cannot_read_is_stored_all_the_same(url: str) 
     with opened(url) as store:
         store.append("s", written, after=0)
         assert list(store.read("s")) == written
-        assert store.round_number("s", "") == 0
+        assert store.find_round_number("s", "") == 0
 
 
 def test_an_append_of_many_makes_a_few_rows_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,8 +333,8 @@ def test_what_is_erased_is_not_in_the_file_any_more(tmp_path: Path, erase: Any) 
     """Nor in the log beside it."""
     with opened(sqlite_url(tmp_path)) as store:
         store.append("s", [entry(), entry("swordfish" * 2000, round=1), entry()], after=0)
-        store.keep_texts("s", 1, 1, [StoredText(1, 1, "", "", "swordfish")])
-        store.keep_texts("s", 1, 1, [])
+        store.save_texts("s", 1, 1, [StoredText(1, 1, "", "", "swordfish")])
+        store.save_texts("s", 1, 1, [])
         assert any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
         erase(store)
         assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())

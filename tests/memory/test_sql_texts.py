@@ -26,7 +26,7 @@ def kept(url: str, rounds: int = 3) -> Store:
     """Return a store with a session of so many texts, each with its number in it."""
     store = open_store(url)
     Memory("s", store=store).create_round("q")
-    store.keep_texts("s", 1, rounds, [text(number) for number in range(1, rounds + 1)])
+    store.save_texts("s", 1, rounds, [text(number) for number in range(1, rounds + 1)])
     return store
 
 
@@ -64,7 +64,7 @@ def test_a_sqlite_without_trigrams_finds_the_same(url: str, asked: Asked, monkey
     assert asked("SELECT name FROM sqlite_master WHERE name = 'compactor_trigrams'") == []
     for word in WORDS:
         assert len(found(store, word)) == (1 if word == "100%" else 3), word
-    store.keep_texts("s", 2, 2, [])
+    store.save_texts("s", 2, 2, [])
     assert [one.round for one in found(store, "swordfish")] == [1, 3]
     store.purge("s")
     store.close()
@@ -146,9 +146,9 @@ def test_sqlite_asks_its_trigrams(url: str) -> None:
 def test_what_was_erased_is_not_left_in_the_file(url: str, asked: Asked) -> None:
     """Neither its words nor their trigrams, in the table or the index; the index is as sound as before."""
     store = kept(url, 40)
-    store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "zyxwvu")])
+    store.save_texts("s", 7, 7, [StoredText(7, 0, "", "", "zyxwvu")])
     assert any(b"zyx" in block for (block,) in asked("SELECT block FROM compactor_trigrams_data"))
-    store.keep_texts("s", 7, 7, [StoredText(7, 0, "", "", "erased")])
+    store.save_texts("s", 7, 7, [StoredText(7, 0, "", "", "erased")])
     for (block,) in asked("SELECT block FROM compactor_trigrams_data"):
         assert b"zyx" not in block
     assert asked("SELECT count(*) FROM compactor_texts WHERE text LIKE '%zyx%'") == [(0,)]
@@ -173,8 +173,8 @@ def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, as
 
         patch.setattr("memory.stores.sql.merge_texts", noted)
         for number in range(1, 6):
-            store.keep_texts("s", 300 + number, 300 + number, [StoredText(300 + number, 0, "", "", "zyxwvu")])
-        store.keep_texts("s", 301, 305, [])
+            store.save_texts("s", 300 + number, 300 + number, [StoredText(300 + number, 0, "", "", "zyxwvu")])
+        store.save_texts("s", 301, 305, [])
     assert steps[:2] == [True, False]
     assert asked("SELECT count(DISTINCT segid) FROM compactor_trigrams_idx") == [(1,)]
     assert not any(b"zyx" in block for (block,) in asked("SELECT block FROM compactor_trigrams_data"))
@@ -185,9 +185,9 @@ def test_what_was_erased_is_taken_out_of_a_large_index_step_by_step(url: str, as
 def test_texts_behind_a_gap_are_not_taken(url: str) -> None:
     """They are of a session that was purged, by somebody who does not know yet."""
     store = kept(url)
-    store.keep_texts("s", 5, 5, [text(5)])
-    assert (store.texts_reach("s"), len(found(store, "swordfish"))) == (3, 3)
-    store.keep_texts("none", 1, 1, [text(1)])
+    store.save_texts("s", 5, 5, [text(5)])
+    assert (store.get_last_indexed_round("s"), len(found(store, "swordfish"))) == (3, 3)
+    store.save_texts("none", 1, 1, [text(1)])
     assert store.find_texts("none", ["fish"], "") == FoundTexts((), 0, 0)
     store.close()
 
@@ -199,7 +199,7 @@ def test_a_search_holds_a_page_of_texts_at_a_time(
     """However many have the word: of those that it has counted, it keeps where they stand."""
     store = kept(url if database == "sqlite" else request.getfixturevalue("postgres_url"))
     long = "swordfish " * 5_000
-    store.keep_texts("s", 1, 20, [StoredText(number, 0, "", "", f"{number} {long}") for number in range(1, 21)])
+    store.save_texts("s", 1, 20, [StoredText(number, 0, "", "", f"{number} {long}") for number in range(1, 21)])
     monkeypatch.setattr(sql_texts, "PAGE", 2)
     tracemalloc.start()
     try:
@@ -214,8 +214,8 @@ def test_handing_over_the_same_again_changes_nothing(url: str, asked: Asked) -> 
     """Two processes may be at it at once."""
     store = kept(url)
     before = asked("SELECT id, text FROM compactor_texts")
-    store.keep_texts("s", 1, 4, [text(number) for number in (3, 2, 1)])
-    assert (asked("SELECT id, text FROM compactor_texts"), store.texts_reach("s")) == (before, 4)
+    store.save_texts("s", 1, 4, [text(number) for number in (3, 2, 1)])
+    assert (asked("SELECT id, text FROM compactor_texts"), store.get_last_indexed_round("s")) == (before, 4)
     store.close()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.arguments import ConfigError
-from memory.stores.tenants import name_in, split_name
+from memory.stores.tenants import join_name, split_name
 
 TENANTS = st.just("") | st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 SESSIONS = st.text(st.characters(exclude_categories=["Cc", "Cs"]))
@@ -16,7 +16,7 @@ SESSIONS = st.text(st.characters(exclude_categories=["Cc", "Cs"]))
 @given(TENANTS, SESSIONS)
 def test_tenant_and_session_come_back_out_of_the_name(tenant: str, session: str) -> None:
     """So no two tenants share a session."""
-    assert split_name(name_in(tenant, session)) == (tenant, session)
+    assert split_name(join_name(tenant, session)) == (tenant, session)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_tenant_and_session_come_back_out_of_the_name(tenant: str, session: str)
 def test_names_that_could_be_anothers_are_refused(tenant: str, session: str) -> None:
     """The local tenant could name another's session by the separator."""
     with pytest.raises(ConfigError, match="must"):
-        name_in(tenant, session)
+        join_name(tenant, session)
 
 
 @pytest.mark.parametrize("name", ["s", "", "\x1fs", "a b\x1fs"])

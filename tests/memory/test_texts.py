@@ -22,10 +22,10 @@ class Searchable(InMemoryStore):
         self.handed: list[tuple[int, int]] = []
         self.before: Callable[[], None] = lambda: None
 
-    def texts_reach(self, session: str) -> int:
+    def get_last_indexed_round(self, session: str) -> int:
         return self.reached
 
-    def keep_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
+    def save_texts(self, session: str, first: int, last: int, texts: Sequence[StoredText]) -> None:
         self.before()
         assert first <= self.reached + 1, "a gap"
         self.handed.append((first, last))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ..base import key_of
+from ..base import make_key
 from ..limiting import LimitRow, LimitRows
 from ._samples import NAMES, an_entry, together
 from .logs import StoreContract
@@ -112,7 +112,9 @@ class LimitingStoreContract(StoreContract):
     def test_purging_a_session_drops_the_rows_that_name_it(self) -> None:
         """Drops no other rows. Works for a session without entries, too."""
         for name in NAMES:
-            self._put(_row(f"of {key_of(name)}", session=key_of(name)), _row("other", session="other"), _row("none"))
+            self._put(
+                _row(f"of {make_key(name)}", session=make_key(name)), _row("other", session="other"), _row("none")
+            )
         self.store.append(NAMES[0], [an_entry()], after=0)
         for name in NAMES:
             self.another().purge(name)

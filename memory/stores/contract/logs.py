@@ -12,8 +12,8 @@ from ...arguments import ConfigError
 from ...entries import BODY_VERSION, Entry, HeaderAdded, PostAdded, RoundFinished
 from ...errors import Conflict, NewerVersion, StoreError
 from ...memory import Memory
-from ..base import CAPABILITIES, Order, SessionRow, Store, adapt_store, key_of
-from ..tenants import name_in, split_name
+from ..base import CAPABILITIES, Order, SessionRow, Store, adapt_store, make_key
+from ..tenants import join_name, split_name
 from ._samples import NAMES, STAMP, Unwritable, a_post, a_round, an_entry, facets, numbers, raises, together
 
 
@@ -240,7 +240,7 @@ class StoreContract:
 
     def test_sessions_are_listed_by_page(self) -> None:
         """By the key of their name, or the most recently used first; of one tenant, of none, or all; each once."""
-        names = [*NAMES, *(name_in(tenant, name) for tenant in ("b", "B.1") for name in ("s", "é", "y" * 300))]
+        names = [*NAMES, *(join_name(tenant, name) for tenant in ("b", "B.1") for name in ("s", "é", "y" * 300))]
         stamps = {name: STAMP + place % 5 * timedelta(minutes=1) for place, name in enumerate(names)}
         for name in names:
             newest = Entry("round closed", body="{}", created_at=stamps[name], round=2)
@@ -248,7 +248,7 @@ class StoreContract:
         store = self.another()
         for tenant in (None, "", "b", "B.1", "c"):
             mine = [name for name in names if tenant in (None, split_name(name)[0])]
-            by_name = sorted(mine, key=key_of)
+            by_name = sorted(mine, key=make_key)
             assert [row.name for row in store.list_sessions(tenant)] == by_name
             found = [*self._pages(store, tenant, "name")]
             assert [row.name for row in found] == by_name

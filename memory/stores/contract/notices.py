@@ -20,7 +20,7 @@ class NotifyingStoreContract(StoreContract):
     def _publish(self, name: str) -> None:
         made = CompactedMessage(start_index=1, end_index=1, summary="s", generation=1)
         record = CompactionPublished(role="r", compaction=made, round_ids=("r",))
-        extent = self.store.extent(name)
+        extent = self.store.get_extent(name)
         self.store.append(name, [Entry.of(record)], extent.number if extent is not None else 0)
 
     def test_a_publication_is_heard_of(self) -> None:

@@ -42,18 +42,18 @@ class IndexedStoreContract(StoreContract):
         self.store.append("s", written, after=0)
         self.store.append("t", [an_entry(), a_round("in t", 7)], after=0)
         for number, name in enumerate(NAMES, 1):
-            assert self.another().round_number("s", name) == number
-        assert self.store.round_number("t", "in t") == 7
-        assert self.store.round_number("s", "in t") == 0
-        assert self.store.round_number("t", NAMES[0]) == 0
-        assert self.store.round_number("none", "in t") == 0
+            assert self.another().find_round_number("s", name) == number
+        assert self.store.find_round_number("t", "in t") == 7
+        assert self.store.find_round_number("s", "in t") == 0
+        assert self.store.find_round_number("t", NAMES[0]) == 0
+        assert self.store.find_round_number("none", "in t") == 0
 
     def test_a_redacted_entry_stays_with_its_round(self) -> None:
         """It loses its words and nothing else."""
         self.store.append("s", [a_round("r", 1), an_entry("swordfish", round=1), an_entry("c", round=1)], after=0)
         self.store.redact("s", 1, a_round("r", 1, "erased").body)
         self.store.redact("s", 2)
-        assert self.another().round_number("s", "r") == 1
+        assert self.another().find_round_number("s", "r") == 1
         found = list(self.another().read_rounds("s", 1, 1))
         assert [(one.number, one.kind) for one in found] == [(1, "round opened"), (2, "redacted"), (3, "round closed")]
         assert [one.number for one in self.store.read_kinds("s", ["round closed"])] == [3]
@@ -73,23 +73,23 @@ class IndexedStoreContract(StoreContract):
         self.store.append("s", [an_entry() for _ in range(5)], after=0)
         self.store.append("t", [an_entry()], after=0)
         store, other = self.store, self.another()
-        assert store.checkpoint("s") is None
+        assert store.get_checkpoint("s") is None
         for number, newest in ((2, 2), (4, 4), (3, 4), (5, 5)):
-            other.keep_checkpoint("s", Checkpoint(number, f'{{"of": "\\ud800 \\u0000 {number}"}}'))
-            assert store.checkpoint("s") == Checkpoint(newest, f'{{"of": "\\ud800 \\u0000 {newest}"}}')
-        assert store.checkpoint("t") is None
+            other.save_checkpoint("s", Checkpoint(number, f'{{"of": "\\ud800 \\u0000 {number}"}}'))
+            assert store.get_checkpoint("s") == Checkpoint(newest, f'{{"of": "\\ud800 \\u0000 {newest}"}}')
+        assert store.get_checkpoint("t") is None
         store.redact("s", 1)
-        assert other.checkpoint("s") is not None
+        assert other.get_checkpoint("s") is not None
 
     def test_a_checkpoint_goes_with_its_session(self) -> None:
         """It creates no session, and a session that starts again starts without one."""
         store = self.store
-        store.keep_checkpoint("s", Checkpoint(1, "{}"))
-        assert store.checkpoint("s") is None
+        store.save_checkpoint("s", Checkpoint(1, "{}"))
+        assert store.get_checkpoint("s") is None
         store.append("s", [a_round("r", 1)], after=0)
-        store.keep_checkpoint("s", Checkpoint(1, "{}"))
+        store.save_checkpoint("s", Checkpoint(1, "{}"))
         store.purge("s")
-        store.keep_checkpoint("s", Checkpoint(1, "{}"))
-        assert (store.checkpoint("s"), store.sessions(), store.round_number("s", "r")) == (None, [], 0)
+        store.save_checkpoint("s", Checkpoint(1, "{}"))
+        assert (store.get_checkpoint("s"), store.sessions(), store.find_round_number("s", "r")) == (None, [], 0)
         store.append("s", [an_entry()], after=0)
-        assert store.checkpoint("s") is None
+        assert store.get_checkpoint("s") is None

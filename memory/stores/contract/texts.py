@@ -32,18 +32,22 @@ class SearchableStoreContract(StoreContract):
         """So the next writer adds the missing rounds, also after rounds without texts."""
         self.begin(5)
         store, other = self.store, self.another()
-        assert (store.texts_reach("s"), store.texts_reach("t"), store.texts_reach("none")) == (0, 0, 0)
-        store.keep_texts("s", 1, 2, [a_text(1, "one"), a_text(2, "two")])
-        assert other.texts_reach("s") == 2
-        other.keep_texts("s", 3, 4, [])
-        other.keep_texts("s", 2, 3, [a_text(2, "again")])
-        assert (store.texts_reach("s"), store.texts_reach("t")) == (4, 0)
+        assert (
+            store.get_last_indexed_round("s"),
+            store.get_last_indexed_round("t"),
+            store.get_last_indexed_round("none"),
+        ) == (0, 0, 0)
+        store.save_texts("s", 1, 2, [a_text(1, "one"), a_text(2, "two")])
+        assert other.get_last_indexed_round("s") == 2
+        other.save_texts("s", 3, 4, [])
+        other.save_texts("s", 2, 3, [a_text(2, "again")])
+        assert (store.get_last_indexed_round("s"), store.get_last_indexed_round("t")) == (4, 0)
 
     def test_a_word_is_found_wherever_it_stands(self) -> None:
         """Also inside a longer word, in scripts without spaces, and with any punctuation."""
         self.begin(len(self.FOUND))
         texts = [a_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
-        self.another().keep_texts("s", 1, len(texts), texts)
+        self.another().save_texts("s", 1, len(texts), texts)
         for _, words in self.FOUND:
             for word in words:
                 assert self.find(word) == found_in([text for text in texts if word in text.text], word), ascii(word)
@@ -51,7 +55,7 @@ class SearchableStoreContract(StoreContract):
     def test_a_word_is_taken_literally(self) -> None:
         """No part of it acts as a pattern, an operator or the end of a statement."""
         self.begin(1)
-        self.store.keep_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
+        self.store.save_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
         for word in self.MISSING:
             assert self.find(word) == [], ascii(word)
         assert len(self.find(*self.MISSING, "日本")) == 1
@@ -60,7 +64,7 @@ class SearchableStoreContract(StoreContract):
         """A text is found once, however many are in it; without words none is, and all are counted."""
         self.begin(3)
         texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
-        self.store.keep_texts("s", 1, 3, texts)
+        self.store.save_texts("s", 1, 3, texts)
         assert self.find("green") == found_in(texts[:2], "green")
         assert self.find("red", "blue", "green") == found_in(texts[:2], "red", "blue", "green")
         assert self.find("blue", "hit") == found_in(texts[1:], "blue", "hit")
@@ -75,7 +79,7 @@ class SearchableStoreContract(StoreContract):
             a_text(2, "\U0001f600\U0001f600\U0001f600 日本日本 ééé e\u0301é ban"),
             a_text(3, "100%% \\\\ '' ban" + "an" * 2_000),
         ]
-        self.store.keep_texts("s", 1, 3, texts)
+        self.store.save_texts("s", 1, 3, texts)
         for words in (
             ("ana",),
             ("aa", "a", "an"),
@@ -95,7 +99,7 @@ class SearchableStoreContract(StoreContract):
             StoredText(1, 2, "b", "c\0\ud800", "word of b to c \U0001f600"),
             StoredText(2, 1, "A", "%", "word of another a"),
         ]
-        self.store.keep_texts("s", 1, 2, texts)
+        self.store.save_texts("s", 1, 2, texts)
         for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
             found = self.another().find_texts("s", ["word"], role)
             seen = [texts[place] for place in places]
@@ -107,7 +111,7 @@ class SearchableStoreContract(StoreContract):
         self.begin(4)
         texts = [a_text(number, f"word {number}") for number in (1, 2, 3, 4)]
         self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=4)
-        self.store.keep_texts("s", 1, 4, texts)
+        self.store.save_texts("s", 1, 4, texts)
         self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=5)
         self.another().append("s", [Entry.of(RoundUndone(round_id="r4"), round=4)], after=6)
         found = self.store.find_texts("s", ["word"], "")
@@ -120,24 +124,24 @@ class SearchableStoreContract(StoreContract):
         from_a, to_a = StoredText(1, 1, "a", "b", "one"), StoredText(2, 1, "b" * 300, "a", "four")
         own, both = StoredText(3, 1, "a", "a", "twelve"), StoredText(3, 2, "", "", "all of us")
         for _ in range(2):
-            store.keep_texts("s", 1, 3, [from_a, to_a, own, both])
+            store.save_texts("s", 1, 3, [from_a, to_a, own, both])
         self.counted(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
-        store.keep_texts("s", 1, 2, [from_a._replace(text="[redacted]"), to_a])
-        self.another().keep_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
+        store.save_texts("s", 1, 2, [from_a._replace(text="[redacted]"), to_a])
+        self.another().save_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
         self.counted(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
         self.store.append("s", [Entry.of(RoundFailed(round_id="r4"), round=4)], after=4)
-        store.keep_texts("s", 1, 3, [own])
+        store.save_texts("s", 1, 3, [own])
         self.counted(a=(1, 6), b=(0, 0), none=(0, 0), **{"": (1, 6), "b" * 300: (0, 0)})
 
     def test_texts_are_replaced_by_their_rounds(self) -> None:
         """A redacted round is indexed again without the text, which is found no more; other rounds stay."""
         self.begin(3)
         store = self.store
-        store.keep_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
-        self.another().keep_texts("s", 2, 2, [a_text(2, "erased")])
+        store.save_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
+        self.another().save_texts("s", 2, 2, [a_text(2, "erased")])
         assert self.find("swordfish") == [FoundText(1, 1, 11, (1,)), FoundText(3, 1, 11, (1,))]
         assert self.find("erased") == [FoundText(2, 1, 6, (1,))]
-        store.keep_texts("s", 1, 3, [])
+        store.save_texts("s", 1, 3, [])
         assert self.find("swordfish", "erased") == []
         assert store.find_texts("s", ["e"], "").total == 0
 
@@ -146,12 +150,12 @@ class SearchableStoreContract(StoreContract):
         self.begin(1)
         self.begin(1, "\0\ud800")
         store = self.store
-        store.keep_texts("s", 1, 1, [a_text(1, "word in s")])
-        store.keep_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
+        store.save_texts("s", 1, 1, [a_text(1, "word in s")])
+        store.save_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
         assert self.find("word") == [FoundText(1, 1, 9, (1,))]
         self.another().purge("s")
         self.begin(1)
-        assert (self.find("word"), store.texts_reach("s")) == ([], 0)
+        assert (self.find("word"), store.get_last_indexed_round("s")) == ([], 0)
         assert store.find_texts("s", ["word"], "").total == 0
         assert store.find_texts("\0\ud800", ["word"], "").total == 1
 
@@ -159,7 +163,7 @@ class SearchableStoreContract(StoreContract):
         """The last word of a long text is found, by the last of many."""
         self.begin(1)
         text = a_text(1, "filler " * 20_000 + "needle")
-        self.store.keep_texts("s", 1, 1, [text])
+        self.store.save_texts("s", 1, 1, [text])
         words = (*(f"missing{number}" for number in range(31)), "needle")
         assert self.find(*words) == found_in([text], *words)
 

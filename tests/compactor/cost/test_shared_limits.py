@@ -43,7 +43,7 @@ from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due
 from memory import Memory, Store, StoreUnreachable
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 ONE = [Limit(max_concurrency=1)]
 #: A dollar for each token of an answer.
@@ -163,7 +163,7 @@ class Shared(RuleBasedStateMachine):
         self.clock = FakeClock()  # of the other process
         places = [self.scene.limits, self.scene.process()]
         places[1]._clock = self.clock
-        self.actors = [Actor(places[n % 2], name_in("abc"[n % 3], f"{n}")) for n in range(6)]
+        self.actors = [Actor(places[n % 2], join_name("abc"[n % 3], f"{n}")) for n in range(6)]
 
     def those(self, state: str) -> list[Actor]:
         states = {
@@ -401,11 +401,11 @@ def test_the_permits_and_tickets_of_a_killed_process_are_free_within_seconds() -
 def test_tenants_take_turns() -> None:
     """Whoever has queued a thousand tickets waits behind one who has queued one."""
     scene = Scene([Limit(max_concurrency=2, per="provider")])
-    busy = [Actor(scene.limits, name_in("busy", f"s{number}")) for number in range(50)]
+    busy = [Actor(scene.limits, join_name("busy", f"s{number}")) for number in range(50)]
     for actor in busy:
         actor.ask()
     assert [actor.permit is not None for actor in busy[:3]] == [True, True, False]
-    quiet = Actor(scene.limits, name_in("quiet", "s"))
+    quiet = Actor(scene.limits, join_name("quiet", "s"))
     assert quiet.ask() is not None
     busy[0].end()
     assert (quiet.woken, sum(actor.woken for actor in busy)) == (1, 0)
@@ -415,7 +415,7 @@ def test_tenants_take_turns() -> None:
 
 def test_limits_of_a_tenant_hold_up_nobody_else() -> None:
     scene = Scene([Limit(max_concurrency=3, per="provider"), Limit(max_concurrency=1, per="tenant")])
-    one, two, three = (Actor(scene.limits, name_in(tenant, "s")) for tenant in ("a", "a", "b"))
+    one, two, three = (Actor(scene.limits, join_name(tenant, "s")) for tenant in ("a", "a", "b"))
     assert one.ask() is None
     assert two.ask() is not None
     assert three.ask() is None
@@ -453,7 +453,7 @@ def test_spend_counts_for_an_hour_and_a_call_that_costs_more_is_refused() -> Non
     """A call that the endpoint refused cost nothing."""
     scene = Scene([Limit(max_spend_per_hour=100.0, per="tenant")], prices=BY_ANSWER)
     one, two = Actor(scene.limits), Actor(scene.limits)
-    other = Actor(scene.limits, name_in("other", "s"))
+    other = Actor(scene.limits, join_name("other", "s"))
     with pytest.raises(SpendExceeded, match="about 101 dollars, and max_spend_per_hour is 100 dollars"):
         one.ask(101)
     assert one.ask(60) is None
@@ -615,7 +615,7 @@ def test_a_process_that_stood_still_has_lost_its_place_but_not_its_tickets(asks:
     scene = Scene([Limit(max_concurrency=1), Limit(max_concurrency=1, per="tenant")])
     asleep, clock = scene.process(), FakeClock()
     asleep._clock = clock
-    one, (two, three, four) = Actor(scene.limits), (Actor(asleep, name_in(tenant, "s")) for tenant in "abc")
+    one, (two, three, four) = Actor(scene.limits), (Actor(asleep, join_name(tenant, "s")) for tenant in "abc")
     for actor in (one, two, three):
         actor.ask()
     scene.clock.advance(LEASE_SECONDS + 4.0)

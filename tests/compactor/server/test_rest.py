@@ -20,7 +20,7 @@ from compactor import CompactorConfig, InMemoryStore, Limits, StoreUnreachable
 from compactor.server import ServerSettings, create_app
 from compactor.server.events import MAX_WAITING, WOKEN, EventHub
 from memory import ProviderFailed
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 
@@ -135,14 +135,14 @@ def test_a_session_moves_by_export_and_import(client: TestClient, store: InMemor
     for body in (b"", b"\xff", b"{}", b"[1]\n", exported.content[:-200]):
         assert client.post("/api/sessions/u/import", content=body).status_code == 422
     assert client.get("/api/sessions/none/export").status_code == 404
-    assert sorted(store.sessions()) == [name_in("alice", "s"), name_in("alice", "t")]
+    assert sorted(store.sessions()) == [join_name("alice", "s"), join_name("alice", "t")]
 
 
 def test_an_import_may_not_name_files_to_delete(client: TestClient, store: InMemoryStore, tmp_path: Any) -> None:
     """A purge deletes the files that a session's log names: a made-up log would delete those of others."""
     talk(client, "s", 1)
-    facts = {"session": name_in("alice", "t"), "folder": str(tmp_path)}
-    with client.app.state.compactor.sessions.open(name_in("alice", "s")) as session:  # type: ignore[attr-defined]
+    facts = {"session": join_name("alice", "t"), "folder": str(tmp_path)}
+    with client.app.state.compactor.sessions.open(join_name("alice", "s")) as session:  # type: ignore[attr-defined]
         session.memory.journal("").note("files.kept", facts)
     exported = client.get("/api/sessions/s/export").content
     assert client.post("/api/sessions/t/import", content=exported).status_code == 422
@@ -193,7 +193,7 @@ def test_a_store_that_fails_is_told_as_such(
     """The client learns what to do, and when; readiness says so, too, while the process is alive."""
 
     def fail(*_arguments: Any, **_options: Any) -> Any:
-        raise StoreUnreachable(f"session {name_in('alice', 's')!r}: no answer from db7.internal")
+        raise StoreUnreachable(f"session {join_name('alice', 's')!r}: no answer from db7.internal")
 
     monkeypatch.setattr(store, "append", fail)
     answer = client.post("/api/sessions/s/messages", json={"messages": [{"role": "user", "content": "x"}]})
@@ -271,14 +271,14 @@ def test_events_reach_the_clients_of_their_tenant_alone() -> None:
         own, one, other = hub.listen("alice"), hub.listen("alice", "s"), hub.listen("bob")
         for stream in (own, one, other):
             assert (await anext(stream)).startswith(b":")
-        thread = threading.Thread(target=lambda: [hub.publish(event(name_in("alice", name))) for name in ("t", "s")])
+        thread = threading.Thread(target=lambda: [hub.publish(event(join_name("alice", name))) for name in ("t", "s")])
         thread.start()
         assert b'"session": "t"' in await anext(own)
         text = (await anext(one)).decode()
         assert text.startswith("event: memory.provider_failed\ndata: {")
         assert json.loads(text.partition("data: ")[2])["session"] == "s"
         hub.publish(event("plain"))
-        hub.publish(event(name_in("bob", "b")))
+        hub.publish(event(join_name("bob", "b")))
         assert b'"session": "b"' in await anext(other)
         thread.join()
         hub.close()
@@ -339,7 +339,7 @@ def test_a_session_of_any_name_can_be_reached(client: TestClient, store: InMemor
     url = f"/api/sessions/{quote(name, safe='')}"
     said = {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day."}]}
     assert client.post(f"{url}/messages", json=said).status_code == 201
-    assert list(store.sessions()) == [name_in("alice", name)]
+    assert list(store.sessions()) == [join_name("alice", name)]
     assert client.get(url).json()["id"] == name
     assert client.get(f"{url}/references/r1%2Ep0").json()["text"] == "Hello"
     assert client.post(f"{url}/pins", json={"reference": "r1.p0"}).status_code == 204

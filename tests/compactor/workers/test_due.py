@@ -72,10 +72,10 @@ def test_what_is_due_is_compacted_on_this_thread(store: Store) -> None:
 def test_nothing_is_asked_where_nothing_is_due(store: Store) -> None:
     """Nor anything written; an unknown session is not created."""
     write(store, 3)
-    asked, before = ScriptedSummarizer(), store.extent("s")
+    asked, before = ScriptedSummarizer(), store.get_extent("s")
     assert run_due(store, "s", ROLE, settings=RULE, summarizer=asked) == Outcome(reason=Skip.BELOW_TRIGGER)
     assert run_due(store, "unknown", ROLE, settings=RULE, summarizer=asked) == Outcome(reason=Skip.EMPTY)
-    assert (asked.requests, store.extent("s"), list(store.sessions())) == ([], before, ["s"])
+    assert (asked.requests, store.get_extent("s"), list(store.sessions())) == ([], before, ["s"])
 
 
 def test_it_goes_on_until_nothing_is_due(store: Store) -> None:

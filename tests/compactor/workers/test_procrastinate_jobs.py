@@ -28,7 +28,7 @@ from compactor.workers import Outcome, Worker
 from compactor.workers.contract import Calls, DispatcherContract
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
 from memory import Memory, StoreError, open_store
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -193,7 +193,7 @@ def test_a_url_of_another_database_is_refused() -> None:
 def test_jobs_share_limits_and_come_again_when_there_is_room(postgres_url: str) -> None:
     """Of any number, one asks at a time; the others hold no worker, and none waits for its safety net."""
     summarizer = ScriptedSummarizer()
-    names = [name_in(f"t{number % 3}", f"s{number}") for number in range(9)]
+    names = [join_name(f"t{number % 3}", f"s{number}") for number in range(9)]
     with closing(open_store(postgres_url)) as store, ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         limits = SharedLimits(store, [Limit(max_concurrency=1, per="provider")])
@@ -223,11 +223,11 @@ def test_tenants_with_few_jobs_go_first_and_jobs_that_have_a_permit_before_all(p
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         for number in range(20):
-            dispatcher.due(name_in("busy", f"{number}"), "a")
-        dispatcher.due(name_in("quiet", "s"), "a")
-        dispatcher.due(name_in("busy", "17"), "a", datetime.now(UTC))
+            dispatcher.due(join_name("busy", f"{number}"), "a")
+        dispatcher.due(join_name("quiet", "s"), "a")
+        dispatcher.due(join_name("busy", "17"), "a", datetime.now(UTC))
         with working(postgres_url, worker):
             worker.wait_for(lambda calls: len(calls) == 21)
     order = [name for name, _, _ in worker.calls]
-    assert order.index(name_in("busy", "17")) < 4, "three run at once"
-    assert order.index(name_in("quiet", "s")) < 5
+    assert order.index(join_name("busy", "17")) < 4, "three run at once"
+    assert order.index(join_name("quiet", "s")) < 5
