@@ -116,12 +116,12 @@ def make_server(
     *,
     session: str | None = None,
     role: str = ASSISTANT,
-    tenant_of: Callable[[Context], str] = lambda _context: "",
+    get_tenant: Callable[[Context], str] = lambda _context: "",
 ) -> Server[Any]:
     """Return a server with the tools ``recall``, ``search``, ``read_rounds``, ``pin`` and ``compact_now``.
 
     *get_sessions* is called for each request. The tools serve *session*. Without it, each takes the name of one of the
-    tenant's sessions, ``list_sessions`` lists the names, and *tenant_of* returns the tenant of the request. The tools
+    tenant's sessions, ``list_sessions`` lists the names, and *get_tenant* returns the tenant of the request. The tools
     read the posts of the agent *role*, and compact its history. An answer has at most 6,000 tokens. An invalid or
     failing call gets an answer that is marked as an error and gives the reason.
     """
@@ -150,7 +150,7 @@ def make_server(
             if params.name not in known:
                 raise Refused(f"there is no such tool; there are {', '.join(known)}")
             text = await anyio.to_thread.run_sync(
-                work, tenant_of(context), params.name, params.arguments, limiter=workers
+                work, get_tenant(context), params.name, params.arguments, limiter=workers
             )
         except (Refused, UnknownReference) as wrong:
             text = f"Error: {wrong}."

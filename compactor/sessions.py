@@ -130,7 +130,7 @@ class _Entry:
         return self.session is not None and self.session.memory.is_purged
 
 
-class _Use:
+class SessionContext:
     """``with sessions.open(id) as session``, or ``async with``: the session is not evicted until the block ends."""
 
     def __init__(self, sessions: Sessions, session_id: str, model: object | None) -> None:
@@ -270,7 +270,7 @@ class Sessions:
         self._fired = 0  # timers that have fired
         self._closed = False
 
-    def open(self, session_id: str, *, model: object | None = None) -> _Use:
+    def open(self, session_id: str, *, model: object | None = None) -> SessionContext:
         """Return a context manager, for ``with`` and ``async with``, that gives the ``Session`` of that id.
 
         All concurrent users of a session get the same object. It is not evicted while in use; afterwards, a reference
@@ -283,7 +283,7 @@ class Sessions:
         """
         require("session_id", session_id, str, "the session's name, as a text")
         self.follow_loop()
-        return _Use(self, session_id, model if self._takes_models else None)
+        return SessionContext(self, session_id, model if self._takes_models else None)
 
     def follow_loop(self) -> None:
         """Run the host's coroutines on this thread's event loop, if one is running. ``open`` calls this."""

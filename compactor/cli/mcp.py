@@ -62,5 +62,5 @@ def serve_mcp(
     except ConfigError as error:
         raise CannotRun(str(error)) from error
     with open_named(store, create=True) as opened, Sessions(opened, config=base, **options) as sessions:
-        server = mcp.make_server(lambda: sessions, session=session, role=role, tenant_of=lambda _context: tenant)
+        server = mcp.make_server(lambda: sessions, session=session, role=role, get_tenant=lambda _context: tenant)
         anyio.run(mcp.serve_stdio, server)

@@ -20,7 +20,7 @@ from memory.transfer.archive import expire_archive, purge_archived, purge_archiv
 from ..config import CompactorConfig, ConfigError
 from ..difference import compare
 from ..events import escape_controls
-from ..inspector.page import make_file
+from ..inspector.page import make_offline_page
 from ..presets import expire_files
 from . import exchange, sessions
 from .costs import make_cost_table, measure_costs
@@ -194,7 +194,7 @@ def show(
                 name_errors(f"{html} cannot be written", "give another path by --html"),
                 replace_when_complete(html) as file,
             ):
-                file.write(make_file(memory, budget=budget, model=model))
+                file.write(make_offline_page(memory, budget=budget, model=model))
             print_result(
                 as_json, {"session": session, "file": html}, make_one_line(f"written to {html}; open it in a browser")
             )

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from memory import Memory
 from memory.rounds import run_dump
 
-from .views import Inspection, describe_session
+from .views import VIEWS, Inspection, describe_session
 
 #: The files that a browser loads, and their types.
 FILES: Mapping[str, str] = {
@@ -50,7 +50,7 @@ $policy<meta name="viewport" content="width=device-width, initial-scale=1">
 $head</head>
 <body>
 <header class="top"><a href="#/">compactor inspector</a><span id="crumbs"></span><span class="spring"></span>\
-<span id="live" class="quiet" role="status"></span><button type="button" id="theme">Theme</button></header>
+<span id="connection" class="quiet" role="status"></span><button type="button" id="theme">Theme</button></header>
 <main><p class="quiet">Loading …</p><noscript>This page needs JavaScript.</noscript></main>
 $body</body>
 </html>
@@ -69,18 +69,18 @@ def read_file(name: str) -> str:
     return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
-def make_live_page() -> str:
+def make_page() -> str:
     """Return the page of a server, which loads its files and requests its data."""
     return _PAGE.substitute(policy="", title="compactor inspector", head=_LINKS, body="")
 
 
-def make_file(memory: Memory, *, budget: int | None = None, model: str = "") -> str:
+def make_offline_page(memory: Memory, *, budget: int | None = None, model: str = "") -> str:
     """Return a session's page as one file, which needs no server and loads nothing."""
     styles = [read_file("uplot.css"), read_file("inspector.css")]
     # One module: a page without a server cannot import others.
     module = "\n".join(re.sub(r"(?m)^import .*;$|^export ", "", read_file(name)) for name in _MODULES)
     scripts = [("", read_file("uplot.js")), (' type="module"', module)]
-    hashes = (" ".join(map(_hash, texts)) for texts in ([text for _, text in scripts], styles))
+    hashes = (" ".join(map(_hash_source, texts)) for texts in ([text for _, text in scripts], styles))
     policy = "default-src 'none'; img-src data:; script-src {}; style-src {}".format(*hashes)
     data = dict(_list_parts(memory, budget, model))
     # Escaped: no data can close the element, or be parsed as markup.
@@ -95,7 +95,7 @@ def make_file(memory: Memory, *, budget: int | None = None, model: str = "") -> 
     )
 
 
-def _hash(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -104,24 +104,25 @@ def _list_parts(memory: Memory, budget: int | None, model: str) -> Iterator[tupl
     about = describe_session(memory)
     yield "name", about.session.encode("utf-8", "replace").decode()
     yield "saved", datetime.now(UTC).isoformat()
-    yield "session", _plain(about)
+    yield "session", _dump(about)
     room = MAX_CHARACTERS
     for role in about.roles:
         inspection = Inspection(memory, role, budget=budget, model=model)
-        yield f"role/{role}", _plain(inspection.describe())
-        for part in ("prompt", "series", "generations", "decisions", "refused"):
-            yield f"{part}/{role}", _plain(getattr(inspection, part)())
-        for one in inspection.generations()[-MAX_SUMMARIES:]:
-            yield f"summary/{role}/{one.index}", _plain(inspection.summary(one.index))
+        yield f"role/{role}", _dump(inspection.describe_role())
+        yield f"prompt/{role}", _dump(inspection.describe_prompt())
+        for name, make_view in VIEWS.items():
+            yield f"{name}/{role}", _dump(make_view(inspection))
+        for one in inspection.list_generations()[-MAX_SUMMARIES:]:
+            yield f"summary/{role}/{one.index}", _dump(inspection.describe_summary(one.index))
         for number in range(about.rounds, 0, -1):
-            round_ = inspection.round(number)
-            room -= sum(len(one.text) + len(one.reads or "") for one in round_.posts)
+            round_ = inspection.describe_round(number)
+            room -= sum(len(one.text) + len(one.replacement or "") for one in round_.posts)
             if room < 0:
                 break
-            yield f"round/{role}/{number}", _plain(round_)
+            yield f"round/{role}/{number}", _dump(round_)
 
 
-def _plain(value: BaseModel | list[Any]) -> Any:
+def _dump(value: BaseModel | list[Any]) -> Any:
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_dump(one) for one in value]
     return run_dump(partial(value.model_dump, mode="json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -51,7 +51,7 @@ from ..prompt.shorten import measure_reduction
 from ..summarizers.sentences import keep_letters
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
 from ..view import View
-from .wording import SKIPS, describe_check, describe_event
+from .explanations import SKIPS, describe_check, describe_event
 
 #: Number of newest rounds that are searched for roles.
 ROUNDS_SEARCHED = 200
@@ -74,7 +74,7 @@ STATES = {
 }
 #: Status of a post. ``hidden``: the role neither sent nor received it.
 Status = Literal[
-    "covered", "shown", "shortened", "left out", "failed", "undone", "hidden", "erased", "pinned", "waiting"
+    "covered", "shown", "shortened", "left out", "failed", "undone", "hidden", "erased", "pinned", "pending"
 ]
 
 
@@ -82,7 +82,7 @@ class Strip(BaseModel):
     """Every round as the role's next prompt shows it, in columns."""
 
     #: Tokens of the posts that the role sees: originally, and as the next prompt shows them.
-    said: list[int]
+    original: list[int]
     shown: list[int]
     #: One letter of ``STATES`` per round.
     states: str
@@ -100,10 +100,10 @@ class PostView(BaseModel):
     tokens: int
     text: str
     #: Its replacement in the prompt; None: the same text, the summary or nothing, as the status says.
-    reads: str | None
+    replacement: str | None
     status: Status
     #: Why it is in the prompt or not, in one sentence.
-    why: str
+    reason: str
     pinned: bool
 
 
@@ -130,16 +130,16 @@ class PromptView(BaseModel):
     tokens: int
     #: Tokens before cuts to the budget, and tokens of all original messages.
     tokens_before: int
-    tokens_said: int
+    tokens_original: int
     messages: list[MessageView]
-    omitted: list[int]
+    omitted_rounds: list[int]
     #: The provider's count of the last prompt, if known.
-    counted: int | None
+    provider_tokens: int | None
 
 
 class SentenceView(BaseModel):
     text: str
-    fate: Literal["dropped", "came in", "stayed"]
+    change: Literal["dropped", "came in", "stayed"]
     #: Reference of its source post; None: unknown.
     ref: str | None = None
     #: Whether that post contains the sentence verbatim; otherwise it is the post that shares the most with it.
@@ -167,7 +167,7 @@ class SummaryView(GenerationView):
     text: str
     sentences: list[SentenceView]
     #: Names and numbers of the previous summary that this one lacks.
-    gone: list[str]
+    missing: list[str]
 
 
 class SeriesView(BaseModel):
@@ -185,9 +185,9 @@ class SeriesView(BaseModel):
     marks: list[tuple[int, int]]
     #: In this process: round numbers, seconds that the agent waited for their prompts, and seconds that it would have
     #: waited if it had stopped for the compactions published in the round.
-    timed: list[int]
-    waited: list[float]
-    waited_without: list[float]
+    timed_rounds: list[int]
+    wait_with: list[float]
+    wait_without: list[float]
 
 
 class DecisionView(BaseModel):
@@ -207,7 +207,7 @@ class RoleView(BaseModel):
     rounds: int
     covered: int
     prompt_tokens: int
-    said_tokens: int
+    original_tokens: int
     budget: int | None
     summary: str
     summary_tokens: int
@@ -277,7 +277,7 @@ class Inspection:
         self.rounds = self.now.get_rounds(role)
         self.compaction = self.rounds.anchor(self.now.get_journal(role).current)
         count = get_counter(model)
-        self.said, ledger = _ledgers.setdefault(memory, {}).setdefault(
+        self.original, ledger = _ledgers.setdefault(memory, {}).setdefault(
             (role, model), (Ledger(role, count), Ledger(role, count))
         )
         composed = get_ledger(memory, role, count)
@@ -289,7 +289,7 @@ class Inspection:
         self.view = View(self.rounds, self.compaction, ledger, self.header_tokens, model)
         self.count = count
 
-    def at(self, number: int) -> Inspection:
+    def go_back_to(self, number: int) -> Inspection:
         """Return the role's inspection as of the end of round *number*: the log up to the next round.
 
         Raises ``UnknownReference`` if there is no such round.
@@ -311,14 +311,14 @@ class Inspection:
 
     @cached_property
     def _totals(self) -> list[int]:
-        """Prefix sums of the rounds' original tokens: one before each place, and the total."""
-        sums = self.said.compute_prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
-        totals = [one.tokens for one in sums.totals[: self.view.closed + 1]]
-        for place in range(self.view.closed, self.rounds.total):
-            totals.append(totals[-1] + self._count_said(self.rounds[place]))
+        """Prefix sums of the rounds' original tokens: one before each index, and the total."""
+        prefix_sums = self.original.compute_prefix_sums(self.rounds, self.view.closed, _NO_REDUCTIONS)
+        totals = [one.tokens for one in prefix_sums.totals[: self.view.closed + 1]]
+        for index in range(self.view.closed, self.rounds.total):
+            totals.append(totals[-1] + self._count_original(self.rounds[index]))
         return totals
 
-    def _count_said(self, round_: Round) -> int:
+    def _count_original(self, round_: Round) -> int:
         return sum(count_message(message, self.count) for message in from_round(round_, self.role))
 
     @property
@@ -327,21 +327,21 @@ class Inspection:
         return math.floor((self.budget or _UNBOUNDED) / self.rounds.usage.correction)
 
     @cached_property
-    def _composed(self) -> tuple[list[dict[str, Any]], Report, Layout]:
+    def _prompt(self) -> tuple[list[dict[str, Any]], Report, Layout]:
         limit = self._limit
-        whole = show_all(self.view, self.front, limit)
+        uncut = show_all(self.view, self.front, limit)
         step = max(1, int((self.budget or _UNBOUNDED) * GRID))
-        messages, report, layout = whole or fit(self.view, self.front, None, limit, step)
+        messages, report, layout = uncut or fit(self.view, self.front, None, limit, step)
         if self.view.reductions.by_round:
             published = list_published(self.view, messages, report)
             report = copy_with(report, reductions=(*published, *report.reductions))
         return messages, report, layout
 
     @cached_property
-    def _places(self) -> dict[str, list[int]]:
+    def _locations(self) -> dict[str, list[int]]:
         """Indexes of the prompt's messages for each reference."""
         found = defaultdict[str, list[int]](list)
-        for at, source in enumerate(self._composed[2].sources):
+        for at, source in enumerate(self._prompt[2].sources):
             if source.ref is not None:
                 found[source.ref].append(at)
         return found
@@ -349,54 +349,54 @@ class Inspection:
     @cached_property
     def _shown(self) -> Counter[int]:
         """Tokens of the tail's rounds in the prompt, by round number."""
-        sums, shown = self.view.prefix_sums, Counter[int]()
-        counted = {one.number: one.totals.tokens for one in sums.accounts}
-        for run in self._composed[2].part_runs:
+        prefix_sums, shown = self.view.prefix_sums, Counter[int]()
+        counted = {one.number: one.totals.tokens for one in prefix_sums.accounts}
+        for run in self._prompt[2].part_runs:
             for part in run:
                 number = part.round_.number
                 if part.costs:
                     shown[number] += part.tokens
-                else:  # a whole round that was not counted again
+                else:  # a round that was not counted again
                     shown[number] = counted[number]
         return shown
 
-    def strip(self) -> Strip:
+    def make_strip(self) -> Strip:
         """Return every round of the log, hidden ones included."""
-        now, view, omitted = self.now, self.view, set(self._composed[1].omitted_rounds)
+        now, view, omitted = self.now, self.view, set(self._prompt[1].omitted_rounds)
         totals, shown = self._totals, self._shown
-        shortened = {parse_reference(one.ref).first for one in self._composed[1].reductions}
-        said, in_prompt, states = [0] * now.total, [0] * now.total, ["u"] * now.total
+        shortened = {parse_reference(one.ref).first for one in self._prompt[1].reductions}
+        original, in_prompt, states = [0] * now.total, [0] * now.total, ["u"] * now.total
         for number in now.hidden:
-            said[number - 1] = self._count_said(now.get_round_at(number))
+            original[number - 1] = self._count_original(now.get_round_at(number))
             states[number - 1] = "f" if number in now.failed else "u"
-        for place in range(self.rounds.total):
-            at = self.rounds.get_number(place) - 1
-            said[at], in_prompt[at] = totals[place + 1] - totals[place], shown[at + 1]
-            if place < view.end:
+        for index in range(self.rounds.total):
+            at = self.rounds.get_number(index) - 1
+            original[at], in_prompt[at] = totals[index + 1] - totals[index], shown[at + 1]
+            if index < view.end:
                 states[at] = "c"
-            elif at + 1 in omitted or (not shown[at + 1] and said[at]):
+            elif at + 1 in omitted or (not shown[at + 1] and original[at]):
                 states[at] = "h" if shown[at + 1] else "d"
             elif at + 1 in shortened:
                 states[at] = "h"
             else:
-                states[at] = "o" if place >= view.closed else "s"
+                states[at] = "o" if index >= view.closed else "s"
         pinned = sorted({one.round for one in now.pinned})
-        return Strip(said=said, shown=in_prompt, states="".join(states), pinned=pinned)
+        return Strip(original=original, shown=in_prompt, states="".join(states), pinned=pinned)
 
-    def round(self, number: int) -> RoundView:
+    def describe_round(self, number: int) -> RoundView:
         """Return one round of the log. Raises ``UnknownReference`` if there is no round of that number."""
         self._require_round(number)
         round_ = self.now.get_round_at(number)
         posts: list[Post | None] = [*round_.post_list]
         if make_query_message(round_) is not None and not (posts and repeats_query(round_.post_list[0], round_)):
             posts.insert(0, None)
-        return RoundView(number=number, state=round_.state, posts=[self._describe(round_, one) for one in posts])
+        return RoundView(number=number, state=round_.state, posts=[self._describe_post(round_, one) for one in posts])
 
-    def _describe(self, round_: Round, post: Post | None) -> PostView:
+    def _describe_post(self, round_: Round, post: Post | None) -> PostView:
         number = post.number if post is not None else 0
         text = join_text_with_calls(post) if post is not None else round_.user_query
         ref = make_reference(round_.number, number)
-        status, why, reads = self._explain(round_, post, ref)
+        status, reason, replacement = self._explain(round_, post, ref)
         return PostView(
             ref=ref,
             sender=post.send_from if post is not None else USER,
@@ -404,9 +404,9 @@ class Inspection:
             at=(post or round_).created_at.isoformat(),
             tokens=self.count(text),
             text=_cut(text),
-            reads=None if reads is None else _cut(reads),
+            replacement=None if replacement is None else _cut(replacement),
             status=status,
-            why=why,
+            reason=reason,
             pinned=(round_.id, number) in self.now.pins,
         )
 
@@ -422,8 +422,10 @@ class Inspection:
             return "erased", "Its text was erased from the log and from everything derived from it.", None
         if post is not None and not sees(self.role, post):
             return "hidden", f"It is between other agents: {who} neither sent nor received it.", None
-        at = self._places.get(ref) or (self._places.get(make_reference(round_.number, 0), []) if number == 1 else [])
-        messages, report, layout = self._composed
+        at = self._locations.get(ref) or (
+            self._locations.get(make_reference(round_.number, 0), []) if number == 1 else []
+        )
+        messages, report, layout = self._prompt
         compaction = self.compaction
         if at:
             return self._explain_shown([layout.sources[one] for one in at], [messages[one] for one in at], ref, pinned)
@@ -443,7 +445,7 @@ class Inspection:
             return "left out", f"{reason}; {ref} reloads it.", None
         if number == 1 and post is not None and post.send_from == USER:
             return "shown", "It repeats the user's query, which the prompt shows once.", None
-        return "waiting", "It waits for tool results, or belongs to a part that leaves the prompt after one call.", None
+        return "pending", "It waits for tool results, or belongs to a part that leaves the prompt after one call.", None
 
     def _explain_shown(
         self, sources: Sequence[Source], messages: Sequence[Mapping[str, Any]], ref: str, pinned: bool
@@ -451,39 +453,39 @@ class Inspection:
         if any(one.kind == "original" for one in sources):
             pin = " It is pinned: no summary replaces it." if pinned else ""
             return "shown", f"It is in the prompt as it was said.{pin}", None
-        reads = "\n".join(map(_text_of, messages))
-        cut = next((one for one in self._composed[1].reductions if one.ref == ref), None)
+        replacement = "\n".join(map(_render_text, messages))
+        cut = next((one for one in self._prompt[1].reductions if one.ref == ref), None)
         if cut is None:
-            return "shown", "It is in the prompt; the wording around it is adapted for the model.", reads
+            return "shown", "It is in the prompt; the wording around it is adapted for the model.", replacement
         how = {
             "offloaded": "A preview replaces it",
             "cleared": "One line replaces it",
             "clipped": "Only its beginning and end are shown",
         }.get(cut.by, "A shorter text replaces it")
-        why = "by a published strategy" if cut.published else "so that this prompt fits its budget"
+        cause = "by a published strategy" if cut.published else "so that this prompt fits its budget"
         saved = f"{cut.tokens_before:,} to {cut.tokens_after:,} tokens"
-        return "shortened", f"{how}, {why}: {saved}. {ref} reloads it.", reads
+        return "shortened", f"{how}, {cause}: {saved}. {ref} reloads it.", replacement
 
     def _explain_reduction(self, one: Reduction, ref: str) -> tuple[Status, str, str | None]:
         if one.kind == "dropped":
             return "left out", f"A strategy dropped it from prompts; {ref} reloads it.", None
         return "shortened", f"A strategy replaced it with a shorter text; {ref} reloads it.", one.text
 
-    def prompt(self) -> PromptView:
+    def describe_prompt(self) -> PromptView:
         """Return the exact prompt, message by message."""
-        messages, report, layout = self._composed
+        messages, report, layout = self._prompt
         count = self.view.ledger.count_again
         return PromptView(
             budget=self.budget,
             tokens=report.tokens_after,
             tokens_before=report.tokens_before,
-            tokens_said=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
-            omitted=list(report.omitted_rounds),
-            counted=self.rounds.usage.input_tokens,
+            tokens_original=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
+            omitted_rounds=list(report.omitted_rounds),
+            provider_tokens=self.rounds.usage.input_tokens,
             messages=[
                 MessageView(
                     role=str(message.get("role", "")),
-                    text=_cut(_text_of(message)),
+                    text=_cut(_render_text(message)),
                     tokens=count_message(message, count),
                     ref=source.ref,
                     kind=source.kind,
@@ -496,36 +498,36 @@ class Inspection:
     def _history(self) -> tuple[CompactionRecord, ...]:
         return self.memory.journal(self.role).history()
 
-    def generations(self) -> list[GenerationView]:
+    def list_generations(self) -> list[GenerationView]:
         """Return the history of the role's summaries, oldest first, without their texts."""
-        return [GenerationView(**_facts_of(index, one)) for index, one in enumerate(self._history)]
+        return [GenerationView(**_list_facts(index, one)) for index, one in enumerate(self._history)]
 
-    def summary(self, index: int) -> SummaryView:
-        """Return the summary at that index of ``generations``: its sentences, their source posts, and the changes since
-        the summary published before it.
+    def describe_summary(self, index: int) -> SummaryView:
+        """Return the summary at that index of the history: its sentences, their source posts, and the changes since the
+        summary published before it.
 
         Raises ``UnknownReference`` if there is none.
         """
         if not 0 <= index < len(self._history):
             raise UnknownReference(f"there is no summary {index}; there are {len(self._history)}, from 0")
         record, shown = self._history[index], [one for one in self._history if one.happened == "published"]
-        made = record.compaction
+        compaction = record.compaction
         earlier = [one for one in shown if one.compaction and one.generation < record.generation]
         before = max(earlier, key=lambda one: one.generation).compaction if earlier else None
-        if made is None:
-            return SummaryView(**_facts_of(index, record), text="", sentences=[], gone=[])
-        changes = compare(before, made)
+        if compaction is None:
+            return SummaryView(**_list_facts(index, record), text="", sentences=[], missing=[])
+        changes = compare(before, compaction)
         published = [one.compaction for one in earlier if one.compaction is not None]
         sources = self._find_sources(
-            [text for fate, text in changes.sentences if fate != "dropped"], [*published, made]
+            [text for change, text in changes.sentences if change != "dropped"], [*published, compaction]
         )
         sentences = [
-            SentenceView(text=text, fate=fate, ref=ref, exact=exact)
-            for fate, text in changes.sentences
-            for ref, exact in [(None, False) if fate == "dropped" else sources.get(text, (None, False))]
+            SentenceView(text=text, change=change, ref=ref, exact=exact)
+            for change, text in changes.sentences
+            for ref, exact in [(None, False) if change == "dropped" else sources.get(text, (None, False))]
         ]
         return SummaryView(
-            **_facts_of(index, record), text=_cut(made.summary), sentences=sentences, gone=list(changes.gone)
+            **_list_facts(index, record), text=_cut(compaction.summary), sentences=sentences, missing=list(changes.gone)
         )
 
     def _find_sources(self, wanted: Sequence[str], published: Sequence[Any]) -> dict[str, tuple[str | None, bool]]:
@@ -555,15 +557,15 @@ class Inspection:
             round_ = self.now.get_round_at(number)
             if round_.is_hidden:
                 continue
-            said = [(0, round_.user_query)] if make_query_message(round_) is not None else []
-            said += [(one.number, join_text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
-            for post, text in said:
+            originals = [(0, round_.user_query)] if make_query_message(round_) is not None else []
+            originals += [(one.number, join_text_with_calls(one)) for one in round_.post_list if sees(self.role, one)]
+            for post, text in originals:
                 words = set(map(str.casefold, _WORDS.findall(text[:MAX_TEXT])))
                 posts.append((make_reference(number, post), keep_letters(text[:MAX_TEXT]), words))
         rarity = Counter(word for _, _, words in posts for word in words)
         for text in texts:
             letters = keep_letters(_SPEAKER.sub("", text, count=1))
-            exact = next((ref for ref, said_, _ in posts if letters and letters in said_), None)
+            exact = next((ref for ref, text_, _ in posts if letters and letters in text_), None)
             if exact is not None:
                 yield exact, True
                 continue
@@ -572,36 +574,36 @@ class Inspection:
             best = max(scores, default=(0, 0))
             yield (posts[-best[1]][0] if best[0] else None), False
 
-    def series(self, prices: Prices | None = None) -> SeriesView:
+    def compute_series(self, prices: Prices | None = None) -> SeriesView:
         """Return the series over all visible rounds.
 
         Cost is an estimate: a call reads the prefix that it shares with the previous prompt from the provider's cache.
         *prices* default to the model's, if known.
         """
-        prices = prices or _prices_of(self.model)
+        prices = prices or _find_prices(self.model)
         header, totals = PROMPT_TOKENS + self.header_tokens, self._totals
-        numbers = [self.rounds.get_number(place) for place in range(self.rounds.total)]
+        numbers = [self.rounds.get_number(index) for index in range(self.rounds.total)]
         line = _Timeline(self, numbers, prices)
         changes = sorted(self._read_changes(), key=lambda one: one[0])
         with_, changed, spent, at = list[int](), list[bool](), list[float](), 0
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             before, line.price = at, 0.0
             while at < len(changes) and changes[at][0] <= number:
                 line.apply(*changes[at])
                 at += 1
             if at != before:
-                line.measure(place)
-            covered = totals[min(line.end, place + 1)]
-            whole = header + line.tokens + max(totals[place + 1] - covered - line.shorter, 0)
-            with_.append(min(whole, self._limit))  # compose left out the rest
+                line.measure(index)
+            covered = totals[min(line.end, index + 1)]
+            total = header + line.tokens + max(totals[index + 1] - covered - line.shorter, 0)
+            with_.append(min(total, self._limit))  # compose left out the rest
             changed.append(at != before)
             spent.append(line.price)
         without = [header + one for one in totals[1:]]
         unit = prices.per_token or 1.0
-        made = {one.generation: one.seconds for one in self._events if isinstance(one, Published)}
+        durations = {one.generation: one.seconds for one in self._events if isinstance(one, Published)}
         stops = defaultdict[int, float](float)
         for number, generation in line.marks:
-            stops[number] += made.get(generation, 0.0)
+            stops[number] += durations.get(generation, 0.0)
         composed = self._seconds.copy()
         timed = sorted({*composed, *(number for number, seconds in stops.items() if seconds)})
         waited = [composed.get(number, 0.0) for number in timed]
@@ -613,9 +615,9 @@ class Inspection:
             cost_without=_add_costs(without, [False] * len(without), [0.0] * len(without), header, prices, unit),
             unit="dollars" if prices.per_token else "input tokens",
             marks=line.marks,
-            timed=timed,
-            waited=waited,
-            waited_without=[before + stops[number] for number, before in zip(timed, waited, strict=True)],
+            timed_rounds=timed,
+            wait_with=waited,
+            wait_without=[before + stops[number] for number, before in zip(timed, waited, strict=True)],
         )
 
     def _read_changes(self) -> Iterator[tuple[int, Record]]:
@@ -631,7 +633,7 @@ class Inspection:
                 yield newest, record
 
     @cached_property
-    def _recorded(self) -> list[tuple[datetime, EventRecorded]]:
+    def _failures(self) -> list[tuple[datetime, EventRecorded]]:
         """The role's failures in the log."""
         entries = self.memory._store.read_kinds(self.memory.session_id, list_kinds(EventRecorded))
         records = ((entry.created_at, entry.record) for entry in entries)
@@ -644,31 +646,31 @@ class Inspection:
         """The newest events of the role's compactor in this process."""
         return tuple(getattr(self.memory.provider(self.role), "events", ()))
 
-    def decisions(self) -> list[DecisionView]:
+    def list_decisions(self) -> list[DecisionView]:
         """Return the decisions of the role's compactor in this process, and the recorded failures, oldest first."""
         found = [
-            _note(at, record.name, "warning", describe_event(record.name, record.facts))
-            for at, record in self._recorded
+            _make_decision(at, record.name, "warning", describe_event(record.name, record.facts))
+            for at, record in self._failures
         ]
         for event in self._events:
             level = "debug" if isinstance(event, Evaluated | Skipped | CostEvaluated | Deferred) else event.level
-            found.append(_note(event.at, event.name, level, describe_event(event.name, event.facts())))
+            found.append(_make_decision(event.at, event.name, level, describe_event(event.name, event.facts())))
         return sorted(found, key=lambda one: one.at)
 
-    def refused(self) -> list[DecisionView]:
+    def list_rejected(self) -> list[DecisionView]:
         """Return the summaries that failed a check, with the reason, oldest first."""
         found = []
-        for at, record in self._recorded:
+        for at, record in self._failures:
             check = str(record.facts.get("error", ""))
             if reason := describe_check(check):
-                found.append(_note(at, check, "warning", reason))
+                found.append(_make_decision(at, check, "warning", reason))
         for event in self._events:
             if isinstance(event, Rejected):
                 reason = f"Attempt {event.attempt} of {event.attempts}: {describe_check(event.check)}"
-                found.append(_note(event.at, event.check, "warning", reason))
+                found.append(_make_decision(event.at, event.check, "warning", reason))
         return sorted(found, key=lambda one: one.at)
 
-    def describe(self) -> RoleView:
+    def describe_role(self) -> RoleView:
         """Return the role's figures, and the state of its compactor."""
         compactor: Any = self.memory.provider(self.role)
         status = compactor.status() if hasattr(compactor, "status") else None
@@ -678,8 +680,8 @@ class Inspection:
             generation=self.now.get_journal(self.role).generation,
             rounds=self.rounds.total,
             covered=self.view.end,
-            prompt_tokens=self._composed[1].tokens_after,
-            said_tokens=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
+            prompt_tokens=self._prompt[1].tokens_after,
+            original_tokens=PROMPT_TOKENS + self.header_tokens + self._totals[-1],
             budget=self.budget,
             summary=_cut(compaction.summary) if compaction is not None else "",
             summary_tokens=self.view.compaction_tokens,
@@ -690,8 +692,17 @@ class Inspection:
             last_error=status.last_error if status else None,
             circuit_open=bool(status and status.circuit_open),
             description=compactor.describe() if status else "",
-            strip=self.strip(),
+            strip=self.make_strip(),
         )
+
+
+#: Views without parameters, by the names under which a page requests them.
+VIEWS: Mapping[str, Callable[[Inspection], Any]] = {
+    "series": Inspection.compute_series,
+    "generations": Inspection.list_generations,
+    "decisions": Inspection.list_decisions,
+    "rejected": Inspection.list_rejected,
+}
 
 
 class _Timeline:
@@ -699,9 +710,9 @@ class _Timeline:
 
     def __init__(self, inspection: Inspection, numbers: Sequence[int], prices: Prices) -> None:
         self._inspection, self._prices = inspection, prices
-        self._places = {number: place for place, number in enumerate(numbers)}
-        self._in_force: list[tuple[int, int]] = []  # the covered places and the tokens of each summary
-        self._saved = Counter[int]()  # tokens saved by reductions, by place
+        self._locations = {number: index for index, number in enumerate(numbers)}
+        self._in_force: list[tuple[int, int]] = []  # the covered indexes and the tokens of each summary
+        self._saved = Counter[int]()  # tokens saved by reductions, by index
         self.marks: list[tuple[int, int]] = []
         self.shorter = 0
         #: Price of the summaries since this was last set to 0.
@@ -718,51 +729,43 @@ class _Timeline:
     def apply(self, number: int, record: Record) -> None:
         """Apply one change; *number* is the newest round at that time."""
         match record:
-            case CompactionPublished(compaction=made):
-                end = self._places.get(made.last_round, min(made.end_index, len(self._places)) - 1) + 1
-                tokens = record.tokens_after or self._inspection.count(made.to_prompt())
+            case CompactionPublished(compaction=compaction):
+                end = (
+                    self._locations.get(compaction.last_round, min(compaction.end_index, len(self._locations)) - 1) + 1
+                )
+                tokens = record.tokens_after or self._inspection.count(compaction.to_prompt())
                 self._in_force.append((end, tokens))
-                self.marks.append((number, made.generation))
+                self.marks.append((number, compaction.generation))
                 before = record.tokens_before or 0
-                self.price += _price_of(made.usage, before, tokens, self._prices, paid=bool(made.model))
+                self.price += _compute_price(
+                    compaction.usage, before, tokens, self._prices, paid=bool(compaction.model)
+                )
             case CompactionReverted():
                 self._in_force = self._in_force[:-1]
             case ReductionPublished(reduction=reduction):
-                place = self._places.get(self._inspection.now.find_number(reduction.round_id))
-                if place is not None:
-                    measured = measure_reduction(self._inspection.rounds[place], reduction, self._inspection.count)
-                    self._saved[place] += max(measured.tokens_before - measured.tokens_after, 0)
+                index = self._locations.get(self._inspection.now.find_number(reduction.round_id))
+                if index is not None:
+                    measured = measure_reduction(self._inspection.rounds[index], reduction, self._inspection.count)
+                    self._saved[index] += max(measured.tokens_before - measured.tokens_after, 0)
 
     def measure(self, last: int) -> None:
-        """Add up the tokens that reductions save in the tail up to place *last*."""
-        self.shorter = sum(saved for place, saved in self._saved.items() if self.end <= place <= last)
+        """Add up the tokens that reductions save in the tail up to index *last*."""
+        self.shorter = sum(saved for index, saved in self._saved.items() if self.end <= index <= last)
 
 
 _NO_REDUCTIONS = Reductions()
 
 
-def _note(at: datetime, name: str, level: str, text: str) -> DecisionView:
+def _make_decision(at: datetime, name: str, level: str, text: str) -> DecisionView:
     return DecisionView(at=at.isoformat(), name=name, level=level, text=text)
 
 
-def _facts_of(index: int, one: CompactionRecord) -> dict[str, Any]:
-    return {
-        "index": index,
-        "happened": one.happened,
-        "at": one.at.isoformat(),
-        "generation": one.generation,
-        "current": one.current,
-        "rounds": one.rounds,
-        "tokens_before": one.tokens_before,
-        "tokens_after": one.tokens_after,
-        "model": one.model,
-        "strategy": one.strategy,
-        "checks": list(one.checks),
-        "usage": dict(one.usage) if one.usage is not None else None,
-    }
+def _list_facts(index: int, record: CompactionRecord) -> dict[str, Any]:
+    names = GenerationView.model_fields.keys() - {"index"}
+    return {"index": index, **{name: getattr(record, name) for name in names}, "at": record.at.isoformat()}
 
 
-def _prices_of(model: str) -> Prices:
+def _find_prices(model: str) -> Prices:
     from ..config import ConfigError
 
     try:
@@ -771,7 +774,7 @@ def _prices_of(model: str) -> Prices:
         return Prices()
 
 
-def _price_of(usage: Mapping[str, int] | None, before: int, after: int, prices: Prices, *, paid: bool) -> float:
+def _compute_price(usage: Mapping[str, int] | None, before: int, after: int, prices: Prices, *, paid: bool) -> float:
     """Return the price of one summary in uncached input tokens; 0 if no model was asked."""
     if usage:
         read, written = usage.get("input_tokens", before), usage.get("output_tokens", after)
@@ -791,7 +794,7 @@ def _add_costs(
     return [round(one, 6) for one in accumulate(costs)]
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
+def _render_text(message: Mapping[str, Any]) -> str:
     """Return the text of a chat message, its calls and the kinds of its other parts."""
     content = message.get("content") or ""
     parts = [content] if isinstance(content, str) else list(content)

@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import problem
+from .problems import make_problem
 
 if TYPE_CHECKING:
     from .settings import ServerSettings
@@ -56,13 +56,12 @@ def find_tenant(request: Request) -> str:
     return str(request.scope[_TENANT])
 
 
-async def tenant_of(request: Request) -> str:
-    """Return the tenant of the request, for ``Depends``."""
+async def _find_tenant(request: Request) -> str:  # FastAPI would run a plain function on a thread
     return find_tenant(request)
 
 
 #: A route parameter: the tenant of the request.
-Tenant = Annotated[str, Depends(tenant_of)]
+Tenant = Annotated[str, Depends(_find_tenant)]
 
 
 class _Refused(Exception):
@@ -113,15 +112,15 @@ class Access:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
+            await self._respond(scope, receive, send)
         else:  # there are no WebSocket routes
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused: list[Response] = []
         started = False
 
-        async def guarded_send(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             nonlocal started
             if refused and not started:  # the body was refused: drop the app's own error
                 return
@@ -133,53 +132,54 @@ class Access:
         try:
             self._check(scope)
             await self._app(
-                scope, self._limit(receive, refused, is_proxied=scope["path"].startswith(_PROXY)), guarded_send
+                scope, self._limit_body(receive, refused, is_proxied=scope["path"].startswith(_PROXY)), send_guarded
             )
         except _Refused as error:
             refused.append(error.response)
         except asyncio.CancelledError:  # shutdown timed out: log no traceback
             headers = {"connection": "close", "retry-after": "5"}
-            refused.append(problem(503, "the server stops; send the request again", "ServerStops", headers))
+            refused.append(make_problem(503, "the server stops; send the request again", "ServerStops", headers))
         except Exception as error:  # noqa: BLE001  (its text may quote messages)
             if not refused:
-                structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=_route(scope))
+                route = getattr(scope.get("route"), "path", "")
+                structlog.get_logger().error("server.failed", error=type(error).__name__, path_template=route)
                 if started:  # break the connection, so that the client notices
                     raise ConnectionAbortedError("an answer was cut off") from None
-                refused.append(problem(500, "the server failed; its log names the error", "ServerFailed"))
+                refused.append(make_problem(500, "the server failed; its log names the error", "ServerFailed"))
         if refused and not started:
 
-            async def plain_send(message: Message) -> None:
+            async def send_with_headers(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     add_headers(message)
                 await send(message)
 
-            await refused[0](scope, receive, plain_send)
+            await refused[0](scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> None:
         """Store the tenant in *scope*. Raises ``_Refused``."""
         headers, settings = Headers(scope=scope), self._settings
-        host = _host_of(headers.get("host", ""))
+        host = _parse_host(headers.get("host", ""))
         if settings.is_loopback and host not in self._hosts:
             detail = "the Host header is not this machine's; use 127.0.0.1, or name the host in the settings"
-            raise _Refused(problem(421, detail, "WrongHost"))
+            raise _Refused(make_problem(421, detail, "WrongHost"))
         is_public = scope["path"] in PUBLIC or scope["path"].startswith("/static/")
         tenant, by_cookie = self._identify(scope, headers)
         check_site(scope["method"], headers, by_cookie=by_cookie)
         client = (scope.get("client") or ("", 0))[0]
         if tenant is None and not is_public:
             if wait := self._failures.take(client):
-                raise _Refused(_too_many(wait))
-            raise _Refused(_unauthorized(headers))
+                raise _Refused(_refuse_rate(wait))
+            raise _Refused(_refuse_unauthorized(headers))
         if not is_public and (wait := self._rates.take(tenant or "")):
-            raise _Refused(_too_many(wait))
+            raise _Refused(_refuse_rate(wait))
         if scope["path"] == "/login" and scope["method"] == "POST" and (wait := self._failures.take(client)):
-            raise _Refused(_too_many(wait))
+            raise _Refused(_refuse_rate(wait))
         try:
             length = int(headers.get("content-length", "0"))
         except ValueError:
-            raise _Refused(problem(400, "Content-Length is not a number")) from None
+            raise _Refused(make_problem(400, "Content-Length is not a number")) from None
         if length > settings.max_body and not scope["path"].startswith(_PROXY):
-            raise _Refused(self._too_large())
+            raise _Refused(self._refuse_large())
         scope[_TENANT] = tenant or ""
         scope["headers"] = [pair for pair in scope["headers"] if pair[0].lower() != TOKEN_HEADER.encode()]
 
@@ -198,12 +198,12 @@ class Access:
                 return cookie[0], True
         return find_token(given, self._tokens), False
 
-    def _limit(self, receive: Receive, refused: list[Response], *, is_proxied: bool) -> Receive:
+    def _limit_body(self, receive: Receive, refused: list[Response], *, is_proxied: bool) -> Receive:
         """Limit the body's size and time. The proxy has its own limits, but for the time between two parts."""
         count, ended, settings = 0, False, self._settings
         until = math.inf
 
-        async def limited() -> Message:
+        async def receive_limited() -> Message:
             nonlocal count, ended, until
             if ended:
                 return await receive()
@@ -215,21 +215,23 @@ class Access:
                 async with asyncio.timeout(min(settings.body_seconds, until - now)):
                     message = await receive()
             except TimeoutError:
-                late = problem(408, "the body did not arrive in time; send it again", headers={"connection": "close"})
+                late = make_problem(
+                    408, "the body did not arrive in time; send it again", headers={"connection": "close"}
+                )
                 refused.append(late)
                 raise _Refused(late) from None
             count += len(message.get("body", b""))
             ended = not message.get("more_body", False)
             if count > settings.max_body and not is_proxied:
-                refused.append(self._too_large())
+                refused.append(self._refuse_large())
                 raise _Refused(refused[0])
             return message
 
-        return limited
+        return receive_limited
 
-    def _too_large(self) -> Response:
+    def _refuse_large(self) -> Response:
         detail = f"the body is longer than {self._settings.max_body:,} bytes; send less at a time"
-        return problem(413, detail, headers={"connection": "close"})
+        return make_problem(413, detail, headers={"connection": "close"})
 
 
 def add_headers(message: Message) -> None:
@@ -251,7 +253,7 @@ def check_site(method: str, headers: Headers, *, by_cookie: bool) -> None:
         parts = urlsplit(origin)
         wrong = parts.netloc.lower() != headers.get("host", "").lower() and not is_link
     if wrong or (by_cookie and method not in _SAFE and site is None and origin is None):
-        raise _Refused(problem(403, "another site's page sent this; use the server's own page", "CrossSite"))
+        raise _Refused(make_problem(403, "another site's page sent this; use the server's own page", "CrossSite"))
 
 
 class Logouts:
@@ -264,15 +266,15 @@ class Logouts:
         self._ended: dict[str, dict[str, int]] = {}  # by tenant: the end of each cookie by its signature
         self._floor: dict[str, int] = {}  # by tenant: cookies that end by then are invalid
 
-    def add(self, tenant: str, proof: str, until: int, now: float) -> None:
+    def add(self, tenant: str, signature: str, until: int, now: float) -> None:
         ended = {one: end for one, end in self._ended.get(tenant, {}).items() if end > now}
         if len(ended) >= MAX_LOGOUTS:
             ended, self._floor[tenant] = {}, int(now + COOKIE_SECONDS)
-        self._ended[tenant] = ended | {proof: until}
+        self._ended[tenant] = ended | {signature: until}
 
     def __contains__(self, cookie: tuple[str, str, int]) -> bool:
-        tenant, proof, until = cookie
-        return proof in self._ended.get(tenant, ()) or until <= self._floor.get(tenant, 0)
+        tenant, signature, until = cookie
+        return signature in self._ended.get(tenant, ()) or until <= self._floor.get(tenant, 0)
 
 
 def find_token(given: str, tokens: dict[str, str]) -> str | None:
@@ -297,28 +299,28 @@ def read_cookie(text: str, tokens: dict[str, str], now: float | None = None) -> 
         morsel = SimpleCookie(text).get(COOKIE)
     except CookieError:
         return None
-    signed, _, proof = (morsel.value if morsel is not None else "").rpartition("|")
+    signed, _, signature = (morsel.value if morsel is not None else "").rpartition("|")
     tenant, _, rest = signed.partition("|")
     until = rest.partition("|")[0]
     if tenant not in tokens or not (until.isascii() and until.isdigit() and len(until) < 20):
         return None
-    is_valid = hmac.compare_digest(proof.encode("utf-8", "replace"), _sign(signed, tokens[tenant]).encode())
+    is_valid = hmac.compare_digest(signature.encode("utf-8", "replace"), _sign(signed, tokens[tenant]).encode())
     if not is_valid or (time.time() if now is None else now) >= int(until):
         return None
-    return tenant, proof, int(until)
+    return tenant, signature, int(until)
 
 
 def _sign(signed: str, token: str) -> str:
     return hmac.new(token.encode(), f"compactor cookie|{signed}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
-def make_login(settings: ServerSettings, logouts: Logouts) -> APIRouter:
+def make_login_router(settings: ServerSettings, logouts: Logouts) -> APIRouter:
     """Return the routes that log a browser in and out."""
     router = APIRouter(include_in_schema=False)
     tokens = {tenant: token.get_secret_value() for tenant, token in settings.tokens.items()}
 
     @router.get("/login")
-    async def form() -> Response:
+    async def show_form() -> Response:
         return HTMLResponse(_LOGIN)
 
     @router.post("/login")
@@ -346,24 +348,22 @@ def make_login(settings: ServerSettings, logouts: Logouts) -> APIRouter:
     return router
 
 
-def _host_of(header: str) -> str:
+def _parse_host(header: str) -> str:
     try:
         return (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:
         return ""
 
 
-def _route(scope: Scope) -> str:
-    return str(getattr(scope.get("route"), "path", ""))
-
-
-def _too_many(wait: float) -> Response:
+def _refuse_rate(wait: float) -> Response:
     seconds = math.ceil(wait)
-    return problem(429, f"too many requests; try again in {seconds} seconds", headers={"retry-after": str(seconds)})
+    return make_problem(
+        429, f"too many requests; try again in {seconds} seconds", headers={"retry-after": str(seconds)}
+    )
 
 
-def _unauthorized(headers: Headers) -> Response:
+def _refuse_unauthorized(headers: Headers) -> Response:
     if "text/html" in headers.get("accept", ""):
         return HTMLResponse(_LOGIN, 401, {"www-authenticate": "Bearer"})
     detail = f"no valid token; send Authorization: Bearer TOKEN, or {TOKEN_HEADER} under {_PROXY}"
-    return problem(401, detail, headers={"www-authenticate": "Bearer"})
+    return make_problem(401, detail, headers={"www-authenticate": "Bearer"})

@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from memory import Store, StoreError
 
-from .access import PUBLIC, Access, make_login
-from .metrics import make_metrics
-from .page import make_page
-from .problems import Problem, add_handlers, problem
-from .proxy import make_proxy
-from .reme import make_reme
-from .rest import EncodedNames, make_rest
+from .access import PUBLIC, Access, make_login_router
+from .metrics import make_metrics_router
+from .page import make_page_router
+from .problems import Problem, add_handlers, make_problem
+from .proxy import make_proxy_router
+from .reme import make_reme_router
+from .rest import EncodedNames, make_rest_router
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -95,26 +95,26 @@ def create_app(
     add_handlers(app)
 
     @app.get("/healthz", tags=["health"])
-    async def healthz() -> Health:
+    async def check_health() -> Health:
         """Report that the process answers."""
         return Health()
 
     @app.get("/readyz", tags=["health"], response_model=Health, responses={503: {"description": "not ready"}})
-    async def readyz() -> Health | Response:
+    async def check_readiness() -> Health | Response:
         """Report whether the store answers, too."""
         try:
             async with asyncio.timeout(READY_SECONDS):
-                await asyncio.to_thread(_ask, state)
+                await asyncio.to_thread(_query_store, state)
         except (StoreError, RuntimeError, TimeoutError):
-            return problem(503, "the store does not answer", "NotReady", {"retry-after": "1"})
+            return make_problem(503, "the store does not answer", "NotReady", {"retry-after": "1"})
         return Health()
 
-    app.include_router(make_login(state.settings, state.logouts))
-    app.include_router(make_metrics(state))
-    app.include_router(make_rest(state))
-    app.include_router(make_proxy(state))
-    app.include_router(make_page(state))
-    app.include_router(make_reme(state, summarizer=options.get("summarizer")))
+    app.include_router(make_login_router(state.settings, state.logouts))
+    app.include_router(make_metrics_router(state))
+    app.include_router(make_rest_router(state))
+    app.include_router(make_proxy_router(state))
+    app.include_router(make_page_router(state))
+    app.include_router(make_reme_router(state, summarizer=options.get("summarizer")))
     if mcp is not None:
         app.router.routes.append(Route("/mcp", mcp))
     _describe_access(app, has_tokens=bool(state.settings.tokens))
@@ -125,7 +125,7 @@ def _describe_access(app: FastAPI, *, has_tokens: bool) -> None:
     """Add what ``Access`` answers, and the tokens it asks for, to the description of each operation that has them."""
     describe = app.openapi
 
-    def openapi() -> dict[str, Any]:
+    def make_schema() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
         schema = describe()
@@ -148,8 +148,8 @@ def _describe_access(app: FastAPI, *, has_tokens: bool) -> None:
                     operation["responses"].setdefault(str(status), PROBLEM | {"description": text})
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = make_schema  # type: ignore[method-assign]
 
 
-def _ask(state: ServerState) -> None:
+def _query_store(state: ServerState) -> None:
     next(iter(state.sessions.store.read("readyz", 0, 1)), None)

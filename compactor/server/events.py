@@ -12,18 +12,18 @@ from memory.events import Event
 from memory.stores.tenants import split_name
 
 #: Maximum events queued for one client; seconds until a silent stream gets a comment.
-MAX_WAITING, HEARTBEAT_SECONDS = 256, 15.0
-#: Clients woken at a time; seconds between two batches, in which requests get their turn.
-WOKEN, PAUSE_SECONDS = 16, 0.002
+MAX_QUEUED, HEARTBEAT_SECONDS = 256, 15.0
+#: Clients woken at a time; seconds between two batches, in which the loop serves requests.
+WAKE_BATCH, PAUSE_SECONDS = 16, 0.002
 
 
 class _Client:
     def __init__(self, tenant: str, session: str | None) -> None:
         self.tenant, self.session = tenant, session
-        self.waiting: deque[bytes] = deque()
+        self.queue: deque[bytes] = deque()
         self.lost = 0
-        self.is_due = False
-        self.woken = asyncio.Event()
+        self.is_scheduled = False
+        self.wake_up = asyncio.Event()
 
 
 class EventHub:
@@ -33,7 +33,7 @@ class EventHub:
         self.heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: defaultdict[str, set[_Client]] = defaultdict(set)  # from here on: used on the loop only
-        self._due: deque[_Client] = deque()  # clients to wake
+        self._scheduled: deque[_Client] = deque()  # clients to wake
 
     def start(self) -> None:
         """Deliver events on the running event loop from now on."""
@@ -43,7 +43,7 @@ class EventHub:
         """End each stream once its queued events are delivered. Call this on the event loop."""
         self._loop = None
         for client in [one for clients in self._clients.values() for one in clients]:
-            client.woken.set()
+            client.wake_up.set()
 
     def publish(self, event: Event) -> None:
         """Queue *event* for the clients of its session's tenant. Never blocks, from any thread."""
@@ -58,24 +58,24 @@ class EventHub:
             return
         facts = event.facts() | {"session": session}
         text = json.dumps({"at": event.at.isoformat(), "level": event.level, **facts}, default=str)
-        sent, was_waking = f"event: {event.name}\ndata: {text}\n\n".encode(), bool(self._due)
+        sent, was_waking = f"event: {event.name}\ndata: {text}\n\n".encode(), bool(self._scheduled)
         for client in clients:
-            if len(client.waiting) == MAX_WAITING:
-                client.waiting.popleft()
+            if len(client.queue) == MAX_QUEUED:
+                client.queue.popleft()
                 client.lost += 1
-            client.waiting.append(sent)
-            if not client.is_due:
-                client.is_due = True
-                self._due.append(client)
+            client.queue.append(sent)
+            if not client.is_scheduled:
+                client.is_scheduled = True
+                self._scheduled.append(client)
         if not was_waking:
             self._wake()
 
     def _wake(self) -> None:
-        for _ in range(min(WOKEN, len(self._due))):
-            client = self._due.popleft()
-            client.is_due = False
-            client.woken.set()
-        if self._due:
+        for _ in range(min(WAKE_BATCH, len(self._scheduled))):
+            client = self._scheduled.popleft()
+            client.is_scheduled = False
+            client.wake_up.set()
+        if self._scheduled:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wake)
 
     async def listen(self, tenant: str, session: str | None = None) -> AsyncIterator[bytes]:
@@ -91,16 +91,16 @@ class EventHub:
                 if client.lost:
                     lost, client.lost = client.lost, 0
                     yield f'event: lost\ndata: {{"lost": {lost}}}\n\n'.encode()
-                if client.waiting:
-                    waiting, client.waiting = client.waiting, deque()
-                    yield b"".join(waiting)
+                if client.queue:
+                    queued, client.queue = client.queue, deque()
+                    yield b"".join(queued)
                 if client.lost:
                     continue
                 if self._loop is None:
                     return
-                client.woken.clear()
+                client.wake_up.clear()
                 try:
-                    await asyncio.wait_for(client.woken.wait(), self.heartbeat)
+                    await asyncio.wait_for(client.wake_up.wait(), self.heartbeat)
                 except TimeoutError:
                     yield b": alive\n\n"
         finally:

@@ -23,7 +23,7 @@ def make_endpoint(state: ServerState, *, session: str | None = None, role: str |
             lambda: state.sessions,
             session=session,
             role=state.settings.roles[0] if role is None else role,
-            tenant_of=lambda context: find_tenant(cast("Request", context.request)),
+            get_tenant=lambda context: find_tenant(cast("Request", context.request)),
         )
     )
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .access import Tenant
-from .problems import problem
+from .problems import make_problem
 
 if TYPE_CHECKING:
     from .settings import ServerSettings
@@ -23,7 +23,7 @@ def may_read_all(settings: ServerSettings, tenant: str) -> bool:
     return len(settings.tokens) <= 1 or tenant == READER
 
 
-def make_metrics(state: ServerState) -> APIRouter:
+def make_metrics_router(state: ServerState) -> APIRouter:
     """Return the route. With several tenants, only ``READER`` may use it: the metrics cover all of them."""
     router = APIRouter(tags=["health"])
 
@@ -31,7 +31,9 @@ def make_metrics(state: ServerState) -> APIRouter:
     def read_metrics(tenant: Tenant) -> Response:
         """Return the metrics in Prometheus's text format."""
         if not may_read_all(state.settings, tenant):
-            return problem(403, f"there are several tenants: name one {READER!r}, and ask with its token", "Forbidden")
+            return make_problem(
+                403, f"there are several tenants: name one {READER!r}, and ask with its token", "Forbidden"
+            )
         return Response(generate_latest(state.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -15,8 +15,9 @@ from memory import Memory
 from memory.stores import SessionRow, Store
 from memory.stores.tenants import split_name
 
-from ..inspector.page import FILES, POLICY, make_live_page, read_file
+from ..inspector.page import FILES, POLICY, make_page, read_file
 from ..inspector.views import (
+    VIEWS,
     Inspection,
     PromptView,
     RoleView,
@@ -31,11 +32,11 @@ from .metrics import may_read_all
 from .state import ServerState
 
 #: Sessions on one page of the list, and sessions whose figures are cached.
-MAX_LISTED, MAX_KNOWN = 50, 2_000
-Part = Literal["series", "generations", "decisions", "refused"]
+MAX_LISTED, MAX_CACHED = 50, 2_000
+ViewName = Literal["series", "generations", "decisions", "rejected"]
 
 
-class SessionFigures(BaseModel):
+class SessionStats(BaseModel):
     """A session in the list. Figures are None until somebody has spoken in it."""
 
     session: str
@@ -49,12 +50,12 @@ class SessionFigures(BaseModel):
 
 
 class SessionsPage(BaseModel):
-    sessions: list[SessionFigures]
+    sessions: list[SessionStats]
     #: Cursor of the next page; None: this is the last.
     after: str | None
 
 
-class ServerFigures(BaseModel):
+class ServerStats(BaseModel):
     """Figures of this server, for all tenants together."""
 
     open: int
@@ -62,57 +63,57 @@ class ServerFigures(BaseModel):
     #: Model calls in progress, their maximum, and compactors in the queue.
     calls: int
     max_calls: int | None
-    waiting: int
+    queued: int
     spent: float
     max_spent: float | None
     unit: str
 
 
-def make_page(state: ServerState) -> APIRouter:
+def make_page_router(state: ServerState) -> APIRouter:
     """Return the routes of the inspector."""
     router = APIRouter(include_in_schema=False)
-    known: OrderedDict[tuple[str, int], SessionFigures] = OrderedDict()
+    cache: OrderedDict[tuple[str, int], SessionStats] = OrderedDict()
 
     @router.get("/")
-    async def page() -> Response:
-        return HTMLResponse(make_live_page(), headers={"content-security-policy": POLICY})
+    async def show_page() -> Response:
+        return HTMLResponse(make_page(), headers={"content-security-policy": POLICY})
 
     @router.get("/static/{name}")
-    async def static(name: str) -> Response:
+    async def read_static(name: str) -> Response:
         if name not in FILES:
             raise HTTPException(404, "there is no such file")
         return Response(read_file(name), media_type=FILES[name], headers={"cache-control": "no-cache"})
 
     @router.get("/inspect/sessions")
-    def sessions(tenant: Tenant, after: str | None = None) -> SessionsPage:
+    def list_sessions(tenant: Tenant, after: str | None = None) -> SessionsPage:
         rows = state.sessions.store.list_sessions(tenant, after=after, limit=MAX_LISTED, order="activity")
         return SessionsPage(
-            sessions=[_measure(row, state.sessions.store, known, state.settings.budget) for row in rows],
+            sessions=[_measure(row, state.sessions.store, cache, state.settings.budget) for row in rows],
             after=rows[-1].cursor if len(rows) == MAX_LISTED else None,
         )
 
     @router.get("/inspect/server")
-    def server(tenant: Tenant) -> ServerFigures | None:
+    def measure_server(tenant: Tenant) -> ServerStats | None:
         if not may_read_all(state.settings, tenant):
             return None
         status, limits = state.sessions.status(), state.sessions.limits
-        return ServerFigures(
+        return ServerStats(
             open=status.open,
             running=status.running,
             calls=status.limits.in_use,
             max_calls=limits.max_concurrency,
-            waiting=status.limits.waiting,
+            queued=status.limits.waiting,
             spent=status.limits.spent,
             max_spent=limits.max_spend_per_hour,
             unit=limits.unit,
         )
 
     @router.get("/inspect/events")
-    async def events(tenant: Tenant) -> Response:
+    async def stream_events(tenant: Tenant) -> Response:
         return StreamingResponse(_listen(state, tenant), media_type="text/event-stream")
 
     @contextmanager
-    def look(tenant: str, session: str, role: str = "") -> Iterator[Inspection]:
+    def inspect(tenant: str, session: str, role: str = "") -> Iterator[Inspection]:
         settings = state.settings
         with state.open(tenant, session) as opened:
             opened.memory.refresh()
@@ -121,34 +122,34 @@ def make_page(state: ServerState) -> APIRouter:
             yield Inspection(opened.memory, role, budget=settings.budget, model=settings.config.model or "")
 
     @router.get("/inspect/session")
-    def session(tenant: Tenant, session: str) -> SessionView:
-        with look(tenant, session) as found:
-            return describe_session(found.memory).model_copy(update={"session": session})
+    def inspect_session(tenant: Tenant, session: str) -> SessionView:
+        with inspect(tenant, session) as inspection:
+            return describe_session(inspection.memory).model_copy(update={"session": session})
 
     @router.get("/inspect/role")
-    def role(tenant: Tenant, session: str, role: str) -> RoleView:
-        with look(tenant, session, role) as found:
-            return found.describe()
+    def inspect_role(tenant: Tenant, session: str, role: str) -> RoleView:
+        with inspect(tenant, session, role) as inspection:
+            return inspection.describe_role()
 
     @router.get("/inspect/round")
-    def round_(tenant: Tenant, session: str, role: str, number: int) -> RoundView:
-        with look(tenant, session, role) as found:
-            return found.round(number)
+    def inspect_round(tenant: Tenant, session: str, role: str, number: int) -> RoundView:
+        with inspect(tenant, session, role) as inspection:
+            return inspection.describe_round(number)
 
     @router.get("/inspect/summary")
-    def summary(tenant: Tenant, session: str, role: str, index: int) -> SummaryView:
-        with look(tenant, session, role) as found:
-            return found.summary(index)
+    def inspect_summary(tenant: Tenant, session: str, role: str, index: int) -> SummaryView:
+        with inspect(tenant, session, role) as inspection:
+            return inspection.describe_summary(index)
 
     @router.get("/inspect/prompt")
-    def prompt(tenant: Tenant, session: str, role: str, round: int | None = None) -> PromptView:  # noqa: A002
-        with look(tenant, session, role) as found:
-            return (found if round is None else found.at(round)).prompt()
+    def inspect_prompt(tenant: Tenant, session: str, role: str, round: int | None = None) -> PromptView:  # noqa: A002
+        with inspect(tenant, session, role) as inspection:
+            return (inspection if round is None else inspection.go_back_to(round)).describe_prompt()
 
-    @router.get("/inspect/{part}")
-    def part(tenant: Tenant, session: str, role: str, part: Part) -> Any:
-        with look(tenant, session, role) as found:
-            return getattr(found, part)()
+    @router.get("/inspect/{view}")
+    def inspect_view(tenant: Tenant, session: str, role: str, view: ViewName) -> Any:
+        with inspect(tenant, session, role) as inspection:
+            return VIEWS[view](inspection)
 
     return router
 
@@ -160,22 +161,22 @@ async def _listen(state: ServerState, tenant: str) -> AsyncIterator[bytes]:
 
 
 def _measure(
-    row: SessionRow, store: Store, known: OrderedDict[tuple[str, int], SessionFigures], budget: int
-) -> SessionFigures:
+    row: SessionRow, store: Store, cache: OrderedDict[tuple[str, int], SessionStats], budget: int
+) -> SessionStats:
     """Return the figures of one session. They are cached until its log grows."""
-    if (figures := known.get((row.name, row.entries))) is not None:
-        return figures
+    if (stats := cache.get((row.name, row.entries))) is not None:
+        return stats
     at = row.last_activity.isoformat()
-    figures = SessionFigures(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
+    stats = SessionStats(session=split_name(row.name)[1], rounds=row.rounds, last_activity=at)
     memory = Memory(row.name, store=store)
     if roles := find_roles(memory):
         inspection = Inspection(memory, "assistant" if "assistant" in roles else roles[0])
-        usages = [one.usage or {} for one in inspection.generations()]
-        figures.rounds = memory.snapshot.total
-        figures.tokens = min(inspection.view.tokens, budget)  # compose omits the rest
-        figures.spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
-        figures.failures = sum(one.name == "compaction.failed" for one in inspection.decisions())
-    known[row.name, row.entries] = figures
-    while len(known) > MAX_KNOWN:
-        known.popitem(last=False)
-    return figures
+        usages = [one.usage or {} for one in inspection.list_generations()]
+        stats.rounds = memory.snapshot.total
+        stats.tokens = min(inspection.view.tokens, budget)  # compose omits the rest
+        stats.spent = sum(usage.get(name, 0) for usage in usages for name in ("input_tokens", "output_tokens"))
+        stats.failures = sum(one.name == "compaction.failed" for one in inspection.list_decisions())
+    cache[row.name, row.entries] = stats
+    while len(cache) > MAX_CACHED:
+        cache.popitem(last=False)
+    return stats

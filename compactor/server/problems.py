@@ -60,7 +60,7 @@ class Problem(BaseModel):
     errors: list[dict[str, Any]] | None = Field(default=None, description="The fields that are wrong.")
 
 
-def problem(
+def make_problem(
     status: int, detail: str, code: str = "", headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
     """Return a response with problem details."""
@@ -82,24 +82,26 @@ def describe_error(error: memory.ContextError) -> JSONResponse:
     if status >= 500 and isinstance(error, memory.StoreError):  # it may name files and hosts
         structlog.get_logger("compactor").warning("server.store_failed", error=type(error).__name__, detail=detail)
         detail = "the server's store failed; try again later. The server's log has the reason"
-    return problem(status, detail, type(error).__name__, headers)
+    return make_problem(status, detail, type(error).__name__, headers)
 
 
 def add_handlers(app: FastAPI) -> None:
     """Make *app* answer errors with problem details."""
 
     @app.exception_handler(memory.ContextError)
-    async def library(_request: Request, error: Exception) -> JSONResponse:
+    async def handle_context_error(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, memory.ContextError)  # noqa: S101  (registered for this class)
         return describe_error(error)
 
     @app.exception_handler(HTTPException)
-    async def http(_request: Request, error: Exception) -> JSONResponse:
+    async def handle_http_error(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101  (registered for this class)
-        return problem(error.status_code, str(error.detail), headers=error.headers)
+        return make_problem(error.status_code, str(error.detail), headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def request(_request: Request, error: Exception) -> JSONResponse:
+    async def handle_invalid_request(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for this class)
         wrong = [{"field": ".".join(map(str, one["loc"]))[:200], "message": one["msg"]} for one in error.errors()]
-        return problem(422, "the request does not fit its description; see errors", "InvalidRequest", errors=wrong[:20])
+        return make_problem(
+            422, "the request does not fit its description; see errors", "InvalidRequest", errors=wrong[:20]
+        )

@@ -32,8 +32,8 @@ from ..summarizers.configured import find_summarizer
 from ..transcript import MIN_ROOM
 from .access import Tenant
 from .rest import Messages
-from .shares import RETRY_AFTER, Busy, Shares
 from .state import ServerState
+from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
 #: Files of a chat that was not written to for this long are deleted; seconds between two such cleanups.
 EXPIRE_AFTER, EXPIRE_EVERY = timedelta(days=30), 3_600.0
@@ -49,7 +49,7 @@ MAX_AROUND = 250
 MAX_PATTERN, MAX_REPEATS = 1_000, 10_000
 MAX_PATH, MAX_NAME = 1_000, 150
 #: Threads of searches and other work on files, and threads that may wait for a summarizer, for all tenants together.
-SEARCHES, COMPRESSIONS = 2, 8
+SEARCH_THREADS, COMPRESSION_THREADS = 2, 8
 #: Seconds that a request waits for one of its tenant's threads.
 WAIT_SECONDS = 10.0
 
@@ -96,7 +96,7 @@ class ReadRequest(BaseModel):
     limit: int | None = Field(None, ge=1, le=10**9, description="Maximum lines.")
 
 
-class Answer(BaseModel):
+class ReMeResponse(BaseModel):
     """ReMe's response, also to a refused request."""
 
     success: bool
@@ -105,7 +105,7 @@ class Answer(BaseModel):
     metadata: dict[str, Any] = {}
 
 
-class Refusal(Exception):
+class ReMeError(Exception):
     """A request cannot be answered; the message names the remedy.
 
     The status is 200 for a mistake by a model that calls a tool, because it reads the answer.
@@ -116,29 +116,36 @@ class Refusal(Exception):
         self.status = status
 
 
-def make_reme(
+def make_reme_router(
     state: ServerState, *, summarizer: object | None = None, clock: Callable[[], float] = time.monotonic
 ) -> APIRouter:
     """Return the routes ``/context_offload``, ``/grep`` and ``/read_file`` over the folder ``settings.store_dir``.
 
     Older messages are summarized by *summarizer*, by default the one that the server's configuration names.
     """
-    router = APIRouter(tags=["reme"], responses={code: {"model": Answer} for code in (403, 404, 413, 503, 507)})
-    searches, compressions = Shares(state.settings, SEARCHES), Shares(state.settings, COMPRESSIONS)
+    router = APIRouter(tags=["reme"], responses={code: {"model": ReMeResponse} for code in (403, 404, 413, 503, 507)})
+    searches, compressions = (
+        TenantThreads(state.settings, SEARCH_THREADS),
+        TenantThreads(state.settings, COMPRESSION_THREADS),
+    )
     root = os.path.abspath(state.settings.store_dir)
     expired_at = -math.inf
 
-    async def answer(tenant: str, work: Callable[[], Answer], threads: Shares = searches) -> Response:
+    async def respond(tenant: str, work: Callable[[], ReMeResponse], threads: TenantThreads = searches) -> Response:
         """Return *work*'s answer. Runs it on one of the tenant's *threads*."""
         status, headers = 200, dict[str, str]()
         try:
-            made = await threads.run(tenant, lambda _seconds: work(), WAIT_SECONDS)
+            response = await threads.run(tenant, lambda _seconds: work(), WAIT_SECONDS)
         except Busy as busy:
-            made, status, headers = Answer(success=False, answer=str(busy)), 503, {"retry-after": str(RETRY_AFTER)}
-        except Refusal as refusal:
-            made, status = Answer(success=False, answer=str(refusal)), refusal.status
+            response, status, headers = (
+                ReMeResponse(success=False, answer=str(busy)),
+                503,
+                {"retry-after": str(RETRY_AFTER)},
+            )
+        except ReMeError as error:
+            response, status = ReMeResponse(success=False, answer=str(error)), error.status
         # Escaped: a lone surrogate in a message cannot be encoded.
-        return Response(json.dumps(made.model_dump()), status, headers, media_type="application/json")
+        return Response(json.dumps(response.model_dump()), status, headers, media_type="application/json")
 
     def expire() -> None:
         nonlocal expired_at
@@ -146,34 +153,34 @@ def make_reme(
             expired_at = clock()
             expire_chats(root, EXPIRE_AFTER)
 
-    @router.post("/context_offload", response_model=Answer)
-    async def context_offload(asked: OffloadRequest, tenant: Tenant) -> Response:
+    @router.post("/context_offload", response_model=ReMeResponse)
+    async def context_offload(request: OffloadRequest, tenant: Tenant) -> Response:
         """Shorten a chat's messages: long tool results go to files, then older messages to a summary."""
 
-        def work() -> Answer:
+        def work() -> ReMeResponse:
             expire()
-            return offload(Folder(root, tenant), asked, summarizer or find_summarizer(state.settings.config))
+            return offload(Folder(root, tenant), request, summarizer or find_summarizer(state.settings.config))
 
-        return await answer(tenant, work, compressions)
+        return await respond(tenant, work, compressions)
 
-    @router.delete("/context_offload", response_model=Answer)
+    @router.delete("/context_offload", response_model=ReMeResponse)
     async def delete_chat(
         tenant: Tenant,
         store_dir: Annotated[str, Query(min_length=1, max_length=MAX_PATH)],
         chat_id: Annotated[str, Query(max_length=MAX_PATH)] = "",
     ) -> Response:
         """Delete the files of one chat."""
-        return await answer(tenant, lambda: delete(Folder(root, tenant), store_dir, chat_id))
+        return await respond(tenant, lambda: delete(Folder(root, tenant), store_dir, chat_id))
 
-    @router.post("/grep", response_model=Answer)
-    async def grep_files(asked: GrepRequest, tenant: Tenant) -> Response:
+    @router.post("/grep", response_model=ReMeResponse)
+    async def grep_files(request: GrepRequest, tenant: Tenant) -> Response:
         """Search the files with a regular expression."""
-        return await answer(tenant, lambda: grep(Folder(root, tenant), asked))
+        return await respond(tenant, lambda: grep(Folder(root, tenant), request))
 
-    @router.post("/read_file", response_model=Answer)
-    async def read_file(asked: ReadRequest, tenant: Tenant) -> Response:
+    @router.post("/read_file", response_model=ReMeResponse)
+    async def read_file(request: ReadRequest, tenant: Tenant) -> Response:
         """Return lines of a file."""
-        return await answer(tenant, lambda: read(Folder(root, tenant), asked))
+        return await respond(tenant, lambda: read(Folder(root, tenant), request))
 
     return router
 
@@ -192,44 +199,44 @@ class Folder:
     def find(self, given: str) -> tuple[str, str]:
         """Return the path *given*, relative to the tenant's folder and as a real path.
 
-        An absolute path must be below the configured folder. Raises ``Refusal`` for any other, and for links.
+        An absolute path must be below the configured folder. Raises ``ReMeError`` for any other, and for links.
         """
         plain = given.replace("\\", "/")
         if any(unicodedata.category(one) in ("Cc", "Cs") for one in plain):
-            raise Refusal("a path has characters that no path may have; give another", 403)
+            raise ReMeError("a path has characters that no path may have; give another", 403)
         if plain.startswith("/") or os.path.isabs(given):
             above = self.root.replace(os.sep, "/").rstrip("/")
             if plain.rstrip("/") != above and not plain.startswith(f"{above}/"):
-                raise Refusal("the path is outside of the server's folder for files; give a relative one", 403)
+                raise ReMeError("the path is outside of the server's folder for files; give a relative one", 403)
             plain = plain[len(above) :]
         names = [name for name in plain.split("/") if name not in ("", ".")]
         if any(name == ".." or ":" in name or len(name.encode()) > MAX_NAME for name in names):
-            raise Refusal(f"a path has no '..', no ':', and no name of more than {MAX_NAME} bytes; give another", 403)
+            raise ReMeError(f"a path has no '..', no ':', and no name of more than {MAX_NAME} bytes; give another", 403)
         path = os.path.join(self.base, *names)
         if os.path.realpath(path) != os.path.join(os.path.realpath(self.base), *names) or os.path.islink(self.base):
-            raise Refusal("the path leads through a link; give another", 403)
+            raise ReMeError("the path leads through a link; give another", 403)
         return "/".join(names), path
 
 
-def offload(folder: Folder, asked: OffloadRequest, summarizer: object | None = None) -> Answer:
-    """Return *asked*'s messages, shortened, and the texts written to files. Raises ``Refusal``."""
-    relative, path = folder.find(asked.store_dir)
-    messages = [message.model_dump(exclude_unset=True) for message in asked.messages]
-    options = asked.model_dump(exclude={"messages", "store_dir"})
-    if asked.group_token_threshold:
-        options["group_token_threshold"] = max(asked.group_token_threshold, MIN_ROOM)
+def offload(folder: Folder, request: OffloadRequest, summarizer: object | None = None) -> ReMeResponse:
+    """Return *request*'s messages, shortened, and the texts written to files. Raises ``ReMeError``."""
+    relative, path = folder.find(request.store_dir)
+    messages = [message.model_dump(exclude_unset=True) for message in request.messages]
+    options = request.model_dump(exclude={"messages", "store_dir"})
+    if request.group_token_threshold:
+        options["group_token_threshold"] = max(request.group_token_threshold, MIN_ROOM)
     try:
         result = offload_context(messages, store_dir=path, summarizer=summarizer, **options)
     except OffloadError as error:
         _log.warning("offload.not_written", exc_info=error)
-        raise Refusal("the files could not be written; the server's log says why", 507) from error
+        raise ReMeError("the files could not be written; the server's log says why", 507) from error
     except (ContextError, ValueError, TypeError, RecursionError) as error:
         text = "messages are nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(text, 422) from error
-    return _word(result, path, asked.store_dir.rstrip("/\\"), relative)
+        raise ReMeError(text, 422) from error
+    return _make_response(result, path, request.store_dir.rstrip("/\\"), relative)
 
 
-def _word(result: OffloadResult, path: str, given: str, relative: str) -> Answer:
+def _make_response(result: OffloadResult, path: str, given: str, relative: str) -> ReMeResponse:
     """Return *result* in ReMe's wording, with each file named below the request's ``store_dir``."""
     real = path.replace(os.sep, "/").rstrip("/")
     names = [file.removeprefix(f"{real}/") for file in result.write_file_dict]
@@ -240,35 +247,35 @@ def _word(result: OffloadResult, path: str, given: str, relative: str) -> Answer
     elif marks:
         answer = "\n".join(f"Successfully created and wrote to new file: {shown}" for _, shown in marks)
     keys = [f"{relative}/{name}".lstrip("/") for name in names]
-    return Answer(
+    return ReMeResponse(
         success=result.success,
         answer=answer,
-        messages=[_rename(message, marks) for message in result.to_dict()["messages"]],
+        messages=[_rename_files(message, marks) for message in result.to_dict()["messages"]],
         metadata=result.metadata | {"write_file_dict": dict(zip(keys, result.write_file_dict.values(), strict=True))},
     )
 
 
-def _rename(value: Any, marks: list[tuple[str, str]]) -> Any:
+def _rename_files(value: Any, marks: list[tuple[str, str]]) -> Any:
     """Return a message, or a part of it, with the file names that its reader knows."""
     if isinstance(value, dict):
-        return {key: _rename(one, marks) for key, one in value.items()}
+        return {key: _rename_files(one, marks) for key, one in value.items()}
     if isinstance(value, list):
-        return [_rename(one, marks) for one in value]
+        return [_rename_files(one, marks) for one in value]
     for real, shown in marks if isinstance(value, str) else ():
         if real in value:
-            told = f"(detailed result is stored in {shown})".replace("\\", r"\\")
-            value = re.sub(_MARK.format(re.escape(real)), told, value).replace(real, shown)
+            shown_as = f"(detailed result is stored in {shown})".replace("\\", r"\\")
+            value = re.sub(_MARK.format(re.escape(real)), shown_as, value).replace(real, shown)
     return value
 
 
-def delete(folder: Folder, store_dir: str, chat_id: str) -> Answer:
-    """Delete the files of a chat. Raises ``Refusal``."""
+def delete(folder: Folder, store_dir: str, chat_id: str) -> ReMeResponse:
+    """Delete the files of a chat. Raises ``ReMeError``."""
     try:
         count = OffloadFiles(folder.find(store_dir)[1], chat_id).delete()
     except OffloadError as error:
         _log.warning("offload.not_deleted", exc_info=error)
-        raise Refusal("the files could not be deleted; the server's log says why", 507) from error
-    return Answer(success=True, answer=f"Deleted {count} files of chat {json.dumps(chat_id)}.")
+        raise ReMeError("the files could not be deleted; the server's log says why", 507) from error
+    return ReMeResponse(success=True, answer=f"Deleted {count} files of chat {json.dumps(chat_id)}.")
 
 
 def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] = time.time) -> int:
@@ -282,15 +289,15 @@ def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] =
     return count
 
 
-def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = time.monotonic) -> Answer:
-    """Return the matching lines, by file. Raises ``Refusal``."""
-    pattern, deadline = _compile(asked.pattern), clock() + SEARCH_SECONDS
-    path = folder.find(asked.path or ".")[1]
-    limit = min(asked.limit or MAX_MATCHES, MAX_MATCHES)
+def grep(folder: Folder, request: GrepRequest, *, clock: Callable[[], float] = time.monotonic) -> ReMeResponse:
+    """Return the matching lines, by file. Raises ``ReMeError``."""
+    pattern, deadline = _compile(request.pattern), clock() + SEARCH_SECONDS
+    path = folder.find(request.path or ".")[1]
+    limit = min(request.limit or MAX_MATCHES, MAX_MATCHES)
     parts: list[str] = []
     found, size, read, stopped = 0, 0, 0, ""
     try:
-        for name, file in _list_files(path, asked.glob or ""):
+        for name, file in _list_files(path, request.glob or ""):
             try:
                 raw = _read_bytes(file)
             except OSError:  # a link, or gone since
@@ -302,8 +309,8 @@ def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = tim
                 if match is None:
                     continue
                 if found == limit or size > MAX_ANSWER:
-                    raise _Stopped("" if found == asked.limit else "there are more matches")
-                part = f"L{number}: {_cut_around(line, *match.span())}"
+                    raise _SearchStopped("" if found == request.limit else "there are more matches")
+                part = f"L{number}: {_cut_line(line, *match.span())}"
                 if heading:
                     part, heading = f"{heading}\n{part}", ""
                     parts.append("---")
@@ -313,38 +320,38 @@ def grep(folder: Folder, asked: GrepRequest, *, clock: Callable[[], float] = tim
             if clock() > deadline:
                 raise TimeoutError
             if read > MAX_SEARCHED:
-                raise _Stopped("there are too many files")
+                raise _SearchStopped("there are too many files")
     except TimeoutError:
         stopped = f"it took more than {SEARCH_SECONDS:g} seconds"
-    except _Stopped as reason:
+    except _SearchStopped as reason:
         stopped = str(reason)
     except MemoryError as error:
-        raise Refusal(_NO_MEMORY) from error
-    filtered = f' (filter: "{asked.glob}")' if asked.glob else ""
-    where = f'for pattern "{asked.pattern}" in path "{asked.path or "."}"{filtered}'
+        raise ReMeError(_NO_MEMORY) from error
+    filtered = f' (filter: "{request.glob}")' if request.glob else ""
+    where = f'for pattern "{request.pattern}" in path "{request.path or "."}"{filtered}'
     lines = [f"Found {found} matches {where}:", *parts, "---"] if found else [f"Found 0 matches {where}."]
     if stopped:
         lines.append(f"[The search was stopped: {stopped}. Give one file as path, or a longer pattern.]")
-    return Answer(success=True, answer="\n".join(lines))
+    return ReMeResponse(success=True, answer="\n".join(lines))
 
 
-class _Stopped(Exception):
+class _SearchStopped(Exception):
     """A search has reached one of its limits."""
 
 
 def _compile(pattern: str) -> Any:
-    """Return the compiled *pattern*. Raises ``Refusal``."""
+    """Return the compiled *pattern*. Raises ``ReMeError``."""
     repeats = [max(map(int, re.findall(r"\d+", braces)[:9]), default=1) for braces in _BRACES.findall(pattern)]
     if math.prod(filter(None, repeats)) > MAX_REPEATS:
-        raise Refusal(f"pattern repeats too much: the product of its counts is at most {MAX_REPEATS}")
+        raise ReMeError(f"pattern repeats too much: the product of its counts is at most {MAX_REPEATS}")
     if _CALL.search(pattern):
-        raise Refusal("pattern calls itself or a group, as (?R), (?1) and (?&name) do; write it without recursion")
+        raise ReMeError("pattern calls itself or a group, as (?R), (?1) and (?&name) do; write it without recursion")
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, ValueError, OverflowError) as error:
-        raise Refusal(f"pattern is no regular expression: {error}") from error
+        raise ReMeError(f"pattern is no regular expression: {error}") from error
     except MemoryError as error:
-        raise Refusal(_NO_MEMORY) from error
+        raise ReMeError(_NO_MEMORY) from error
 
 
 def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
@@ -357,15 +364,15 @@ def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
         folders.sort()
         for file in sorted(files):
             name = os.path.relpath(os.path.join(place, file), path).replace(os.sep, "/")
-            if file.startswith(".") or not (not glob or any(fnmatchcase(one, glob) for one in _name_all(name, file))):
+            if file.startswith(".") or not (not glob or any(fnmatchcase(one, glob) for one in _list_names(name, file))):
                 continue  # hidden files are drafts
             seen += 1
             if seen > MAX_FILES:
-                raise _Stopped("there are too many files")
+                raise _SearchStopped("there are too many files")
             yield name, os.path.join(place, file)
 
 
-def _name_all(name: str, file: str) -> Iterator[str]:
+def _list_names(name: str, file: str) -> Iterator[str]:
     """Yield the names of a *file* that a glob may mean: its own, with its folders or without, and ReMe's."""
     yield from (file, name)
     if file.startswith(f"{ARCHIVE}-"):
@@ -374,7 +381,7 @@ def _name_all(name: str, file: str) -> Iterator[str]:
         yield from (f"tool_{file}", f"tool_call_{file}")  # tool_call_{id}.txt
 
 
-def _cut_around(line: str, start: int, stop: int) -> str:
+def _cut_line(line: str, start: int, stop: int) -> str:
     """Return *line*, or the text around a match if it is long."""
     if len(line) <= 2 * MAX_AROUND:
         return line
@@ -382,26 +389,26 @@ def _cut_around(line: str, start: int, stop: int) -> str:
     return f"{'...' * (first > 0)}{line[first:last]}{'...' * (last < len(line))}"
 
 
-def read(folder: Folder, asked: ReadRequest) -> Answer:
-    """Return lines of a file, and nothing else. Raises ``Refusal``."""
-    path = folder.find(asked.absolute_path)[1]
+def read(folder: Folder, request: ReadRequest) -> ReMeResponse:
+    """Return lines of a file, and nothing else. Raises ``ReMeError``."""
+    path = folder.find(request.absolute_path)[1]
     try:
-        raw = _read_bytes(path, most=MAX_READ + 1)
+        raw = _read_bytes(path, max_bytes=MAX_READ + 1)
     except OSError as error:
-        raise Refusal("there is no such file; grep lists those that have a text", 404) from error
+        raise ReMeError("there is no such file; grep lists those that have a text", 404) from error
     if len(raw) > MAX_READ:
-        raise Refusal(f"the file has more than {MAX_READ} bytes, which are not read at once; use grep", 413)
+        raise ReMeError(f"the file has more than {MAX_READ} bytes, which are not read at once; use grep", 413)
     text = _decode(raw)
-    if asked.offset is None and asked.limit is None:
-        return Answer(success=True, answer=text)
-    lines, first = text.split("\n"), asked.offset or 0
+    if request.offset is None and request.limit is None:
+        return ReMeResponse(success=True, answer=text)
+    lines, first = text.split("\n"), request.offset or 0
     if first >= len(lines):
-        raise Refusal(f"the file has {len(lines)} lines, counted from 0; give a smaller offset")
-    stop = len(lines) if asked.limit is None else first + asked.limit
-    return Answer(success=True, answer="\n".join(lines[first:stop]))
+        raise ReMeError(f"the file has {len(lines)} lines, counted from 0; give a smaller offset")
+    stop = len(lines) if request.limit is None else first + request.limit
+    return ReMeResponse(success=True, answer="\n".join(lines[first:stop]))
 
 
-def _read_bytes(path: str, most: int = MAX_READ) -> bytes:
+def _read_bytes(path: str, max_bytes: int = MAX_READ) -> bytes:
     """Return the beginning of a regular file.
 
     Raises ``OSError`` for anything else. Follows no link, and never blocks on a pipe.
@@ -410,7 +417,7 @@ def _read_bytes(path: str, most: int = MAX_READ) -> bytes:
     with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{os.path.basename(path)} is no file")
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 def _decode(raw: bytes) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from anyio import to_thread
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory import CompactedMessage, Memory, NewerVersion, Recall, StoreDamaged
@@ -36,16 +36,16 @@ from ..background import ContextCompactor
 from ..sessions import Session
 from .access import Tenant
 from .problems import Problem
-from .shares import RETRY_AFTER, Busy, Shares
 from .state import MAX_NAME, ServerState
+from .tenant_threads import RETRY_AFTER, Busy, TenantThreads
 
 R = TypeVar("R")
 #: Threads of requests that wait for a compaction, for all tenants together.
-MAX_WAITING_COMPACTIONS = 16
+COMPACTION_THREADS = 16
 #: Maximum characters of any name or reference in a request, and maximum rounds per page.
 MAX_TEXT, MAX_PAGE = 200, 200
 #: Bytes of an export that are held in memory, and bytes of one chunk of its body.
-_IN_MEMORY, _PART = 1_000_000, 65_536
+_MAX_IN_MEMORY, _CHUNK = 1_000_000, 65_536
 _LINES = "application/x-ndjson"
 #: Where the names of sessions follow in a path.
 _SESSIONS = "/api/sessions/"
@@ -76,7 +76,7 @@ Number = Annotated[int, Field(ge=0, le=10**12)]
 Tokens = Annotated[int, Field(ge=1, le=10**9)]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """A request's body; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
@@ -139,19 +139,19 @@ class SyncedMessage(MessageIn):
     model_config = ConfigDict(json_schema_extra=_SYNCED)
 
 
-class NewSession(Body):
+class CreateSessionRequest(RequestBody):
     id: Annotated[str | None, Field(pattern=_SESSION)] = Field(
         default=None, description="Its name; generated if missing."
     )
     messages: Messages = Field(default_factory=list)
 
 
-class Append(Body):
+class AppendRequest(RequestBody):
     messages: Messages
     kind: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] = "message"
 
 
-class History(Body):
+class SyncRequest(RequestBody):
     messages: Annotated[
         list[SyncedMessage],
         Field(max_length=100_000, examples=[[{"role": "user", "content": "Hello"}]]),
@@ -160,7 +160,7 @@ class History(Body):
     on_divergence: Literal["rewind", "raise"] = "rewind"
 
 
-class Compose(Body):
+class ComposeRequest(RequestBody):
     role: Role = ASSISTANT
     budget: Tokens | None = Field(default=None, description="Maximum tokens of the prompt.")
     reserve: Annotated[int, Field(ge=0, le=10**9)] = 0
@@ -170,28 +170,28 @@ class Compose(Body):
     summary_as: Literal["system", "user", "header"] = "system"
 
 
-class OfRole(Body):
+class RoleRequest(RequestBody):
     role: Role = ASSISTANT
 
 
-class CompactNow(OfRole):
+class CompactRequest(RoleRequest):
     timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
 
 
-class Revert(OfRole):
+class RevertRequest(RoleRequest):
     generation: Number | None = Field(default=None, description="Fail if another one is shown by now.")
 
 
-class AtReference(Body):
+class ReferenceRequest(RequestBody):
     reference: Reference
 
 
-class CallRecall(OfRole):
+class RecallRequest(RoleRequest):
     name: Name
     arguments: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
 
 
-class ReportUsage(OfRole):
+class UsageRequest(RoleRequest):
     input_tokens: Number
     cached_tokens: Number | None = None
 
@@ -223,11 +223,11 @@ class SessionState(SessionSize):
     roles: dict[str, CompactorState]
 
 
-class Places(BaseModel):
+class AppendResult(BaseModel):
     references: list[str | None] = Field(description="One for each message; null: it is in the header.")
 
 
-class SyncResult(Places):
+class SyncResult(AppendResult):
     appended: int
     kept: int
     dropped: int
@@ -262,13 +262,13 @@ class PromptOut(BaseModel):
 
 class CompactionOut(BaseModel):
     generation: int
-    last_covered_round: int
+    last_covered_round: int = Field(validation_alias="last_round")
     summary: str
     created_at: datetime | None
     model: str | None
 
 
-class Compacted(BaseModel):
+class CompactResult(BaseModel):
     compaction: CompactionOut | None
 
 
@@ -278,8 +278,8 @@ class RecordOut(BaseModel):
     at: datetime
     generation: int
     current: bool
-    last_covered_round: int | None
-    summary: str | None
+    last_covered_round: int | None = Field(default=None, validation_alias=AliasPath("compaction", "last_round"))
+    summary: str | None = Field(default=None, validation_alias=AliasPath("compaction", "summary"))
     strategy: str
     model: str | None
     usage: dict[str, int] | None
@@ -344,13 +344,13 @@ class EncodedNames:
         await self._app(scope, receive, send)
 
 
-def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
+def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of routes)
     """Return the routes under /api."""
     router = APIRouter(prefix="/api", tags=["sessions"], responses=_RESPONSES)
-    compactions = Shares(state.settings, MAX_WAITING_COMPACTIONS)
+    compactions = TenantThreads(state.settings, COMPACTION_THREADS)
 
     @contextmanager
-    def existing(tenant: str, session_id: str) -> Iterator[Session]:
+    def open_existing(tenant: str, session_id: str) -> Iterator[Session]:
         """Open a session that has entries, including those of other processes. Raises ``HTTPException``: 404."""
         with state.open(tenant, session_id) as session:
             session.memory.refresh()
@@ -359,7 +359,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
             yield session
 
     @router.post("/sessions", status_code=201)
-    def create_session(tenant: Tenant, body: NewSession) -> SessionSize:
+    def create_session(tenant: Tenant, body: CreateSessionRequest) -> SessionSize:
         """Create a session, with its first messages if given."""
         session_id = body.id if body.id is not None else token_hex(16)
         with state.open(tenant, session_id) as session, session.lock:
@@ -398,7 +398,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     @router.get("/sessions/{session_id}")
     def get_session(tenant: Tenant, session_id: SessionId) -> SessionState:
         """Return a session's size, its pins and the state of its compactors."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             roles = {}
             for role, compactor in session.compactors.items():
                 now = compactor.status()
@@ -417,26 +417,25 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     @router.delete("/sessions/{session_id}", status_code=204)
     def delete_session(tenant: Tenant, session_id: SessionId) -> Response:
         """Erase a session for good: its messages, its summaries, its events and its files."""
-        name = state.name(tenant, session_id)
+        name = state.make_name(tenant, session_id)
         if state.sessions.store.get_extent(name) is None:
             _raise_unknown()
         state.sessions.purge(name)
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/messages", status_code=201)
-    def append_messages(tenant: Tenant, session_id: SessionId, body: Append) -> Places:
+    def append_messages(tenant: Tenant, session_id: SessionId, body: AppendRequest) -> AppendResult:
         """Append messages, all or none. A new name creates a session."""
         with state.open(tenant, session_id) as session:
             added = session.memory.extend(_dump(body.messages), kind=body.kind)
-            return Places(references=[one.reference for one in added])
+            return AppendResult(references=[one.reference for one in added])
 
     @router.put("/sessions/{session_id}/messages")
-    def sync_messages(tenant: Tenant, session_id: SessionId, body: History) -> SyncResult:
+    def sync_messages(tenant: Tenant, session_id: SessionId, body: SyncRequest) -> SyncResult:
         """Make the log match the host's whole history. A new name creates a session."""
         with state.open(tenant, session_id) as session:
-            done = session.memory.sync(_dump(body.messages), on_divergence=body.on_divergence)
-            counts = {name: getattr(done, name) for name in ("appended", "kept", "dropped", "undone", "skipped")}
-            return SyncResult(references=done.references, **counts)
+            result = session.memory.sync(_dump(body.messages), on_divergence=body.on_divergence)
+            return SyncResult.model_validate(result, from_attributes=True)
 
     @router.get("/sessions/{session_id}/rounds")
     def list_rounds(
@@ -447,7 +446,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         role: RoleQuery = ASSISTANT,
     ) -> RoundPage:
         """Return rounds verbatim, hidden ones included, with the messages that *role* sees."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
             page = [
                 RoundOut(
@@ -468,13 +467,13 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         role: RoleQuery = "",
     ) -> Text:
         """Return the original text of a reference, such as r3.p2 or r1-r7."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             return Text(text=session.memory.reload(reference, role=role))
 
     @router.post("/sessions/{session_id}/compose")
-    def compose(tenant: Tenant, session_id: SessionId, body: Compose) -> PromptOut:
+    def compose(tenant: Tenant, session_id: SessionId, body: ComposeRequest) -> PromptOut:
         """Return the messages of the next prompt, within the budget. Never waits for a model."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             options = body.model_dump(exclude={"role", "budget"}, exclude_unset=True)
             prompt = session.compose(body.role, budget=body.budget, **options)
             return PromptOut(
@@ -486,12 +485,12 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
             )
 
     @router.post("/sessions/{session_id}/compact", responses={502: _PROBLEM, 504: _PROBLEM})
-    async def compact(tenant: Tenant, session_id: SessionId, body: CompactNow) -> Compacted:
+    async def compact(tenant: Tenant, session_id: SessionId, body: CompactRequest) -> CompactResult:
         """Compact now, and wait for it; null: there was nothing to compact."""
 
-        def run(seconds: float) -> Compacted:
-            with existing(tenant, session_id) as session:
-                return _compacted(_compactor(session, body.role).compact_now(seconds))
+        def run(seconds: float) -> CompactResult:
+            with open_existing(tenant, session_id) as session:
+                return _make_compact_result(_find_compactor(session, body.role).compact_now(seconds))
 
         try:
             return await compactions.run(tenant, run, body.timeout)
@@ -499,66 +498,55 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
             raise HTTPException(503, str(busy), {"retry-after": str(RETRY_AFTER)}) from None
 
     @router.post("/sessions/{session_id}/revert")
-    def revert(tenant: Tenant, session_id: SessionId, body: Revert) -> Compacted:
+    def revert(tenant: Tenant, session_id: SessionId, body: RevertRequest) -> CompactResult:
         """Show the previous summary again, and return it; null: there is none left."""
-        with existing(tenant, session_id) as session:
-            return _compacted(_compactor(session, body.role).revert(body.generation))
+        with open_existing(tenant, session_id) as session:
+            return _make_compact_result(_find_compactor(session, body.role).revert(body.generation))
 
     @router.get("/sessions/{session_id}/history")
-    def history(tenant: Tenant, session_id: SessionId, role: RoleQuery = ASSISTANT) -> Records:
+    def get_history(tenant: Tenant, session_id: SessionId, role: RoleQuery = ASSISTANT) -> Records:
         """Return the history of the role's compactions, oldest first."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             records = session.memory.journal(role).history()
-        return Records(
-            records=[
-                RecordOut(
-                    last_covered_round=None if one.compaction is None else one.compaction.last_round,
-                    summary=None if one.compaction is None else one.compaction.summary,
-                    usage=None if one.usage is None else dict(one.usage),
-                    checks=list(one.checks),
-                    **{name: getattr(one, name) for name in _RECORD},
-                )
-                for one in records
-            ]
-        )
+        return Records.model_validate({"records": records}, from_attributes=True)
 
     @router.get("/sessions/{session_id}/pins")
     def list_pins(tenant: Tenant, session_id: SessionId) -> References:
         """Return the references of pinned posts."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             return References(references=list(session.memory.pins()))
 
     @router.post("/sessions/{session_id}/pins", status_code=204)
-    def pin(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
+    def pin(tenant: Tenant, session_id: SessionId, body: ReferenceRequest) -> Response:
         """Keep a post verbatim through every compaction."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             session.memory.pin(body.reference)
         return Response(status_code=204)
 
     @router.delete("/sessions/{session_id}/pins/{reference}", status_code=204)
     def unpin(tenant: Tenant, session_id: SessionId, reference: ReferencePath) -> Response:
         """Let compactions replace a post again."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             session.memory.unpin(reference)
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/redact", status_code=204)
-    def redact(tenant: Tenant, session_id: SessionId, body: AtReference) -> Response:
+    def redact(tenant: Tenant, session_id: SessionId, body: ReferenceRequest) -> Response:
         """Erase a post's text for good, and everything that was derived from it."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             session.memory.redact(body.reference)
         return Response(status_code=204)
 
     @router.post("/sessions/{session_id}/rewind")
-    def rewind(tenant: Tenant, session_id: SessionId, body: AtReference) -> References:
+    def rewind(tenant: Tenant, session_id: SessionId, body: ReferenceRequest) -> References:
         """Continue from an earlier place, and return the references of the undone rounds."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             return References(references=list(session.memory.rewind(body.reference)))
 
     @router.post("/sessions/{session_id}/usage", status_code=204)
-    def record_usage(tenant: Tenant, session_id: SessionId, body: ReportUsage) -> Response:
+    def record_usage(tenant: Tenant, session_id: SessionId, body: UsageRequest) -> Response:
         """Record the provider's token count of the role's newest prompt; it corrects budgets."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             session.memory.record_usage(body.role, body.input_tokens, cached_tokens=body.cached_tokens)
         return Response(status_code=204)
 
@@ -568,9 +556,9 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         return Tools(tools=cast("list[dict[str, Any]]", Recall(Memory()).tools()))
 
     @router.post("/sessions/{session_id}/recall")
-    def recall(tenant: Tenant, session_id: SessionId, body: CallRecall) -> Text:
+    def recall(tenant: Tenant, session_id: SessionId, body: RecallRequest) -> Text:
         """Return the answer to a model's call of one of these tools, also to an invalid call."""
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             return Text(text=Recall(session.memory, role=body.role).call(body.name, body.arguments))
 
     @router.get("/sessions/{session_id}/search")
@@ -583,7 +571,7 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     ) -> Hits:
         """Search the conversation for words, best match first."""
         words = split_query(query)
-        with existing(tenant, session_id) as session:
+        with open_existing(tenant, session_id) as session:
             rounds = session.memory.snapshot.get_rounds(role, include_failed=True)
             hits = session.memory.search(query, role=role, limit=limit)
             return Hits(
@@ -595,35 +583,35 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
         response_class=StreamingResponse,
         responses={200: {"description": "The session as lines of JSON.", "content": {_LINES: {}}}},
     )
-    def export(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
+    def export_(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
         """Return the whole session as JSON lines, for import."""
-        store, name = state.sessions.store, state.name(tenant, session_id)
+        store, name = state.sessions.store, state.make_name(tenant, session_id)
         if store.get_extent(name) is None:
             _raise_unknown()
-        file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
+        file = SpooledTemporaryFile(_MAX_IN_MEMORY)  # noqa: SIM115  (closed when it was sent)
         try:
-            export_session(store, name, cast("TextIO", _Renaming(file.write, session_id)))
+            export_session(store, name, cast("TextIO", _RenamingWriter(file.write, session_id)))
         except BaseException:
             file.close()
             raise
         file.seek(0)
 
-        def parts() -> Iterator[bytes]:
+        def read_chunks() -> Iterator[bytes]:
             with file:
-                yield from iter(partial(file.read, _PART), b"")
+                yield from iter(partial(file.read, _CHUNK), b"")
 
-        return StreamingResponse(parts(), media_type=_LINES)
+        return StreamingResponse(read_chunks(), media_type=_LINES)
 
     body = {"requestBody": {"required": True, "content": {_LINES: {"schema": {"type": "string"}}}}}
 
     @router.post("/sessions/{session_id}/import", status_code=201, openapi_extra=body)
-    async def import_(tenant: Tenant, session_id: SessionId, request: Request) -> Imported:
+    async def import_session(tenant: Tenant, session_id: SessionId, request: Request) -> Imported:
         """Import an exported session: all of it, or nothing if anything is wrong."""
         lines = await request.body()
-        return await to_thread.run_sync(read, tenant, session_id, lines)
+        return await to_thread.run_sync(import_lines, tenant, session_id, lines)
 
-    def read(tenant: str, session_id: str, body: bytes) -> Imported:
-        store, name = state.sessions.store, state.name(tenant, session_id)
+    def import_lines(tenant: str, session_id: str, body: bytes) -> Imported:
+        store, name = state.sessions.store, state.make_name(tenant, session_id)
         if store.get_extent(name) is not None:
             raise HTTPException(409, "there is a session of that name; delete it, or import under another name")
         try:
@@ -642,32 +630,19 @@ def make_rest(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list of rou
     }
 
     @router.get("/events", response_class=StreamingResponse, responses=events)
-    async def all_events(tenant: Tenant) -> StreamingResponse:
+    async def stream_all_events(tenant: Tenant) -> StreamingResponse:
         """Stream the events of all sessions. An event `lost` has the number of events that a slow reader missed."""
         return _stream(state, tenant)
 
     @router.get("/sessions/{session_id}/events", response_class=StreamingResponse, responses=events)
-    async def session_events(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
+    async def stream_session_events(tenant: Tenant, session_id: SessionId) -> StreamingResponse:
         """Stream the events of one session, which need not exist yet."""
         return _stream(state, tenant, session_id)
 
     return router
 
 
-_RECORD = (
-    "number",
-    "happened",
-    "at",
-    "generation",
-    "current",
-    "strategy",
-    "model",
-    "tokens_before",
-    "tokens_after",
-)
-
-
-class _Renaming:
+class _RenamingWriter:
     """Writes an export; its first line gets the session's own name instead of its full name."""
 
     def __init__(self, write: Callable[[bytes], object], name: str) -> None:
@@ -683,7 +658,7 @@ class _Renaming:
 
 
 def _names_files(entry: Entry, name: str) -> bool:
-    """Return whether *entry* names a folder of the session's files. A purge would delete it, even if it is made up."""
+    """Return whether *entry* names a folder of the session's files. A purge would delete it, even if it is forged."""
     record = entry.record if entry.kind in list_kinds(EventRecorded) else None
     return isinstance(record, EventRecorded) and record.name == FILES_KEPT and record.facts.get("session") == name
 
@@ -694,30 +669,20 @@ def _stream(state: ServerState, tenant: str, session_id: str | None = None) -> S
 
 
 def _measure(state: ServerState, tenant: str, session_id: str) -> SessionSize:
-    extent = state.sessions.store.get_extent(state.name(tenant, session_id))
+    extent = state.sessions.store.get_extent(state.make_name(tenant, session_id))
     if extent is None:
         _raise_unknown()
     return SessionSize(id=session_id, rounds=extent.rounds or 0, entries=extent.number, last_activity=extent.created_at)
 
 
-def _compactor(session: Session, role: str) -> ContextCompactor:
+def _find_compactor(session: Session, role: str) -> ContextCompactor:
     if role not in session.compactors:
         raise HTTPException(404, f"this role has no compactor here; there are {', '.join(session.compactors)}")
     return session.compactors[role]
 
 
-def _compacted(found: CompactedMessage | None) -> Compacted:
-    if found is None:
-        return Compacted(compaction=None)
-    return Compacted(
-        compaction=CompactionOut(
-            generation=found.generation,
-            last_covered_round=found.last_round,
-            summary=found.summary,
-            created_at=found.created_at,
-            model=found.model,
-        )
-    )
+def _make_compact_result(compaction: CompactedMessage | None) -> CompactResult:
+    return CompactResult.model_validate({"compaction": compaction}, from_attributes=True)
 
 
 def _raise_unknown() -> NoReturn:

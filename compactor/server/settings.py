@@ -24,7 +24,7 @@ MIN_TOKEN = 16
 _TOKEN = re.compile(rf"[!-+\--9;-~]{{{MIN_TOKEN},500}}", re.ASCII)  # no space, comma or colon
 
 
-def data_folder() -> Path:
+def find_data_folder() -> Path:
     """Return the folder for this user's sessions and files."""
     if sys.platform == "win32":
         home = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
@@ -40,7 +40,7 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
-    store: str = Field(default_factory=lambda: f"sqlite:///{data_folder() / 'sessions.db'}")
+    store: str = Field(default_factory=lambda: f"sqlite:///{find_data_folder() / 'sessions.db'}")
     """URL of the store."""
     host: str = "127.0.0.1"
     """Address to listen on. Any address but loopback needs *tokens*."""
@@ -68,7 +68,7 @@ class ServerSettings(BaseModel):
     """Configuration of the compactors."""
     roles: tuple[str, ...] = Field(default=("assistant",), min_length=1)
     """Roles that get a compactor."""
-    store_dir: Path = Field(default_factory=lambda: data_folder() / "files")
+    store_dir: Path = Field(default_factory=lambda: find_data_folder() / "files")
     """Folder for offloaded files."""
 
     def __init__(self, **values: Any) -> None:

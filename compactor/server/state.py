@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -13,11 +12,11 @@ from memory import ContextError, Store
 from memory.io_threads import to_thread
 from memory.stores.tenants import join_name
 
-from ..sessions import Session, Sessions
+from ..sessions import SessionContext, Sessions
 from ..telemetry.prometheus import make_registry
 from .access import Logouts
 from .events import EventHub
-from .settings import ServerSettings, data_folder
+from .settings import ServerSettings, find_data_folder
 
 #: Maximum characters of a session's name.
 MAX_NAME = 200
@@ -25,10 +24,6 @@ MAX_NAME = 200
 
 class BadSessionName(ContextError, ValueError):
     """A session's name is empty, too long, or contains control characters."""
-
-
-class Use(AbstractContextManager[Session], AbstractAsyncContextManager[Session], Protocol):
-    """``with`` or ``async with`` gives the session, which stays open until the block ends."""
 
 
 def check_name(session: str) -> str:
@@ -72,16 +67,16 @@ class ServerState:
     def is_running(self) -> bool:
         return self._sessions is not None
 
-    def name(self, tenant: str, session_id: str) -> str:
+    def make_name(self, tenant: str, session_id: str) -> str:
         """Return the full name of *tenant*'s session. Raises ``BadSessionName``."""
         return join_name(tenant, check_name(session_id))
 
-    def open(self, tenant: str, session_id: str) -> Use:
+    def open(self, tenant: str, session_id: str) -> SessionContext:
         """Return a context manager, for ``with`` on a thread or ``async with``, that gives *tenant*'s session.
 
         Raises ``BadSessionName`` and, on entering the block, ``StoreError``.
         """
-        return self.sessions.open(self.name(tenant, session_id))
+        return self.sessions.open(self.make_name(tenant, session_id))
 
     async def start(self) -> None:
         """Open the store, on a thread. May raise ``StoreError``."""
@@ -94,7 +89,7 @@ class ServerState:
         settings = self.settings
         given: dict[str, Any] = {"config": settings.config, "budget": settings.budget, "roles": settings.roles}
         if self._store is None and "store" not in settings.model_fields_set:
-            data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            find_data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         store = self._store if self._store is not None else settings.store
         sessions = Sessions(store, **given | self._options)
         sessions.on_event(self.hub.publish)

@@ -124,7 +124,7 @@ def test_the_tools_of_all_sessions() -> None:
                 assert text_of(answer).startswith("Error: ")
                 assert "euros" not in text_of(answer)
 
-    play(store, scene, tenant_of=lambda _context: "alice")
+    play(store, scene, get_tenant=lambda _context: "alice")
     assert len(store.sessions()) == 3
 
 

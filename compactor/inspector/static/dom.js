@@ -5,27 +5,27 @@ export const file = document.getElementById("data") ? JSON.parse(document.getEle
 // C0 and C1 controls, separators, bidirectional controls and lone surrogates, shown by their code points.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
 
-export function visible(text) {
+export function escapeControls(text) {
   return String(text).replace(CONTROLS, (sign) => "\\u" + sign.codePointAt(0).toString(16).padStart(4, "0"));
 }
 
 export function el(tag, options = {}, ...children) {
-  const made = document.createElement(tag);
+  const result = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "text") made.textContent = visible(value);
-    else made.setAttribute(name, value === true ? "" : visible(value));
+    if (name.startsWith("on")) result.addEventListener(name.slice(2), value);
+    else if (name === "text") result.textContent = escapeControls(value);
+    else result.setAttribute(name, value === true ? "" : escapeControls(value));
   }
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
-    made.append(typeof child === "string" ? visible(child) : child);
+    result.append(typeof child === "string" ? escapeControls(child) : child);
   }
-  return made;
+  return result;
 }
 
-export const number = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
-export const time = (stamp) => (stamp ? new Date(stamp).toISOString().replace("T", " ").slice(0, 19) : "–");
+export const formatNumber = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+export const formatTime = (stamp) => (stamp ? new Date(stamp).toISOString().replace("T", " ").slice(0, 19) : "–");
 
 export async function get(part, parameters = {}) {
   if (file) {
@@ -34,7 +34,7 @@ export async function get(part, parameters = {}) {
     return file[key];
   }
   const answer = await fetch(`inspect/${part}?${new URLSearchParams(parameters)}`, { credentials: "same-origin" });
-  if (!answer.ok) throw new Error(await reason(answer));
+  if (!answer.ok) throw new Error(await readError(answer));
   return answer.json();
 }
 
@@ -42,21 +42,21 @@ export async function change(session, what, body, method = "POST") {
   const answer = await fetch(`api/sessions/${encodeURIComponent(session)}/${what}`, {
     method, credentials: "same-origin", headers: { "content-type": "application/json" }, body: body && JSON.stringify(body),
   });
-  if (!answer.ok) throw new Error(await reason(answer));
+  if (!answer.ok) throw new Error(await readError(answer));
   return answer.status === 204 ? null : answer.json();
 }
 
-async function reason(answer) {
+async function readError(answer) {
   if (answer.status === 401) return "You are signed out: open the page with its token again.";
   try {
-    const told = await answer.json();
-    return typeof told.detail === "string" ? told.detail : `The server answered ${answer.status}.`;
+    const body = await answer.json();
+    return typeof body.detail === "string" ? body.detail : `The server answered ${answer.status}.`;
   } catch {
     return `The server answered ${answer.status}.`;
   }
 }
 
-export function confirmed(question, action) {
+export function confirm(question, action) {
   return new Promise((resolve) => {
     const box = el("dialog", { "aria-label": question });
     const end = (agreed) => {

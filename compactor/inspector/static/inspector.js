@@ -1,17 +1,17 @@
 // The pages: the list of sessions, and one session. The address selects one: #/session/role/tab.
 
-import { change, confirmed, el, file, get, number, time } from "./dom.js";
-import { colourOf, makeLegend, makeStrip } from "./strip.js";
+import { change, confirm, el, file, formatNumber, formatTime, get } from "./dom.js";
+import { toClassName, makeLegend, makeStrip } from "./strip.js";
 
-const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), live = document.getElementById("live");
+const main = document.querySelector("main"), crumbs = document.getElementById("crumbs"), connection = document.getElementById("connection");
 const TABS = { rounds: "Rounds", prompt: "Prompt", charts: "Tokens and cost", summaries: "Summaries", decisions: "Decisions" };
 let shown = 0; // counts pages: answers for an earlier page are discarded
 let refresh = () => {};
 
-const place = () => location.hash.slice(2).split("/").map(decodeURIComponent);
-const address = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
-const empty = (...text) => el("div", { class: "empty" }, ...text);
-const problem = (error) => el("p", { class: "warn", role: "alert", text: error.message });
+const readPath = () => location.hash.slice(2).split("/").map(decodeURIComponent);
+const makeAddress = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
+const makeEmpty = (...text) => el("div", { class: "empty" }, ...text);
+const makeProblem = (error) => el("p", { class: "warn", role: "alert", text: error.message });
 
 // ---- the list of sessions
 
@@ -33,10 +33,10 @@ async function showSessions() {
   const draw = () => {
     const words = wanted.toLowerCase();
     const found = [...rows.values()].filter((one) => one.session.toLowerCase().includes(words)).sort(ORDERS[order][1]);
-    body.replaceChildren(...found.slice(0, MAX_DRAWN).map(sessionRow));
-    const many = found.length > MAX_DRAWN ? `${MAX_DRAWN} of ${number(found.length)}` : number(found.length);
-    const more = loading === null ? "" : rows.size < MAX_LOADED ? ", more are loading" : `; these are the newest ${number(rows.size)}`;
-    note.replaceChildren(`${many} sessions${more}`, ...(found.length || !wanted ? [] : [". ", el("a", { href: address(wanted) }, `Open “${wanted}”`)]));
+    body.replaceChildren(...found.slice(0, MAX_DRAWN).map(makeSessionRow));
+    const many = found.length > MAX_DRAWN ? `${MAX_DRAWN} of ${formatNumber(found.length)}` : formatNumber(found.length);
+    const more = loading === null ? "" : rows.size < MAX_LOADED ? ", more are loading" : `; these are the newest ${formatNumber(rows.size)}`;
+    note.replaceChildren(`${many} sessions${more}`, ...(found.length || !wanted ? [] : [". ", el("a", { href: makeAddress(wanted) }, `Open “${wanted}”`)]));
   };
   const heads = ["session", "rounds", "next prompt", "paid for summaries", "failures", "last activity (UTC)"];
   const list = el("table", { class: "sessions" }, el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col", text })))), body);
@@ -58,7 +58,7 @@ async function showSessions() {
     try {
       const [after, figures] = await Promise.all([load(null), get("server")]);
       if (page !== shown) return;
-      server.replaceChildren(...(figures ? [serverFigures(figures)] : []));
+      server.replaceChildren(...(figures ? [makeServerFigures(figures)] : []));
       if (isFirst) loading = after;
       if (rows.size) {
         table.replaceChildren(list); // it may show an error, or that there were no sessions
@@ -69,32 +69,32 @@ async function showSessions() {
         if (page === shown) draw();
       }
     } catch (error) {
-      if (page === shown) table.replaceChildren(problem(error));
+      if (page === shown) table.replaceChildren(makeProblem(error));
       return;
     }
-    if (page === shown && !rows.size) table.replaceChildren(empty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
+    if (page === shown && !rows.size) table.replaceChildren(makeEmpty(el("p", { text: "No session yet." }), el("p", {}, "Send a first message through the proxy or ", el("code", { text: "POST /api/sessions" }), "; it appears here by itself.")));
   };
   await refresh();
 }
 
-const figure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
+const makeFigure = (name, value, small) => el("div", {}, el("dt", { text: name }), el("dd", {}, value, small ? el("small", { text: small }) : null));
 
-function serverFigures(one) {
-  const money = (value) => (one.unit === "dollars" ? `$${value.toFixed(2)}` : number(value));
+function makeServerFigures(one) {
+  const formatMoney = (value) => (one.unit === "dollars" ? `$${value.toFixed(2)}` : formatNumber(value));
   return el("dl", { class: "figures" },
-    figure("sessions open", number(one.open)),
-    figure("compactions running", number(one.running)),
-    figure("model calls", number(one.calls), one.max_calls === null ? "no limit" : `of ${number(one.max_calls)} at once`),
-    figure("waiting for a call", number(one.waiting), "compactors"),
-    figure("spent in the last hour", money(one.spent), `${one.unit}, ${one.max_spent === null ? "no limit" : "of " + money(one.max_spent)}`));
+    makeFigure("sessions open", formatNumber(one.open)),
+    makeFigure("compactions running", formatNumber(one.running)),
+    makeFigure("model calls", formatNumber(one.calls), one.max_calls === null ? "no limit" : `of ${formatNumber(one.max_calls)} at once`),
+    makeFigure("waiting for a call", formatNumber(one.queued), "compactors"),
+    makeFigure("spent in the last hour", formatMoney(one.spent), `${one.unit}, ${one.max_spent === null ? "no limit" : "of " + formatMoney(one.max_spent)}`));
 }
 
-function sessionRow(one) {
-  const cell = (name, text, options = {}) => el("td", { "data-name": name, ...options }, text);
+function makeSessionRow(one) {
+  const makeCell = (name, text, options = {}) => el("td", { "data-name": name, ...options }, text);
   return el("tr", {},
-    el("td", {}, el("a", { href: address(one.session) }, one.session)),
-    cell("rounds", number(one.rounds)), cell("next prompt", number(one.tokens)),
-    cell("paid for summaries", `${number(one.spent)} tokens`), cell("failures", number(one.failures), { class: one.failures ? "warn" : null }), cell("last activity", time(one.last_activity)));
+    el("td", {}, el("a", { href: makeAddress(one.session) }, one.session)),
+    makeCell("rounds", formatNumber(one.rounds)), makeCell("next prompt", formatNumber(one.tokens)),
+    makeCell("paid for summaries", `${formatNumber(one.spent)} tokens`), makeCell("failures", formatNumber(one.failures), { class: one.failures ? "warn" : null }), makeCell("last activity", formatTime(one.last_activity)));
 }
 
 // ---- one session
@@ -106,22 +106,22 @@ async function showSession(session, askedRole, tab) {
   try {
     about = await get("session", { session });
   } catch (error) {
-    main.replaceChildren(problem(error));
+    main.replaceChildren(makeProblem(error));
     return;
   }
   if (page !== shown) return;
   const role = about.roles.includes(askedRole) ? askedRole : about.roles.includes("assistant") ? "assistant" : about.roles[0];
   if (role === undefined) {
-    main.replaceChildren(el("h1", { text: session }), empty(el("p", { text: "Nothing was said in this session yet." })));
+    main.replaceChildren(el("h1", { text: session }), makeEmpty(el("p", { text: "Nothing was said in this session yet." })));
     refresh = () => showSession(session, askedRole, tab);
     return;
   }
   const inner = { session, role, about, page, tab: tab in TABS ? tab : "rounds", selected: null };
-  const roles = el("select", { "aria-label": "Role", onchange: (event) => { location.hash = address(session, event.target.value, inner.tab); } },
+  const roles = el("select", { "aria-label": "Role", onchange: (event) => { location.hash = makeAddress(session, event.target.value, inner.tab); } },
     about.roles.map((one) => el("option", { value: one, selected: one === role }, one || "(sees everything)")));
   inner.figures = el("dl", { class: "figures" });
   inner.state = el("p", { class: "quiet" });
-  inner.told = el("p", { role: "status" });
+  inner.message = el("p", { role: "status" });
   inner.strip = el("section", { class: "card", "aria-label": "All rounds" });
   inner.panel = el("section", { role: "tabpanel", tabindex: "-1" });
   inner.tabs = el("div", { class: "tabs", role: "tablist", onkeydown: (event) => moveTab(inner, event) },
@@ -131,7 +131,7 @@ async function showSession(session, askedRole, tab) {
     el("button", { type: "button", onclick: () => revert(inner) }, "Revert"));
   main.replaceChildren(
     el("div", { class: "row" }, el("h1", { text: session }), el("label", { class: "row quiet" }, "role", roles), actions),
-    inner.told, inner.figures, inner.state, inner.strip, inner.tabs, inner.panel);
+    inner.message, inner.figures, inner.state, inner.strip, inner.tabs, inner.panel);
   await load(inner);
   if (page !== shown) return;
   openTab(inner, inner.tab);
@@ -147,18 +147,18 @@ async function load(inner) {
   try {
     figures = await get("role", { session, role });
   } catch (error) {
-    inner.strip.replaceChildren(problem(error));
+    inner.strip.replaceChildren(makeProblem(error));
     return;
   }
   if (inner.page !== shown) return;
-  const saved = figures.said_tokens ? Math.round(100 * (1 - figures.prompt_tokens / figures.said_tokens)) : 0;
+  const saved = figures.original_tokens ? Math.round(100 * (1 - figures.prompt_tokens / figures.original_tokens)) : 0;
   inner.figures.replaceChildren(
-    figure("next prompt", number(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + number(figures.budget) : "no budget known"}`),
-    figure("as it was said", number(figures.said_tokens), "tokens"),
-    figure("saved", `${saved} %`, "of each prompt"),
-    figure("rounds", number(figures.rounds), `${number(figures.covered)} in the summary`),
-    figure("summary", number(figures.summary_tokens), `tokens, generation ${figures.generation}`),
-    figure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
+    makeFigure("next prompt", formatNumber(figures.prompt_tokens), `tokens, ${figures.budget ? "of " + formatNumber(figures.budget) : "no budget known"}`),
+    makeFigure("as it was said", formatNumber(figures.original_tokens), "tokens"),
+    makeFigure("saved", `${saved} %`, "of each prompt"),
+    makeFigure("rounds", formatNumber(figures.rounds), `${formatNumber(figures.covered)} in the summary`),
+    makeFigure("summary", formatNumber(figures.summary_tokens), `tokens, generation ${figures.generation}`),
+    makeFigure("compactor", figures.state || "none here", figures.circuit_open ? "circuit open" : figures.skip_reason || (figures.state ? "" : "this process runs none")));
   inner.state.textContent = figures.last_error ? `Last failure: ${figures.last_error}` : figures.prepared ? `${figures.prepared} prepared, not shown yet` : "";
   const strip = figures.strip;
   inner.states = strip;
@@ -166,7 +166,7 @@ async function load(inner) {
   inner.summary = figures.summary;
   inner.generation = figures.generation;
   if (!strip.states.length) {
-    inner.strip.replaceChildren(empty("No round yet."));
+    inner.strip.replaceChildren(makeEmpty("No round yet."));
     return;
   }
   const before = JSON.stringify(strip);
@@ -197,45 +197,45 @@ async function openTab(inner, name, again = false) {
   inner.panel.setAttribute("aria-label", TABS[name]);
   inner.panel.setAttribute("aria-busy", "true");
   if (!again) {
-    history.replaceState(null, "", address(inner.session, inner.role, name));
+    history.replaceState(null, "", makeAddress(inner.session, inner.role, name));
     inner.panel.replaceChildren(el("p", { class: "quiet", text: "Loading …" }));
   }
   try {
-    const made = await { rounds: roundsTab, prompt: promptTab, charts: chartsTab, summaries: summariesTab, decisions: decisionsTab }[name](inner);
+    const result = await { rounds: makeRoundsTab, prompt: makePromptTab, charts: makeChartsTab, summaries: makeSummariesTab, decisions: makeDecisionsTab }[name](inner);
     if (inner.page === shown && inner.tab === name) {
-      inner.panel.replaceChildren(...made);
+      inner.panel.replaceChildren(...result);
       inner.panel.setAttribute("aria-busy", "false");
-      for (const one of made) if (one.onshown) one.onshown();
+      for (const one of result) if (one.onshown) one.onshown();
     }
   } catch (error) {
-    if (inner.page === shown && inner.tab === name) inner.panel.replaceChildren(problem(error));
+    if (inner.page === shown && inner.tab === name) inner.panel.replaceChildren(makeProblem(error));
   }
 }
 
 async function act(inner, question, action, run, describe) {
-  if (!(await confirmed(question, action))) return;
-  inner.told.textContent = "Working …";
+  if (!(await confirm(question, action))) return;
+  inner.message.textContent = "Working …";
   try {
-    inner.told.textContent = describe(await run());
+    inner.message.textContent = describe(await run());
   } catch (error) {
-    inner.told.textContent = error.message;
+    inner.message.textContent = error.message;
   }
   await load(inner);
   openTab(inner, inner.tab, true);
 }
 
-const covers = (answer) => `The summary covers rounds 1 to ${answer.compaction.last_covered_round}.`;
+const describeCovered = (answer) => `The summary covers rounds 1 to ${answer.compaction.last_covered_round}.`;
 
 function compactNow(inner) {
   const { session, role } = inner;
   return act(inner, `Compact what is due in “${role}” now? This may ask a model.`, "Compact now",
-    () => change(session, "compact", { role }), (answer) => (answer.compaction ? covers(answer) : "There was nothing to compact."));
+    () => change(session, "compact", { role }), (answer) => (answer.compaction ? describeCovered(answer) : "There was nothing to compact."));
 }
 
 function revert(inner) {
   const { session, role, generation } = inner;
   return act(inner, `Show the previous summary of “${role}” again? Nothing is lost.`, "Revert",
-    () => change(session, "revert", { role, generation }), (answer) => (answer.compaction ? `Reverted: ${covers(answer)}` : "Reverted: all rounds are as they were said."));
+    () => change(session, "revert", { role, generation }), (answer) => (answer.compaction ? `Reverted: ${describeCovered(answer)}` : "Reverted: all rounds are as they were said."));
 }
 
 function togglePin(inner, { ref, pinned }) {
@@ -245,12 +245,12 @@ function togglePin(inner, { ref, pinned }) {
 
 // ---- rounds: the original beside its replacement in the prompt
 
-const reference = (inner, ref, text = ref) => {
+const makeReference = (inner, ref, text = ref) => {
   const [, round, at] = /^r(\d+)(?:-r?\d+)?(?:\.p(\d+))?/.exec(ref) || [];
   return el("button", { type: "button", class: "ref", onclick: () => openRound(inner, Number(round), at) }, text);
 };
-const said = (text, label) => el("pre", { class: "said", dir: "auto", tabindex: "0", "aria-label": label }, text || " ");
-const badge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${colourOf(status)}` }), status);
+const makeText = (text, label) => el("pre", { class: "original", dir: "auto", tabindex: "0", "aria-label": label }, text || " ");
+const makeBadge = (status) => el("span", { class: "badge" }, el("span", { class: `swatch ${toClassName(status)}` }), status);
 
 async function openRound(inner, round, at) {
   inner.selected = round;
@@ -261,73 +261,73 @@ async function openRound(inner, round, at) {
   target.scrollIntoView({ block: "nearest" });
 }
 
-async function roundsTab(inner) {
-  if (!inner.states || !inner.states.states.length) return [empty("No round yet.")];
-  if (!inner.selected) return [empty("Choose a round above: the original appears beside what the model reads instead.")];
+async function makeRoundsTab(inner) {
+  if (!inner.states || !inner.states.states.length) return [makeEmpty("No round yet.")];
+  if (!inner.selected) return [makeEmpty("Choose a round above: the original appears beside what the model reads instead.")];
   const round = await get("round", { session: inner.session, role: inner.role, number: inner.selected });
   return [el("div", { class: "card" }, el("h2", { text: `Round ${round.number} (${round.state === "created" ? "open" : round.state})` }),
-    round.posts.map((one) => postView(inner, one)))];
+    round.posts.map((one) => makePost(inner, one)))];
 }
 
-function postView(inner, one) {
+function makePost(inner, one) {
   const pinnable = !file && !["failed", "undone", "erased"].includes(one.status);
-  const why = el("p", { class: "why", hidden: true, text: one.why });
+  const reason = el("p", { class: "reason", hidden: true, text: one.reason });
   const asks = one.status === "shown" ? "Why is this in the prompt?" : "Why is this not in the prompt as it was said?";
   return el("div", { class: "post", id: `p${one.ref.split(".p")[1]}` },
-    el("div", { class: "row" }, el("strong", { text: one.receiver ? `${one.sender} → ${one.receiver}` : one.sender }), badge(one.status),
+    el("div", { class: "row" }, el("strong", { text: one.receiver ? `${one.sender} → ${one.receiver}` : one.sender }), makeBadge(one.status),
       one.pinned ? el("span", { class: "badge" }, "pinned") : null,
-      el("span", { class: "quiet", text: `${one.ref} · ${number(one.tokens)} tokens · ${time(one.at)}` }),
-      el("button", { type: "button", "aria-expanded": "false", onclick: (event) => { why.hidden = !why.hidden; event.currentTarget.setAttribute("aria-expanded", String(!why.hidden)); } }, asks),
+      el("span", { class: "quiet", text: `${one.ref} · ${formatNumber(one.tokens)} tokens · ${formatTime(one.at)}` }),
+      el("button", { type: "button", "aria-expanded": "false", onclick: (event) => { reason.hidden = !reason.hidden; event.currentTarget.setAttribute("aria-expanded", String(!reason.hidden)); } }, asks),
       pinnable ? el("button", { type: "button", onclick: () => togglePin(inner, one) }, one.pinned ? "Unpin" : "Pin") : null),
-    why,
+    reason,
     el("div", { class: "beside" },
-      el("div", {}, el("p", { class: "label", text: "as it was said" }), said(one.text, `${one.ref} as it was said`)),
+      el("div", {}, el("p", { class: "label", text: "as it was said" }), makeText(one.text, `${one.ref} as it was said`)),
       el("div", {}, el("p", { class: "label", text: one.status === "covered" ? "what the model reads: the summary" : "what the model reads" }),
-        one.reads !== null ? said(one.reads, `${one.ref} as the model reads it`)
-          : one.status === "covered" ? said(inner.summary, "The summary")
-            : el("p", { class: "quiet", text: one.status === "shown" || one.status === "pinned" ? "The same words." : "Nothing: " + one.why }))));
+        one.replacement !== null ? makeText(one.replacement, `${one.ref} as the model reads it`)
+          : one.status === "covered" ? makeText(inner.summary, "The summary")
+            : el("p", { class: "quiet", text: one.status === "shown" || one.status === "pinned" ? "The same words." : "Nothing: " + one.reason }))));
 }
 
 // ---- the exact prompt
 
-async function promptTab(inner) {
+async function makePromptTab(inner) {
   const at = el("input", { type: "number", min: "1", max: String(inner.about.rounds), placeholder: "now", "aria-label": "After round" });
   const body = el("div");
   const show = async (round) => {
     const parameters = { session: inner.session, role: inner.role };
     const prompt = await get("prompt", round ? { ...parameters, round } : parameters);
-    const cut = prompt.omitted.length ? `${number(prompt.omitted.length)} rounds are left out, ${prompt.omitted[0]} to ${prompt.omitted.at(-1)}. ` : "";
-    const facts = `${number(prompt.messages.length)} messages, ${number(prompt.tokens)} tokens` + (prompt.budget ? ` of ${number(prompt.budget)}` : "") +
-      `; ${number(prompt.tokens_before)} before cuts, ${number(prompt.tokens_said)} as it was said. ${cut}` + (prompt.counted ? `The provider counted ${number(prompt.counted)} in the last one.` : "");
+    const cut = prompt.omitted_rounds.length ? `${formatNumber(prompt.omitted_rounds.length)} rounds are left out, ${prompt.omitted_rounds[0]} to ${prompt.omitted_rounds.at(-1)}. ` : "";
+    const facts = `${formatNumber(prompt.messages.length)} messages, ${formatNumber(prompt.tokens)} tokens` + (prompt.budget ? ` of ${formatNumber(prompt.budget)}` : "") +
+      `; ${formatNumber(prompt.tokens_before)} before cuts, ${formatNumber(prompt.tokens_original)} as it was said. ${cut}` + (prompt.provider_tokens ? `The provider counted ${formatNumber(prompt.provider_tokens)} in the last one.` : "");
     const list = el("div");
     const more = el("button", { type: "button", onclick: () => add() }, "Show more messages");
     let next = 0;
     const add = () => {
-      list.append(...prompt.messages.slice(next, next + 100).map((one) => messageView(inner, one)));
+      list.append(...prompt.messages.slice(next, next + 100).map((one) => makeMessage(inner, one)));
       next += 100;
       more.hidden = next >= prompt.messages.length;
     };
     add();
     body.replaceChildren(el("p", { class: "quiet", text: facts }), list, more);
   };
-  at.addEventListener("change", () => show(at.value).catch((error) => body.replaceChildren(problem(error))));
+  at.addEventListener("change", () => show(at.value).catch((error) => body.replaceChildren(makeProblem(error))));
   await show("");
   return [file ? el("span") : el("label", { class: "row quiet" }, "as it was after round", at), body];
 }
 
-function messageView(inner, one) {
+function makeMessage(inner, one) {
   const origin = { original: "as it was said", shortened: "stands for the original", ours: "made by the compactor" }[one.kind];
   return el("div", { class: `message ${one.kind}` },
-    el("div", {}, el("strong", { text: one.role }), el("span", { class: "quiet", text: `${number(one.tokens)} tokens, ${one.ref || one.kind !== "original" ? origin : "the host's"}` }),
-      one.ref ? reference(inner, one.ref) : null),
-    said(one.text, `${one.role} message ${one.ref || ""}`));
+    el("div", {}, el("strong", { text: one.role }), el("span", { class: "quiet", text: `${formatNumber(one.tokens)} tokens, ${one.ref || one.kind !== "original" ? origin : "the host's"}` }),
+      one.ref ? makeReference(inner, one.ref) : null),
+    makeText(one.text, `${one.role} message ${one.ref || ""}`));
 }
 
 // ---- tokens and cost
 
-async function chartsTab(inner) {
+async function makeChartsTab(inner) {
   const series = await get("series", { session: inner.session, role: inner.role });
-  if (!series.rounds.length) return [empty("No round yet.")];
+  if (!series.rounds.length) return [makeEmpty("No round yet.")];
   const css = getComputedStyle(document.documentElement), colour = (name) => css.getPropertyValue(`--${name}`);
   const marks = new Map(series.marks);
   const draw = (title, label, kinds, format, rounds = series.rounds) => {
@@ -345,15 +345,15 @@ async function chartsTab(inner) {
     };
     return card;
   };
-  const money = (value) => (series.unit === "dollars" ? `$${value.toFixed(4)}` : number(value));
-  const waiting = series.timed.length
-    ? draw("Waiting time of turns, in seconds", "seconds", [["compaction in the background", series.waited, "shown"], ["had the turn stopped for it", series.waited_without, "left-out", [6, 4]]], (value) => value.toFixed(3), series.timed)
+  const formatMoney = (value) => (series.unit === "dollars" ? `$${value.toFixed(4)}` : formatNumber(value));
+  const waiting = series.timed_rounds.length
+    ? draw("Waiting time of turns, in seconds", "seconds", [["compaction in the background", series.wait_with, "shown"], ["had the turn stopped for it", series.wait_without, "left-out", [6, 4]]], (value) => value.toFixed(3), series.timed_rounds)
     : el("p", { class: "quiet", text: "Waiting time of turns: the process that composes prompts knows it, and this one has composed none." });
   return [
-    draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], number),
-    draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], money),
+    draw("Tokens of the prompt", "tokens", [["with compaction", series.tokens_with, "shown"], ["without", series.tokens_without, "left-out", [6, 4]]], formatNumber),
+    draw(`Cost up to the round, in ${series.unit}`, "cost", [["with compaction", series.cost_with, "shown"], ["without", series.cost_without, "left-out", [6, 4]]], formatMoney),
     waiting,
-    el("p", { class: "quiet", text: `Vertical lines: ${number(series.marks.length)} publications. Tokens are within the present budget. Cost is an estimate: one prompt per round, with the shared prefix read from the provider's cache, summaries included.` })];
+    el("p", { class: "quiet", text: `Vertical lines: ${formatNumber(series.marks.length)} publications. Tokens are within the present budget. Cost is an estimate: one prompt per round, with the shared prefix read from the provider's cache, summaries included.` })];
 }
 
 function drawMarks(chart, marks, colour) {
@@ -374,47 +374,47 @@ function drawMarks(chart, marks, colour) {
 
 // ---- summaries
 
-async function summariesTab(inner) {
-  const [generations, refused] = await Promise.all(["generations", "refused"].map((part) => get(part, { session: inner.session, role: inner.role })));
+async function makeSummariesTab(inner) {
+  const [generations, rejected] = await Promise.all(["generations", "rejected"].map((part) => get(part, { session: inner.session, role: inner.role })));
   const detail = el("div");
   const open = async (index) => {
     const one = await get("summary", { session: inner.session, role: inner.role, index });
-    detail.replaceChildren(summaryView(inner, one));
+    detail.replaceChildren(makeSummary(inner, one));
   };
-  const attempt = (index) => open(index).catch((error) => detail.replaceChildren(problem(error)));
+  const attempt = (index) => open(index).catch((error) => detail.replaceChildren(makeProblem(error)));
   const rows = generations.slice().reverse().slice(0, 200).map((one) => el("tr", { class: one.current ? "current" : null },
     el("td", {}, el("button", { type: "button", class: "ref", onclick: () => attempt(one.index) }, `generation ${one.generation}`), one.current ? " now" : ""),
-    [one.happened, one.rounds ? `${one.rounds[0]}–${one.rounds[1]}` : "–", `${number(one.tokens_before)} → ${number(one.tokens_after)}`, one.model || "offline", time(one.at)].map((text) => el("td", { text }))));
+    [one.happened, one.rounds ? `${one.rounds[0]}–${one.rounds[1]}` : "–", `${formatNumber(one.tokens_before)} → ${formatNumber(one.tokens_after)}`, one.model || "offline", formatTime(one.at)].map((text) => el("td", { text }))));
   const heads = ["summary", "", "rounds", "tokens", "by", "at (UTC)"];
   const table = generations.length ? el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Generations" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((text) => (text ? el("th", { scope: "col", text }) : el("td"))))), el("tbody", {}, rows)))
-    : empty("No summary yet: all rounds are as they were said.");
+    : makeEmpty("No summary yet: all rounds are as they were said.");
   const newest = generations.findLast((one) => one.current) || generations.findLast((one) => one.happened === "published");
   if (newest) await attempt(newest.index);
-  const faults = el("div", { class: "card" }, el("h2", { text: "Refused" }), refused.length ? logOf(refused) : el("p", { class: "quiet", text: "No summary was refused." }));
+  const faults = el("div", { class: "card" }, el("h2", { text: "Rejected" }), rejected.length ? makeLog(rejected) : el("p", { class: "quiet", text: "No summary was rejected." }));
   return [detail, table, faults];
 }
 
-function summaryView(inner, one) {
+function makeSummary(inner, one) {
   const marks = { "came in": ["+", "in"], dropped: ["−", "out"], stayed: [" ", ""] };
-  const lines = one.sentences.map((line) => el("li", { class: marks[line.fate][1] }, el("span", { class: "mark", text: marks[line.fate][0] }),
-    el("span", { dir: "auto" }, line.text), line.ref ? [" ", reference(inner, line.ref), line.exact ? null : el("span", { class: "quiet", text: " closest match" })] : null));
+  const lines = one.sentences.map((line) => el("li", { class: marks[line.change][1] }, el("span", { class: "mark", text: marks[line.change][0] }),
+    el("span", { dir: "auto" }, line.text), line.ref ? [" ", makeReference(inner, line.ref), line.exact ? null : el("span", { class: "quiet", text: " closest match" })] : null));
   const checks = one.checks.length ? ` It passed ${one.checks.length} checks.` : "";
   return el("div", { class: "card" }, el("h2", { text: `Generation ${one.generation}${one.current ? ", shown now" : ""}` }),
     el("p", { class: "quiet", text: `Green is new since the previous summary, red was dropped. A reference names the post that contains the sentence, or the closest one.${checks}` }),
     el("ul", { class: "sentences" }, lines),
-    one.gone.length ? el("p", { class: "warn", text: `No longer named: ${one.gone.join(", ")}` }) : null);
+    one.missing.length ? el("p", { class: "warn", text: `No longer named: ${one.missing.join(", ")}` }) : null);
 }
 
 // ---- decisions
 
-const logOf = (entries) => el("ul", { class: "log" }, entries.slice(-500).reverse().map((one) =>
-  el("li", {}, el("span", { class: "quiet", text: time(one.at) }), el("code", { text: one.name }), el("span", { class: one.level === "warning" || one.level === "error" ? "warn" : null, text: one.text }))));
+const makeLog = (entries) => el("ul", { class: "log" }, entries.slice(-500).reverse().map((one) =>
+  el("li", {}, el("span", { class: "quiet", text: formatTime(one.at) }), el("code", { text: one.name }), el("span", { class: one.level === "warning" || one.level === "error" ? "warn" : null, text: one.text }))));
 
-async function decisionsTab(inner) {
+async function makeDecisionsTab(inner) {
   const [decisions, server] = await Promise.all([get("decisions", { session: inner.session, role: inner.role }), file ? null : get("server")]);
   const about = inner.description ? el("div", { class: "card" }, el("h2", { text: "The compactor" }), el("p", { text: inner.description })) : null;
-  return [about, server ? el("div", { class: "card" }, el("h2", { text: "The server" }), serverFigures(server)) : null, decisions.length ? el("div", { class: "card" }, el("h2", { text: "Why it fired, and why not" }), logOf(decisions))
-    : empty("No decision is known. They are kept by the process that runs the compactor, failures also in the session.")].filter(Boolean);
+  return [about, server ? el("div", { class: "card" }, el("h2", { text: "The server" }), makeServerFigures(server)) : null, decisions.length ? el("div", { class: "card" }, el("h2", { text: "Why it fired, and why not" }), makeLog(decisions))
+    : makeEmpty("No decision is known. They are kept by the process that runs the compactor, failures also in the session.")].filter(Boolean);
 }
 
 // ---- around
@@ -437,23 +437,23 @@ prefersDark.addEventListener("change", () => { paint(); route(); });
 paint();
 
 function route() {
-  const [session, role, tab] = place();
+  const [session, role, tab] = readPath();
   if (file) return showSession(file.name, session === undefined ? "" : role || "", tab || "rounds");
   return session ? showSession(session, role || "", tab || "rounds") : showSessions();
 }
 window.addEventListener("hashchange", route);
 
-if (file) live.textContent = `Saved ${time(file.saved)} UTC`;
+if (file) connection.textContent = `Saved ${formatTime(file.saved)} UTC`;
 else {
-  let waits = false;
+  let isScheduled = false;
   const source = new EventSource("inspect/events");
-  const state = (text, on) => live.replaceChildren(el("span", { class: on ? "dot on" : "dot" }), text);
+  const state = (text, on) => connection.replaceChildren(el("span", { class: on ? "dot on" : "dot" }), text);
   source.onopen = () => state("live", true);
   source.onerror = () => state("not connected", false);
   source.onmessage = () => { // many at once are one refresh
-    if (waits) return;
-    waits = true;
-    setTimeout(async () => { waits = false; await refresh(); }, 400);
+    if (isScheduled) return;
+    isScheduled = true;
+    setTimeout(async () => { isScheduled = false; await refresh(); }, 400);
   };
 }
 route();

@@ -1,14 +1,14 @@
 // The strip: all rounds on one canvas, as wide as their tokens. Any number of rounds is drawn in one pass.
 
-import { el, number } from "./dom.js";
+import { el, formatNumber } from "./dom.js";
 
-export const colourOf = (state) => state.replace(" ", "-");
+export const toClassName = (state) => state.replace(" ", "-");
 const HEIGHT = 72;
 
 export function makeStrip(strip, names, onOpen) {
   const count = strip.states.length;
   const starts = new Float64Array(count + 1); // in tokens
-  for (let at = 0; at < count; at++) starts[at + 1] = starts[at] + Math.max(strip.said[at], 1);
+  for (let at = 0; at < count; at++) starts[at + 1] = starts[at] + Math.max(strip.original[at], 1);
   const pinned = new Set(strip.pinned);
   let selected = count - 1, from = 0, to = starts[count] || 1;
 
@@ -17,18 +17,18 @@ export function makeStrip(strip, names, onOpen) {
     "aria-valuemax": String(count), "aria-describedby": "strip-help",
   });
   const tip = el("div", { class: "tip", role: "status" });
-  const zoom = (factor) => () => look((starts[selected] + starts[selected + 1]) / 2, (to - from) * factor);
-  const goto_ = el("input", { type: "number", min: "1", max: String(count), "aria-label": "Go to round", placeholder: "round",
+  const zoom = (factor) => () => zoomTo((starts[selected] + starts[selected + 1]) / 2, (to - from) * factor);
+  const roundInput = el("input", { type: "number", min: "1", max: String(count), "aria-label": "Go to round", placeholder: "round",
     onchange: (event) => { if (event.target.value) choose(Number(event.target.value) - 1, true); } });
   const tools = el("div", { class: "strip-tools" },
-    goto_,
+    roundInput,
     el("button", { type: "button", onclick: zoom(0.4), "aria-label": "Zoom in" }, "+"),
     el("button", { type: "button", onclick: zoom(2.5), "aria-label": "Zoom out" }, "−"),
-    el("button", { type: "button", onclick: () => look(0, Infinity) }, "All"));
+    el("button", { type: "button", onclick: () => zoomTo(0, Infinity) }, "All"));
   const box = el("div", { class: "strip-box" }, canvas, el("div", { class: "strip-foot" }, tip, tools),
     el("p", { id: "strip-help", class: "quiet", text: "Arrow keys choose a round, Enter opens it, + and − zoom." }));
 
-  function look(middle, span) {
+  function zoomTo(middle, span) {
     const all = starts[count] || 1;
     span = Math.min(Math.max(span, 20), all);
     from = Math.min(Math.max(middle - span / 2, 0), all - span);
@@ -36,7 +36,7 @@ export function makeStrip(strip, names, onOpen) {
     draw();
   }
 
-  function roundAt(tokens) {
+  function findRound(tokens) {
     let low = 0, high = count - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -46,7 +46,7 @@ export function makeStrip(strip, names, onOpen) {
   }
 
   function describe(at) {
-    const share = strip.said[at] ? `${number(strip.said[at])} tokens as said, ${number(strip.shown[at])} in the prompt` : "no words";
+    const share = strip.original[at] ? `${formatNumber(strip.original[at])} tokens as said, ${formatNumber(strip.shown[at])} in the prompt` : "no words";
     return `Round ${at + 1}: ${names[strip.states[at]]}, ${share}${pinned.has(at + 1) ? ", pinned" : ""}`;
   }
 
@@ -54,7 +54,7 @@ export function makeStrip(strip, names, onOpen) {
     if (!count) return;
     selected = Math.min(Math.max(at, 0), count - 1);
     const middle = (starts[selected] + starts[selected + 1]) / 2;
-    if (middle < from || middle > to) look(middle, to - from); else draw();
+    if (middle < from || middle > to) zoomTo(middle, to - from); else draw();
     tip.textContent = describe(selected);
     canvas.setAttribute("aria-valuenow", String(selected + 1));
     canvas.setAttribute("aria-valuetext", describe(selected));
@@ -68,9 +68,9 @@ export function makeStrip(strip, names, onOpen) {
     canvas.height = HEIGHT * ratio;
     const pen = canvas.getContext("2d"), css = getComputedStyle(document.documentElement);
     pen.scale(ratio, ratio);
-    const colours = Object.fromEntries(Object.entries(names).map(([letter, name]) => [letter, css.getPropertyValue(`--${colourOf(name)}`)]));
+    const colours = Object.fromEntries(Object.entries(names).map(([letter, name]) => [letter, css.getPropertyValue(`--${toClassName(name)}`)]));
     const scale = width / (to - from), top = 10, height = HEIGHT - 20;
-    for (let at = roundAt(from); at < count && starts[at] < to; at++) {
+    for (let at = findRound(from); at < count && starts[at] < to; at++) {
       const left = (starts[at] - from) * scale, wide = (starts[at + 1] - starts[at]) * scale;
       const gap = wide > 4 ? 1 : 0, letter = strip.states[at];
       pen.fillStyle = colours[letter];
@@ -80,7 +80,7 @@ export function makeStrip(strip, names, onOpen) {
         pen.globalAlpha = 1;
         pen.fillRect(left, top + height - 4, wide - gap, 4);
       } else if (letter === "h") {
-        const shown = strip.said[at] ? Math.min(strip.shown[at] / strip.said[at], 1) : 0;
+        const shown = strip.original[at] ? Math.min(strip.shown[at] / strip.original[at], 1) : 0;
         pen.globalAlpha = 0.3;
         pen.fillRect(left, top, wide - gap, height);
         pen.globalAlpha = 1;
@@ -99,17 +99,17 @@ export function makeStrip(strip, names, onOpen) {
     }
   }
 
-  const under = (event) => {
+  const findRoundUnder = (event) => {
     const box = canvas.getBoundingClientRect();
-    return roundAt(from + ((event.clientX - box.left) / box.width) * (to - from));
+    return findRound(from + ((event.clientX - box.left) / box.width) * (to - from));
   };
-  canvas.addEventListener("mousemove", (event) => { if (count) tip.textContent = describe(under(event)); });
+  canvas.addEventListener("mousemove", (event) => { if (count) tip.textContent = describe(findRoundUnder(event)); });
   canvas.addEventListener("mouseleave", () => { if (count) tip.textContent = describe(selected); });
-  canvas.addEventListener("click", (event) => choose(under(event), true));
+  canvas.addEventListener("click", (event) => choose(findRoundUnder(event), true));
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return; // else the page scrolls
     event.preventDefault();
-    look(starts[under(event)], (to - from) * (event.deltaY > 0 ? 1.4 : 0.7));
+    zoomTo(starts[findRoundUnder(event)], (to - from) * (event.deltaY > 0 ? 1.4 : 0.7));
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -count, End: count };
@@ -132,6 +132,6 @@ export function makeLegend(strip, names) {
   for (const letter of strip.states) counts[letter] = (counts[letter] || 0) + 1;
   const item = (name, text) => el("li", {}, el("span", { class: `swatch ${name}` }), text);
   return el("ul", { class: "legend", "aria-label": "Legend" },
-    Object.keys(names).filter((letter) => counts[letter]).map((letter) => item(colourOf(names[letter]), `${names[letter]} ${number(counts[letter])}`)),
-    strip.pinned.length ? item("pin", `pinned ${number(strip.pinned.length)}`) : null);
+    Object.keys(names).filter((letter) => counts[letter]).map((letter) => item(toClassName(names[letter]), `${names[letter]} ${formatNumber(counts[letter])}`)),
+    strip.pinned.length ? item("pin", `pinned ${formatNumber(strip.pinned.length)}`) : null);
 }

@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -29,21 +29,21 @@ from ...models import find_model
 from ...sessions import Sessions
 from ...tokens import MESSAGE_TOKENS
 from ..access import find_tenant
-from .bodies import FORMATS, Body, ChatFormat, Conversation, MessagesFormat, ResponsesFormat
-from .names import MAX_KNOWN, Callers, Names, read_history, read_name
+from .bodies import FORMATS, Body, ChatFormat, MessagesFormat, RequestConversation, ResponsesFormat
+from .names import MAX_KNOWN, Callers, SessionNames, read_history, read_name
 from .relay import Relay, RelayedResponse, Upload, forward_headers, make_error
 from .summarizer import RequestSummarizers
 
 if TYPE_CHECKING:
     from ..state import ServerState
 
-__all__ = ["make_proxy"]
+__all__ = ["make_proxy_router"]
 
 #: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
 #: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
 #: Seconds to connect to an endpoint, and until its answer begins: official clients wait ten minutes.
-CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 600.0
+CONNECT_SECONDS, RESPONSE_SECONDS = 15.0, 600.0
 #: Share of the model's window reserved for the answer if the request sets no limit, and the maximum share.
 RESERVE = 1 / 8
 MAX_RESERVE = 1 / 2
@@ -52,11 +52,11 @@ R = TypeVar("R")
 #: Hints of images, audio and files, which may have more tokens than bytes.
 _MEDIA = re.compile(rb"image|audio|video|file|document|media")
 #: The shortened body, or a function that writes the log of a body that is forwarded unchanged.
-_Prepared = bytes | Callable[[], bytes | None]
+_PreparedBody = bytes | Callable[[], bytes | None]
 _Adapter = ChatFormat | ResponsesFormat | MessagesFormat
 
 
-def make_proxy(state: ServerState) -> APIRouter:
+def make_proxy_router(state: ServerState) -> APIRouter:
     """Return the routes under ``/v1``, which forward requests to the endpoints in ``settings.upstreams``.
 
     Conversations sent to ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` become sessions. They are
@@ -66,7 +66,7 @@ def make_proxy(state: ServerState) -> APIRouter:
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
-        relay = proxy.relay = Relay(connect_seconds=CONNECT_SECONDS, answer_seconds=ANSWER_SECONDS)
+        relay = proxy.relay = Relay(connect_seconds=CONNECT_SECONDS, response_seconds=RESPONSE_SECONDS)
         try:
             yield
         finally:
@@ -74,47 +74,31 @@ def make_proxy(state: ServerState) -> APIRouter:
             await relay.close()
 
     router = APIRouter(lifespan=lifespan, include_in_schema=False)
-
-    router.routes.append(Route("/v1/{path:path}", _Endpoint(proxy)))
+    router.routes.append(Route("/v1/{path:path}", proxy))
     return router
 
 
-class _Endpoint:
+class _Proxy:
     """An ASGI app: only such a route takes any method."""
 
-    def __init__(self, proxy: _Proxy) -> None:
-        self._proxy = proxy
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        response = await self._proxy.answer(request, find_tenant(request))
-        await response(scope, receive, send)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A conversation that was read from a request."""
-
-    #: Writes the log, and returns the shortened body; None: the body is unchanged.
-    shorten: Callable[[], bytes | None]
-    #: Whether it fits the budget for certain, and was last shown whole.
-    is_short: bool
-
-
-class _Proxy:
     relay: Relay
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self.summarizers = RequestSummarizers()
         self._callers = Callers()
-        self._names = Names(self._read_prints, self._find_alike)
+        self._names = SessionNames(self._read_prints, self._list_candidates)
         self._sessions: Sessions | None = None
         self._adapters: dict[str, _Adapter] = {}
         self._resume_at: dict[str, float] = {}  # by tenant, so that none holds up another
-        self._whole: dict[str, None] = {}  # sessions whose newest request was unchanged, oldest first
+        self._unchanged: dict[str, None] = {}  # sessions whose newest request was unchanged, oldest first
 
-    async def answer(self, request: Request, tenant: str) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        response = await self._respond(request, find_tenant(request))
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request, tenant: str) -> Response:
         headers = request.headers
         kind = _find_kind(request.url.path, headers)
         base = self._state.settings.upstreams.get(kind)
@@ -122,7 +106,7 @@ class _Proxy:
             return make_error(kind, 502, f"No endpoint is set for {kind}: name it in the server's upstreams.")
         if not {".", ".."}.isdisjoint(request.url.path.split("/")):  # it would leave the endpoint's path
             return make_error(kind, 400, "The path has . or .. in it.", "bad_path")
-        path, writing = request.url.path, None
+        path, log_task = request.url.path, None
         stream: AsyncIterator[bytes] | None = request.stream()  # what was not read of the body
         raw = b""
         if request.method == "POST" and path in FORMATS and "content-encoding" not in headers:
@@ -134,12 +118,12 @@ class _Proxy:
             except TimeoutError:
                 return make_error(kind, 408, "The body did not arrive in time; send it again.", "body_timeout")
             if stream is None:
-                read = partial(self._read, path, tenant, headers, _summarizer_url(kind, base), raw)
-                prepared: _Prepared | None = await self._try(path, tenant, partial(_prepare, read))
+                prepare = partial(self._prepare, path, tenant, headers, _make_base_url(kind, base), raw)
+                prepared: _PreparedBody | None = await self._try(path, tenant, prepare)
                 if isinstance(prepared, bytes):
                     raw = prepared
                 elif prepared is not None:  # forward the body unchanged, and write the log meanwhile
-                    writing = asyncio.create_task(self._try(path, tenant, prepared))
+                    log_task = asyncio.create_task(self._try(path, tenant, prepared))
             else:
                 structlog.get_logger("compactor").warning("proxy.passed_unchanged", path=path, error="BodyTooLong")
         elif "content-length" not in headers and "transfer-encoding" not in headers:
@@ -147,9 +131,9 @@ class _Proxy:
         body = Upload(raw, stream)
         length = headers.get("content-length")
         size = length if stream is not None else str(len(raw)) if raw or length is not None else None
-        passed = forward_headers(headers.raw, (), size)
-        ask = partial(self.relay.send, request.method, *_find_target(kind, base, request.scope), passed, body)
-        return RelayedResponse(ask, partial(make_error, kind), writing, body.is_read)
+        forwarded = forward_headers(headers.raw, size)
+        send = partial(self.relay.send, request.method, *_find_target(kind, base, request.scope), forwarded, body)
+        return RelayedResponse(send, partial(make_error, kind), log_task, body.is_read)
 
     async def _read_body(self, request: Request) -> tuple[bytes, AsyncIterator[bytes] | None]:
         """Return the beginning of the body, and what comes after it; None: it was all. A body over the limit is not
@@ -179,8 +163,12 @@ class _Proxy:
             log.warning("proxy.passed_unchanged", path=path, error=type(error).__name__)
             return None
 
-    def _read(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> _Request | None:
-        """Return the conversation in a request; None if there is none, or it needs no session."""
+    def _prepare(self, path: str, tenant: str, headers: Headers, url: str, raw: bytes) -> _PreparedBody | None:
+        """Return the shortened body; None: the body is unchanged.
+
+        Return a function that writes the log if the conversation fits the budget for certain, and nothing of it was
+        left out of the request before.
+        """
         adapter = self._find_adapter(path)
         body = Body(raw)
         values = body.values
@@ -194,33 +182,33 @@ class _Proxy:
         system, tools = given.system, given.tools
         budget, reserve = self._find_budget(model, given)
         # Each token takes at least one byte, except in images and files.
-        most = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
-        is_long = most > budget - reserve
+        max_tokens = len(raw) + MESSAGE_TOKENS * (len(messages) + len(tools) + 2)
+        is_long = max_tokens > budget - reserve
         session = self._names.find(tenant, tag, read_name(headers, values), history, is_long=is_long)
         if not session:
             return None
-        name = self._state.name(tenant, session)
+        name = self._state.make_name(tenant, session)
         summarizer = self.summarizers.find(name)
         summarizer.follow("anthropic" if path == "/v1/messages" else "openai", url, model, headers)
         if redactor is not None:
             system, tools = redactor(system) if system else "", redact(tools, redactor)
         options = {"budget": budget, "reserve": reserve, "tools": tools, "tool_choice": values.get("tool_choice")}
         fit = partial(adapter.fit, name, given.items, system=system, model=model, summarizer=summarizer, **options)
-        is_short = name in self._whole and not is_long and not _MEDIA.search(raw)
-        return _Request(partial(self._shorten, name, body, adapter, given, fit), is_short)
+        shorten = partial(self._shorten, name, body, adapter, given, fit)
+        return shorten if name in self._unchanged and not is_long and not _MEDIA.search(raw) else shorten()
 
     def _shorten(
-        self, name: str, body: Body, adapter: _Adapter, given: Conversation, fit: Callable[[], Fitted[Any]]
+        self, name: str, body: Body, adapter: _Adapter, given: RequestConversation, fit: Callable[[], Fitted[Any]]
     ) -> bytes | None:
         """Write the log, and return the shortened body; None: the body is unchanged."""
         fitted = fit()
         items = fitted.items
-        if not fitted.added and len(items) == len(given.items) and all(map(_is, items, given.items)):
-            self._whole[name] = None
-            if len(self._whole) > MAX_KNOWN:
-                self._whole.pop(next(iter(self._whole)), None)
+        if not fitted.added and len(items) == len(given.items) and all(map(is_, items, given.items)):
+            self._unchanged[name] = None
+            if len(self._unchanged) > MAX_KNOWN:
+                self._unchanged.pop(next(iter(self._unchanged)), None)
             return None
-        self._whole.pop(name, None)
+        self._unchanged.pop(name, None)
         return body.replace(adapter.change(body.values, given, fitted))
 
     def _find_adapter(self, path: str) -> _Adapter:
@@ -229,10 +217,10 @@ class _Proxy:
             adapters = {one: kind(state.settings.budget, sessions=state.sessions) for one, kind in FORMATS.items()}
             for adapter in adapters.values():
                 adapter.redactor = state.redactor
-            self._sessions, self._adapters, self._whole = state.sessions, adapters, {}
+            self._sessions, self._adapters, self._unchanged = state.sessions, adapters, {}
         return self._adapters[path]
 
-    def _find_budget(self, model: str, given: Conversation) -> tuple[int, int]:
+    def _find_budget(self, model: str, given: RequestConversation) -> tuple[int, int]:
         """Return the budget of a prompt for *model*, and how much of it is reserved for the answer."""
         settings = self._state.settings
         window = find_model(model).window
@@ -242,26 +230,14 @@ class _Proxy:
         return window, min(reserve, int(window * MAX_RESERVE))
 
     def _read_prints(self, tenant: str, session: str) -> bytes:
-        name = self._state.name(tenant, session)
+        name = self._state.make_name(tenant, session)
         with self._state.sessions.open(name) as opened:
             return read_prints(opened.memory)
 
-    def _find_alike(self, tenant: str, begin: str, limit: int) -> Iterable[str]:
-        full = self._state.name(tenant, begin)
+    def _list_candidates(self, tenant: str, prefix: str, limit: int) -> Iterable[str]:
+        full = self._state.make_name(tenant, prefix)
         rows = self._state.sessions.store.list_sessions(tenant, after=full, limit=limit)
         return [split_name(row.name)[1] for row in rows if row.name.startswith(full)]
-
-
-def _prepare(read: Callable[[], _Request | None]) -> _Prepared | None:
-    """Return the shortened body, None if the body is unchanged, or a callable that makes either."""
-    request = read()
-    if request is None:
-        return None
-    return request.shorten if request.is_short else request.shorten()
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _find_kind(path: str, headers: Headers) -> str:
@@ -271,7 +247,7 @@ def _find_kind(path: str, headers: Headers) -> str:
     return "openai"
 
 
-def _summarizer_url(kind: str, base: str) -> str:
+def _make_base_url(kind: str, base: str) -> str:
     """Return the base URL for a provider's own client: OpenAI's ends in ``/v1``, Anthropic's before it."""
     base = base.rstrip("/")
     if kind == "anthropic":
@@ -286,7 +262,7 @@ def _find_target(kind: str, base: str, scope: Any) -> tuple[str, bytes]:
     if kind != "anthropic":
         path = path.removeprefix(b"/v1")
     query: bytes = scope["query_string"]
-    url = httpx.URL(_summarizer_url(kind, base))
+    url = httpx.URL(_make_base_url(kind, base))
     return str(url), url.raw_path.rstrip(b"/") + path + (b"?" + query if query else b"")
 
 

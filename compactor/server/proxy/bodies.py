@@ -24,7 +24,7 @@ _PLAIN = frozenset(("user", "assistant", "tool", *SYSTEM))
 _match_space: Any = re.compile(r"[ \t\n\r]*").match
 
 
-class NotRead(ValueError):
+class InvalidBody(ValueError):
     """A body is not a JSON object, or has a duplicate key."""
 
 
@@ -42,7 +42,7 @@ class Body:
             key, at = scanstring(self._text, at + 1)
             start = self._skip(at, ":")
             if key in self.values:
-                raise NotRead("a key is there twice")  # the provider may take either
+                raise InvalidBody("a key is there twice")  # the provider may take either
             self.values[key], at = self._read_array(start) if self._text.startswith("[", start) else self._read(start)
             self._spans[key] = start, at
             at = self._skip(at, "")
@@ -50,13 +50,13 @@ class Body:
                 break
             at = self._skip(at, ",")
         if self._skip(at, "}") != len(self._text):
-            raise NotRead("more follows the object")
+            raise InvalidBody("more follows the object")
 
     def _read(self, at: int) -> tuple[Any, int]:
         try:
             return _scan(self._text, at)  # type: ignore[no-any-return]
         except StopIteration:  # a future cannot carry StopIteration
-            raise NotRead("a value is no JSON") from None
+            raise InvalidBody("a value is no JSON") from None
 
     def _read_array(self, at: int) -> tuple[list[Any], int]:
         items, text = list[Any](), self._text
@@ -78,7 +78,7 @@ class Body:
         text = self._text
         at = _match_space(text, at).end()
         if not text.startswith(sign, at):
-            raise NotRead(f"there is no {sign}")
+            raise InvalidBody(f"there is no {sign}")
         return _match_space(text, at + len(sign)).end()  # type: ignore[no-any-return]
 
     def replace(self, changes: Mapping[str, Any]) -> bytes:
@@ -95,8 +95,8 @@ class Body:
     def _write(self, value: Any) -> str:
         if not isinstance(value, list):
             return _write(value)
-        places = ((one, self._items.get(id(one))) for one in value)
-        return f"[{','.join(_write(one) if at is None else self._text[slice(*at)] for one, at in places)}]"
+        spans = ((one, self._items.get(id(one))) for one in value)
+        return f"[{','.join(_write(one) if at is None else self._text[slice(*at)] for one, at in spans)}]"
 
 
 def _write(value: Any) -> str:
@@ -109,11 +109,11 @@ def _write(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RequestConversation:
     """The conversation in a request."""
 
     #: The leading system messages, and the messages after them.
-    lead: Sequence[Item]
+    leading: Sequence[Item]
     items: Sequence[Item]
     #: The text of the system prompt, and the schemas of the tools.
     system: str
@@ -127,47 +127,47 @@ class _Format:
 
     #: Key of the conversation, and keys of the maximum tokens of the answer.
     key: ClassVar[str]
-    answer_keys: ClassVar[Sequence[str]] = ("max_tokens",)
+    max_tokens_keys: ClassVar[Sequence[str]] = ("max_tokens",)
     #: Keys that refer to state kept by the provider: a body with one does not hold the whole conversation.
     state_keys: ClassVar[Sequence[str]] = ()
 
     @classmethod
-    def find(cls, body: Mapping[str, Any]) -> Conversation | None:
+    def find(cls, body: Mapping[str, Any]) -> RequestConversation | None:
         """Return the conversation in *body*; None if it is not the whole one."""
         items = body.get(cls.key)
         if not isinstance(items, list) or any(body.get(key) is not None for key in cls.state_keys):
             return None
         if any(map(_is_state, items)):
             return None
-        lead = list(takewhile(_is_system, items))
-        given = [body.get(key) for key in cls.answer_keys]
+        leading = list(takewhile(_is_system, items))
+        given = [body.get(key) for key in cls.max_tokens_keys]
         reserve = next((one for one in given if type(one) is int and one > 0), None)
         tools = body.get("tools")
         schemas = [_read_tool(one) for one in tools if isinstance(one, Mapping)] if isinstance(tools, list) else []
-        return Conversation(lead, items[len(lead) :], cls.read_system(body, lead), schemas, reserve)
+        return RequestConversation(leading, items[len(leading) :], cls.read_system(body, leading), schemas, reserve)
 
     @classmethod
-    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:  # noqa: ARG003
-        return "\n\n".join(read_text(one) for one in chat.to_chat(lead))
+    def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:  # noqa: ARG003
+        return "\n\n".join(read_text(one) for one in chat.to_chat(leading))
 
     @classmethod
-    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
+    def change(cls, body: Mapping[str, Any], given: RequestConversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
         """Return the values that replace those in *body*."""
-        lead = [*given.lead]
-        if fitted.added and lead and isinstance(lead[-1].get("content"), (str, list)):
-            said = lead[-1]["content"]
+        leading = [*given.leading]
+        if fitted.added and leading and isinstance(leading[-1].get("content"), (str, list)):
+            said = leading[-1]["content"]
             said = f"{said}\n\n{fitted.added}" if isinstance(said, str) else [*said, make_text(fitted.added)]
-            lead[-1] = {**lead[-1], "content": said}  # merged: many servers accept only one
+            leading[-1] = {**leading[-1], "content": said}  # merged: many servers accept only one
         elif fitted.added:
-            lead.append({"role": "system", "content": fitted.added})
-        return {cls.key: [*lead, *fitted.items]}
+            leading.append({"role": "system", "content": fitted.added})
+        return {cls.key: [*leading, *fitted.items]}
 
 
 class ChatFormat(_Format, Conversations[Item]):
     """``/v1/chat/completions``"""
 
     key = "messages"
-    answer_keys = ("max_completion_tokens", "max_tokens")
+    max_tokens_keys = ("max_completion_tokens", "max_tokens")
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         # Most items are chat messages in plain JSON already, and need no copy.
@@ -183,20 +183,20 @@ class ResponsesFormat(_Format, Converted[Item]):
 
     provider = responses.NAME
     key = "input"
-    answer_keys = ("max_output_tokens",)
+    max_tokens_keys = ("max_output_tokens",)
     state_keys = ("previous_response_id", "conversation", "prompt")
 
     @classmethod
-    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:
+    def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:
         instructions = body.get("instructions")
-        said = [read_text(one) for one in responses.to_chat(lead)]
+        said = [read_text(one) for one in responses.to_chat(leading)]
         return "\n\n".join([instructions, *said] if isinstance(instructions, str) and instructions else said)
 
     @classmethod
-    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
-        role = given.lead[-1]["role"] if given.lead else "developer"
+    def change(cls, body: Mapping[str, Any], given: RequestConversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
+        role = given.leading[-1]["role"] if given.leading else "developer"
         added = [{"role": role, "content": fitted.added}] if fitted.added else []
-        return {cls.key: [*given.lead, *added, *fitted.items]}
+        return {cls.key: [*given.leading, *added, *fitted.items]}
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], messages) for item, messages in zip(items, responses.read_each(items), strict=True)]
@@ -214,14 +214,14 @@ class MessagesFormat(_Format, MessagesCompaction):
     key = "messages"
 
     @classmethod
-    def read_system(cls, body: Mapping[str, Any], lead: Sequence[Item]) -> str:
+    def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:
         system = body.get("system")
-        said = anthropic.to_chat(lead, system=system or None)
+        said = anthropic.to_chat(leading, system=system or None)
         return "\n\n".join(map(read_text, said))
 
     @classmethod
-    def change(cls, body: Mapping[str, Any], given: Conversation, fitted: Fitted[Item]) -> dict[str, Any]:
-        changes: dict[str, Any] = {cls.key: [*given.lead, *fitted.items]}
+    def change(cls, body: Mapping[str, Any], given: RequestConversation, fitted: Fitted[Item]) -> dict[str, Any]:
+        changes: dict[str, Any] = {cls.key: [*given.leading, *fitted.items]}
         if fitted.added:
             system = body.get("system") or ""
             changes["system"] = (

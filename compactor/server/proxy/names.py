@@ -21,7 +21,7 @@ Message = Mapping[str, Any]
 #: Conversations that are found without asking the store; older ones are found in the store again.
 MAX_KNOWN = 10_000
 #: Maximum sessions in the store that are compared with one conversation, of those that begin like it.
-MAX_ALIKE = 20
+MAX_CANDIDATES = 20
 MAX_NAME = 128
 #: Headers that name a session, by precedence. A thread or an agent within a session has its own history.
 SESSION_HEADERS = (
@@ -43,10 +43,10 @@ def read_name(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
     The name is safe in a path: ``/``, ``%`` and a leading dot are percent-encoded.
     """
     metadata = body.get("metadata")
-    told = metadata if isinstance(metadata, Mapping) else {}
+    metadata = metadata if isinstance(metadata, Mapping) else {}
     given: list[object] = [headers.get(name) for name in SESSION_HEADERS]
-    given += [told.get(name) for name in SESSION_FIELDS] + [body.get(name) for name in SESSION_FIELDS]
-    given.append(_read_claude_session(told.get("user_id")))
+    given += [metadata.get(name) for name in SESSION_FIELDS] + [body.get(name) for name in SESSION_FIELDS]
+    given.append(_read_claude_session(metadata.get("user_id")))
     name = next((one for one in given if isinstance(one, str) and _PRINTABLE.fullmatch(one)), "")
     if name and (agent := headers.get(AGENT_HEADER)) and _PRINTABLE.fullmatch(agent):
         name = f"{name}.{agent}"
@@ -63,10 +63,10 @@ def _read_claude_session(user_id: object) -> str | None:
     if found := _CLAUDE_USER.search(user_id):
         return found[1]
     try:
-        told = json.loads(user_id)
+        metadata = json.loads(user_id)
     except ValueError:
         return None
-    return told.get("session_id") if isinstance(told, dict) else None
+    return metadata.get("session_id") if isinstance(metadata, dict) else None
 
 
 class Callers:
@@ -140,20 +140,22 @@ def read_history(messages: Iterable[Message]) -> History:
     return History(b"".join(prints), answers)
 
 
-class Names:
+class SessionNames:
     """Finds the sessions of conversations.
 
-    *read_prints* opens a session and returns the fingerprints of its log; *find_alike* returns the ids of some sessions
-    in the store that begin with a text.
+    *read_prints* opens a session and returns the fingerprints of its log; *list_candidates* returns the ids of some
+    sessions in the store that begin with a text.
     """
 
     def __init__(
-        self, read_prints: Callable[[str, str], bytes], find_alike: Callable[[str, str, int], Iterable[str]]
+        self, read_prints: Callable[[str, str], bytes], list_candidates: Callable[[str, str, int], Iterable[str]]
     ) -> None:
-        self._read_prints, self._find_alike = read_prints, find_alike
+        self._read_prints, self._list_candidates = read_prints, list_candidates
         self._lock = threading.Lock()  # guards all below; never held during a callback
         self._known: OrderedDict[tuple[str, str], History] = OrderedDict()  # by tenant and session
-        self._alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # sessions by the start of their ids
+        self._by_prefix: defaultdict[tuple[str, str], list[str]] = defaultdict(
+            list
+        )  # sessions by the start of their ids
 
     def find(self, tenant: str, tag: bytes, name: str, history: History, *, is_long: bool = False) -> str:
         """Return the session of a *history*; empty if it needs none yet: before the model's first answer, only one that
@@ -165,23 +167,23 @@ class Names:
             ends.append(1)
         # The id's prefix hashes the messages up to the model's first answer, or the first message.
         hashed = (blake2b(history.prints[: end * SIZE], key=tag, digest_size=10).hexdigest() for end in ends)
-        begins = list(dict.fromkeys(f"auto-{one}-" for one in hashed))
-        for begin in begins:
-            if (found := self._take_known(tenant, begin, history)) is not None:
+        prefixes = list(dict.fromkeys(f"auto-{one}-" for one in hashed))
+        for prefix in prefixes:
+            if (found := self._take_known(tenant, prefix, history)) is not None:
                 return found
-        for begin in begins:
-            for session in self._find_alike(tenant, begin, MAX_ALIKE):
+        for prefix in prefixes:
+            for session in self._list_candidates(tenant, prefix, MAX_CANDIDATES):
                 if not self._is_known(tenant, session):
                     prints = self._read_prints(tenant, session)
                     if prints and history.count_shared(prints) * SIZE == len(prints):
                         with self._lock:
-                            self._remember(tenant, session, begin, History(prints, ()))
-            if (found := self._take_known(tenant, begin, history)) is not None:
+                            self._remember(tenant, session, prefix, History(prints, ()))
+            if (found := self._take_known(tenant, prefix, history)) is not None:
                 return found
-        if not begins:
+        if not prefixes:
             return ""
         # Another thread may have made one meanwhile.
-        return self._take_known(tenant, begins[0], history, new=begins[0] + os.urandom(4).hex()) or ""
+        return self._take_known(tenant, prefixes[0], history, new=prefixes[0] + os.urandom(4).hex()) or ""
 
     def _find_named(self, tenant: str, session: str, history: History) -> str:
         """Return *session*, or a sibling session if the history shares nothing with it: agents also ask for titles, or
@@ -199,28 +201,28 @@ class Names:
         with self._lock:
             return (tenant, session) in self._known
 
-    def _take_known(self, tenant: str, begin: str, history: History, new: str | None = None) -> str | None:
+    def _take_known(self, tenant: str, prefix: str, history: History, new: str | None = None) -> str | None:
         """Return the session with the longest history that *history* continues, else *new*. Remember *history* as its
         history."""
         with self._lock:
-            sessions = [(self._known[tenant, one], one) for one in self._alike.get((tenant, begin), ())]
+            sessions = [(self._known[tenant, one], one) for one in self._by_prefix.get((tenant, prefix), ())]
             follows = [
                 (count, known.size == count, one) for known, one in sessions if (count := history.follows(known))
             ]
             session = max(follows)[-1] if follows else new
             if session is not None:
-                self._remember(tenant, session, begin, history)
+                self._remember(tenant, session, prefix, history)
             return session
 
-    def _remember(self, tenant: str, session: str, begin: str, history: History) -> None:
-        if begin and (tenant, session) not in self._known:
-            self._alike[tenant, begin].append(session)
+    def _remember(self, tenant: str, session: str, prefix: str, history: History) -> None:
+        if prefix and (tenant, session) not in self._known:
+            self._by_prefix[tenant, prefix].append(session)
         self._known[tenant, session] = history
         self._known.move_to_end((tenant, session))
         if len(self._known) > MAX_KNOWN:
             (owner, old), _ = self._known.popitem(last=False)
             key = owner, old[: old.rfind("-") + 1]
-            if old in self._alike.get(key, ()):
-                self._alike[key].remove(old)
-                if not self._alike[key]:
-                    del self._alike[key]
+            if old in self._by_prefix.get(key, ()):
+                self._by_prefix[key].remove(old)
+                if not self._by_prefix[key]:
+                    del self._by_prefix[key]

@@ -32,12 +32,12 @@ _BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProt
 class Relay:
     """Sends requests to endpoints over pooled connections."""
 
-    def __init__(self, *, connect_seconds: float, answer_seconds: float) -> None:
+    def __init__(self, *, connect_seconds: float, response_seconds: float) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         timeout = httpx.Timeout(None, connect=connect_seconds)  # no read time-out: clients have their own
         self._client = httpx.AsyncClient(limits=limits, timeout=timeout, follow_redirects=False)
         self._timeout = timeout
-        self._answer_seconds = answer_seconds
+        self._response_seconds = response_seconds
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -51,14 +51,14 @@ class Relay:
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         async with asyncio.timeout(None) as limit:
 
-            async def parts() -> AsyncIterator[bytes]:
+            async def stream_body() -> AsyncIterator[bytes]:
                 async for part in body:
                     yield part
-                limit.reschedule(loop.time() + self._answer_seconds)
+                limit.reschedule(loop.time() + self._response_seconds)
 
-            content: AsyncIterator[bytes] | bytes | None = parts()
+            content: AsyncIterator[bytes] | bytes | None = stream_body()
             if body.is_read.is_set():
-                limit.reschedule(loop.time() + self._answer_seconds)
+                limit.reschedule(loop.time() + self._response_seconds)
                 content = body.first if body.first or method in ("POST", "PUT", "PATCH") else None
             request = httpx.Request(method, url, headers=headers, content=content, extensions=extensions)
             return await self._client.send(request, stream=True)
@@ -86,43 +86,50 @@ class Upload:
 
 
 class RelayedResponse(Response):
-    """Streams the endpoint's answer to *ask*.
+    """Streams the endpoint's answer to *send_request*.
 
     A broken connection to the endpoint breaks the client's; before the answer has begun, only a server with the
     extension ``compactor.close`` can do that, others answer 502. A client that disconnects cancels the call. The answer
-    ends only after *writing* is done, so the next request finds everything in the log. The client is watched once
+    ends only after *log_task* is done, so the next request finds everything in the log. The client is watched once
     *is_read* is set.
     """
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[httpx.Response]],
-        fail: Callable[..., Response],
-        writing: asyncio.Task[Any] | None = None,
+        send_request: Callable[[], Awaitable[httpx.Response]],
+        make_error: Callable[..., Response],
+        log_task: asyncio.Task[Any] | None = None,
         is_read: asyncio.Event | None = None,
     ) -> None:
-        self._ask, self._fail, self._writing, self._is_read = ask, fail, writing, is_read
+        self._send_request, self._make_error, self._log_task, self._is_read = (
+            send_request,
+            make_error,
+            log_task,
+            is_read,
+        )
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = asyncio.ensure_future(self._answer(scope, receive, send))
-        leaving = asyncio.ensure_future(_wait_until_gone(receive, self._is_read))
+        responding = asyncio.ensure_future(self._respond(scope, receive, send))
+        disconnecting = asyncio.ensure_future(_wait_for_disconnect(receive, self._is_read))
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((responding, disconnecting), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
+            disconnecting.cancel()
+            if not responding.done():
+                responding.cancel()
             with suppress(asyncio.CancelledError):
-                await answering
+                await responding
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._ask()
+            answer = await self._send_request()
         except ClientDisconnect:  # in the middle of its body
             return
         except (httpx.TimeoutException, TimeoutError):
-            await self._fail(504, "The endpoint has not answered in time.", "upstream_timeout")(scope, receive, send)
+            await self._make_error(504, "The endpoint has not answered in time.", "upstream_timeout")(
+                scope, receive, send
+            )
             return
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             close = scope.get("extensions", {}).get("compactor.close")
@@ -131,7 +138,7 @@ class RelayedResponse(Response):
                 if self._is_read is not None:
                     self._is_read.set()
                 await asyncio.Event().wait()  # cancelled as soon as the client is gone
-            await self._fail(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
+            await self._make_error(502, "The endpoint could not be reached, or has not answered.")(scope, receive, send)
             return
         try:
             # Content-Length is ignored beside Transfer-Encoding (RFC 9112, 6.3), which is set anew here.
@@ -139,22 +146,22 @@ class RelayedResponse(Response):
             headers = drop_headers(answer.headers.raw, _PAGE | wrong)
             await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                await self._wait_for_writing()  # the client may continue at the last byte
+                await self._wait_for_log()  # the client may continue at the last byte
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except (httpx.HTTPError, httpx.StreamError):
             return  # no final chunk: the server breaks the connection, as the endpoint did
         finally:
             await answer.aclose()
-        await self._wait_for_writing()
+        await self._wait_for_log()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _wait_for_writing(self) -> None:
-        if self._writing is not None:
-            await asyncio.wait((self._writing,))
+    async def _wait_for_log(self) -> None:
+        if self._log_task is not None:
+            await asyncio.wait((self._log_task,))
 
 
-async def _wait_until_gone(receive: Receive, is_read: asyncio.Event | None) -> None:
+async def _wait_for_disconnect(receive: Receive, is_read: asyncio.Event | None) -> None:
     if is_read is not None:
         await is_read.wait()  # until then, the body's reader is told
     while (await receive())["type"] != "http.disconnect":
@@ -163,24 +170,23 @@ async def _wait_until_gone(receive: Receive, is_read: asyncio.Event | None) -> N
 
 def drop_headers(headers: Iterable[tuple[bytes, bytes]], more: Iterable[bytes]) -> Headers:
     """Return *headers* without hop-by-hop headers and without *more*."""
-    kept = [(name.lower(), value) for name, value in headers]
-    named = {one.strip().lower() for name, value in kept if name == b"connection" for one in value.split(b",")}
+    lowered = [(name.lower(), value) for name, value in headers]
+    named = {one.strip().lower() for name, value in lowered if name == b"connection" for one in value.split(b",")}
     dropped = _HOP | named | set(more)
-    return [(name, value) for name, value in kept if name not in dropped]
+    return [(name, value) for name, value in lowered if name not in dropped]
 
 
-def forward_headers(headers: Iterable[tuple[bytes, bytes]], own: Iterable[bytes], size: str | None) -> Headers:
-    """Return the request *headers* for the endpoint, with the *size* of the body. *own* lists further headers to keep
-    back."""
-    kept = drop_headers(headers, _OWN | set(own))
-    return kept if size is None else [*kept, (b"content-length", size.encode())]
+def forward_headers(headers: Iterable[tuple[bytes, bytes]], size: str | None) -> Headers:
+    """Return the request *headers* for the endpoint, with the *size* of the body."""
+    forwarded = drop_headers(headers, _OWN)
+    return forwarded if size is None else [*forwarded, (b"content-length", size.encode())]
 
 
 def make_error(kind: str, status: int, message: str, code: str = "upstream_unreachable") -> Response:
     """Return an error in a provider's format: *kind* is ``openai`` or ``anthropic``."""
-    said: dict[str, Any] = {"message": message, "type": "api_error"}
+    error: dict[str, Any] = {"message": message, "type": "api_error"}
     if kind == "anthropic":
-        content: dict[str, Any] = {"type": "error", "error": said}
+        content: dict[str, Any] = {"type": "error", "error": error}
     else:
-        content = {"error": {**said, "param": None, "code": code}}
+        content = {"error": {**error, "param": None, "code": code}}
     return Response(json.dumps(content), status, media_type="application/json")

@@ -24,10 +24,10 @@ KEY_SECONDS = 3_600.0
 #: Models of one session whose summarizers are kept: an agent may alternate two or three.
 MAX_MODELS = 4
 #: Headers that select the account to bill, or features of the endpoint.
-_PASSED = ("openai-organization", "openai-project", "anthropic-beta", "anthropic-version", "http-referer", "x-title")
+_FORWARDED = ("openai-organization", "openai-project", "anthropic-beta", "anthropic-version", "http-referer", "x-title")
 #: Headers with keys, spelled as the SDKs do: only then do they replace the SDKs' own.
 _KEYS = ("Authorization", "X-Api-Key", "Api-Key")
-_READ = (_KEYS, _PASSED)
+_READ = (_KEYS, _FORWARDED)
 #: Clients insist on a key; some endpoints need none.
 _NO_KEY = "not-needed"
 
@@ -41,7 +41,7 @@ class _Endpoint:
     model: str
     #: Headers: those with keys, and those that select an account or features.
     keys: tuple[tuple[str, str], ...] = field(repr=False)
-    passed: tuple[tuple[str, str], ...] = field(repr=False)
+    forwarded: tuple[tuple[str, str], ...] = field(repr=False)
 
 
 class Connections:
@@ -66,32 +66,32 @@ class Connections:
 
 
 @cache
-def _client_class(sdk: str, name: str) -> Any:
+def _make_client_class(sdk: str, name: str) -> Any:
     """Return the SDK's class, changed to send the keys in the headers that it is given, and no other X-Api-Key."""
     return type(name, (getattr(import_module(sdk), name),), {"auth_headers": property(lambda _client: {})})
 
 
-class _OfRequest(ModelSummarizer):
+class _RequestClient(ModelSummarizer):
     """A summarizer that sends the caller's keys in the headers that they came in."""
 
     def __init__(self, endpoint: _Endpoint, connections: Connections) -> None:
-        self._of, self._connections = endpoint, connections
+        self._target, self._connections = endpoint, connections
         super().__init__(endpoint.model, base_url=endpoint.url, api_key=_NO_KEY)
 
     def _make_client(self, key: str, base_url: str) -> Any:
-        headers = dict(self._of.keys or (("X-Api-Key", key),)) | dict(self._of.passed)
+        headers = dict(self._target.keys or (("X-Api-Key", key),)) | dict(self._target.forwarded)
         key = next(iter(headers.values()))  # OpenAI's sends it as a bearer's if no other Authorization is given
         pool = self._connections.find(self._CLIENT[0])
-        return _client_class(*self._CLIENT)(
+        return _make_client_class(*self._CLIENT)(
             api_key=key, base_url=base_url, max_retries=0, http_client=pool, default_headers=headers
         )
 
 
-class _OpenAI(_OfRequest, OpenAISummarizer):
+class _OpenAI(_RequestClient, OpenAISummarizer):
     pass
 
 
-class _Anthropic(_OfRequest, AnthropicSummarizer):
+class _Anthropic(_RequestClient, AnthropicSummarizer):
     pass
 
 
@@ -103,7 +103,7 @@ class RequestSummarizer:
     def __init__(self, connections: Connections | None = None) -> None:
         self._connections = connections or Connections()
         self._endpoint: _Endpoint | None = None
-        self._made: OrderedDict[_Endpoint, Callable[[SummaryRequest], str | Summary]] = OrderedDict()
+        self._summarizers: OrderedDict[_Endpoint, Callable[[SummaryRequest], str | Summary]] = OrderedDict()
         self.used_at = 0.0
 
     @property
@@ -120,18 +120,18 @@ class RequestSummarizer:
 
     def forget(self) -> None:
         self._endpoint = None
-        self._made = OrderedDict()
+        self._summarizers = OrderedDict()
 
     def __call__(self, request: SummaryRequest) -> str | Summary:
         if (endpoint := self._endpoint) is None:
             raise SummarizerError("no request of this session has brought a key lately")
-        made = self._made  # a session's calls take turns; ``forget`` replaces the dictionary
-        if (ask := made.pop(endpoint, None)) is None:
-            ask = (_Anthropic if endpoint.kind == "anthropic" else _OpenAI)(endpoint, self._connections)
-        made[endpoint] = ask
-        if len(made) > MAX_MODELS:
-            made.popitem(last=False)
-        return ask(request)
+        summarizers = self._summarizers  # a session's calls take turns; ``forget`` replaces the dictionary
+        if (summarize := summarizers.pop(endpoint, None)) is None:
+            summarize = (_Anthropic if endpoint.kind == "anthropic" else _OpenAI)(endpoint, self._connections)
+        summarizers[endpoint] = summarize
+        if len(summarizers) > MAX_MODELS:
+            summarizers.popitem(last=False)
+        return summarize(request)
 
 
 class RequestSummarizers:
@@ -144,7 +144,7 @@ class RequestSummarizers:
         self._known: OrderedDict[str, RequestSummarizer] = OrderedDict()
         #: Also those without a key that a session still has: its next request brings one.
         self._alive: WeakValueDictionary[str, RequestSummarizer] = WeakValueDictionary()
-        self._drops_later = False
+        self._has_timer = False
         self._connections = Connections()
 
     def find(self, session: str) -> RequestSummarizer:
@@ -156,26 +156,26 @@ class RequestSummarizers:
             found.used_at = self._clock.monotonic()
             self._known[session] = found
             self._known.move_to_end(session)
-        self._drop_old()
+        self._drop_expired()
         return found
 
-    def _drop_old(self, *, is_due: bool = False) -> None:
+    def _drop_expired(self, *, is_due: bool = False) -> None:
         """Drop the keys of sessions without a request for an hour, and set a timer for the next; *is_due*: it fired."""
         left = list[RequestSummarizer]()
         with self._lock:
             now = self._clock.monotonic()
             while self._known and next(iter(self._known.values())).used_at <= now - KEY_SECONDS:
                 left.append(self._known.popitem(last=False)[1])
-            waits = bool(self._known) and (is_due or not self._drops_later)
-            self._drops_later = bool(self._known)
+            waits = bool(self._known) and (is_due or not self._has_timer)
+            self._has_timer = bool(self._known)
             seconds = next(iter(self._known.values())).used_at + KEY_SECONDS - now if waits else 0.0
         for one in left:
             one.forget()
         if waits:
-            self._clock.call_later(seconds, call_weakly(self._drop_on_time))
+            self._clock.call_later(seconds, call_weakly(self._drop_on_timer))
 
-    def _drop_on_time(self) -> None:
-        self._drop_old(is_due=True)
+    def _drop_on_timer(self) -> None:
+        self._drop_expired(is_due=True)
 
     def forget(self) -> None:
         """Drop all keys."""

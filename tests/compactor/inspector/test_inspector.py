@@ -16,9 +16,9 @@ from stored_sessions import offload, session, summarise, url_of
 from compactor import CompactorConfig, ContextCompactor, Memory, SummaryRequest, compose
 from compactor.acceptance import checks
 from compactor.events import Skip
-from compactor.inspector.page import FILES, make_file, read_file
-from compactor.inspector.views import STATES, Inspection, describe_session
-from compactor.inspector.wording import CHECKS, SKIPS, describe_event
+from compactor.inspector.explanations import CHECKS, SKIPS, describe_event
+from compactor.inspector.page import FILES, make_offline_page, read_file
+from compactor.inspector.views import STATES, VIEWS, Inspection, describe_session
 from compactor.testing import FakeClock
 from memory.errors import UnknownReference
 from memory.messages import from_round
@@ -56,11 +56,11 @@ def shop() -> Memory:
 
 def test_the_strip_names_what_prompts_show_of_each_round(shop: Memory) -> None:
     """Every round of the log has one state, its tokens as it was said, and those in the prompt."""
-    strip = Inspection(shop, "assistant", budget=600).strip()
-    assert len(strip.states) == len(strip.said) == len(strip.shown) == shop.snapshot.total
+    strip = Inspection(shop, "assistant", budget=600).make_strip()
+    assert len(strip.states) == len(strip.original) == len(strip.shown) == shop.snapshot.total
     assert strip.states == "ccccc" + "d" * 14 + "udfho"
     assert strip.pinned == [2]
-    for state, said, shown in zip(strip.states, strip.said, strip.shown, strict=True):
+    for state, said, shown in zip(strip.states, strip.original, strip.shown, strict=True):
         assert STATES[state] not in ("covered", "failed", "undone", "left out") or shown == 0
         assert STATES[state] != "shortened" or 0 < shown < said
 
@@ -68,7 +68,7 @@ def test_the_strip_names_what_prompts_show_of_each_round(shop: Memory) -> None:
 @pytest.mark.parametrize("budget", [600, 1_500, 100_000])
 def test_the_prompt_is_that_of_compose(shop: Memory, budget: int) -> None:
     """The page shows the messages that ``compose`` returns, with the same tokens."""
-    seen = Inspection(shop, "assistant", budget=budget).prompt()
+    seen = Inspection(shop, "assistant", budget=budget).describe_prompt()
     prompt = compose(shop, budget=budget)
     assert (seen.tokens, len(seen.messages)) == (prompt.tokens, len(prompt.messages))
     assert [one.ref for one in seen.messages] == [one.ref for one in prompt.sources]
@@ -82,9 +82,9 @@ def test_looking_changes_nothing(shop: Memory) -> None:
     compose(shop, budget=900)
     before = shop.snapshot
     inspection = Inspection(shop, "assistant", budget=50_000)
-    for view in ("strip", "prompt", "generations", "series", "decisions", "refused", "describe"):
-        getattr(inspection, view)()
-    inspection.at(5).prompt()
+    for make_view in (*VIEWS.values(), Inspection.make_strip, Inspection.describe_prompt, Inspection.describe_role):
+        make_view(inspection)
+    inspection.go_back_to(5).describe_prompt()
     assert shop.snapshot is before
     assert inspection.budget == 900
 
@@ -94,8 +94,8 @@ def test_one_sentence_says_why_a_post_is_not_in_the_prompt(shop: Memory) -> None
 
     def why(ref: str) -> tuple[str, str]:
         number = int(re.findall(r"\d+", ref)[0])
-        post = next(one for one in inspection.round(number).posts if one.ref == ref)
-        return post.status, post.why
+        post = next(one for one in inspection.describe_round(number).posts if one.ref == ref)
+        return post.status, post.reason
 
     summary = "The summary of generation 1 by small-1 covers rounds r1-r5, this one included"
     assert why("r1.p1") == ("covered", f"{summary}; r1.p1 reloads it.")
@@ -109,25 +109,25 @@ def test_one_sentence_says_why_a_post_is_not_in_the_prompt(shop: Memory) -> None
     assert why("r24.p1") == ("hidden", "It is between other agents: assistant neither sent nor received it.")
     assert why("r24.p2") == ("shown", "It is in the prompt as it was said.")
     with pytest.raises(UnknownReference):
-        inspection.round(99)
+        inspection.describe_round(99)
 
 
 def test_published_reductions_and_erased_posts_are_explained(shop: Memory) -> None:
     shop.redact("r7.p1")
     inspection = Inspection(shop, "assistant")
-    assert inspection.round(7).posts[1].status == "erased"
-    assert inspection.strip().states.count("d") == 0
+    assert inspection.describe_round(7).posts[1].status == "erased"
+    assert inspection.make_strip().states.count("d") == 0
 
 
 def test_a_sentence_of_a_summary_leads_to_its_post(shop: Memory) -> None:
     """The very words name their post; else the post that shares most words, and the view says so."""
-    (only,) = Inspection(shop, "assistant").generations()
+    (only,) = Inspection(shop, "assistant").list_generations()
     assert (only.happened, only.rounds, only.current, only.model) == ("published", (1, 5), True, "small-1")
-    exact, closest = Inspection(shop, "assistant").summary(0).sentences
-    assert (exact.fate, exact.ref, exact.exact) == ("came in", "r3.p1", True)
-    assert (closest.fate, closest.exact) == ("came in", False)
+    exact, closest = Inspection(shop, "assistant").describe_summary(0).sentences
+    assert (exact.change, exact.ref, exact.exact) == ("came in", "r3.p1", True)
+    assert (closest.change, closest.exact) == ("came in", False)
     with pytest.raises(UnknownReference):
-        Inspection(shop, "assistant").summary(1)
+        Inspection(shop, "assistant").describe_summary(1)
 
 
 def test_each_sentence_of_an_extract_is_found_word_for_word() -> None:
@@ -136,27 +136,27 @@ def test_each_sentence_of_an_extract_is_found_word_for_word() -> None:
         memory.append({"role": "user", "content": f"Please book hall {number} for the fair on {number} May 2027."})
         memory.append({"role": "assistant", "content": f"Hall {number} is booked under the number F-{900 + number}."})
     ContextCompactor.for_role(memory, "assistant", CompactorConfig(target_tokens=200)).compact_now()
-    sentences = Inspection(memory, "assistant").summary(0).sentences
+    sentences = Inspection(memory, "assistant").describe_summary(0).sentences
     said = [one for one in sentences if re.search(r"\d", one.text)]
     assert said
     assert [one.text for one in said if not one.exact and ";" not in one.text] == []
 
 
 def test_the_series_is_shorter_with_compaction(shop: Memory) -> None:
-    series = Inspection(shop, "assistant", model="gpt-5-mini").series()
+    series = Inspection(shop, "assistant", model="gpt-5-mini").compute_series()
     assert series.rounds == [one.number for one in shop.snapshot.get_rounds("assistant")]
     assert series.marks == [(22, 1)]
     assert series.tokens_with[:19] == series.tokens_without[:19]
     assert series.tokens_with[-1] < series.tokens_without[-1]
     view = Inspection(shop, "assistant", model="gpt-5-mini")
-    assert series.tokens_with[-1] == pytest.approx(view.describe().prompt_tokens, abs=40)  # beside the pinned post
+    assert series.tokens_with[-1] == pytest.approx(view.describe_role().prompt_tokens, abs=40)  # beside the pinned post
     assert series.cost_with == sorted(series.cost_with)
     assert series.unit == "dollars"
 
 
 def test_no_prompt_of_the_series_is_over_the_budget(shop: Memory) -> None:
     """Also where no compaction had come in time: what was over was left out."""
-    whole, cut = (Inspection(shop, "assistant", budget=budget).series() for budget in (None, 300))
+    whole, cut = (Inspection(shop, "assistant", budget=budget).compute_series() for budget in (None, 300))
     assert max(whole.tokens_with) > 300
     assert cut.tokens_with == [min(one, 300) for one in whole.tokens_with]
     assert cut.tokens_without == whole.tokens_without
@@ -179,15 +179,15 @@ def test_the_series_tells_how_long_turns_waited() -> None:
             if number != 2:
                 compose(memory, budget=9_000)
         assert compactor.compact_now(10)
-        series = Inspection(memory, "assistant").series()
-    assert series.timed == [1, 3, 4]
-    assert all(0 < waited < seconds for waited in series.waited)
-    assert series.waited_without == [*series.waited[:2], series.waited[2] + seconds]
+        series = Inspection(memory, "assistant").compute_series()
+    assert series.timed_rounds == [1, 3, 4]
+    assert all(0 < waited < seconds for waited in series.wait_with)
+    assert series.wait_without == [*series.wait_with[:2], series.wait_with[2] + seconds]
 
 
 def test_the_prompt_of_an_earlier_moment_is_as_it_was(shop: Memory) -> None:
     """The log up to a round is read again: no summary, pin or later round is in that prompt."""
-    earlier = Inspection(shop, "assistant").at(3).prompt()
+    earlier = Inspection(shop, "assistant").go_back_to(3).describe_prompt()
     wanted = [message for round_ in shop.conversation.rounds[:3] for message in from_round(round_, "assistant")]
     assert [one.text for one in earlier.messages] == [one["content"] for one in wanted]
 
@@ -195,8 +195,10 @@ def test_the_prompt_of_an_earlier_moment_is_as_it_was(shop: Memory) -> None:
 def test_refused_summaries_say_why(shop: Memory) -> None:
     shop.journal("assistant").note("compaction.failed", {"error": "invented", "failures": 1, "retry_in": 4.0})
     inspection = Inspection(shop, "assistant")
-    assert [one.text for one in inspection.refused()] == ["the answer named things that its source does not contain"]
-    assert "Tries again in 4 s." in inspection.decisions()[0].text
+    assert [one.text for one in inspection.list_rejected()] == [
+        "the answer named things that its source does not contain"
+    ]
+    assert "Tries again in 4 s." in inspection.list_decisions()[0].text
 
 
 def test_every_check_and_every_reason_to_do_nothing_has_words() -> None:
@@ -232,17 +234,17 @@ def test_a_running_compactor_tells_why_it_did_not_fire() -> None:
         memory.append({"role": "user", "content": "Hello"})
         compactor.wait_idle(10)
         inspection = Inspection(memory, "assistant")
-        texts = " ".join(one.text for one in inspection.decisions())
+        texts = " ".join(one.text for one in inspection.list_decisions())
         assert "its trigger is not due" in texts or "no compaction is due" in texts
-        assert inspection.describe().state == "idle"
-        assert inspection.describe().description
-        assert inspection.describe().skip_reason == "its trigger is not due"
+        assert inspection.describe_role().state == "idle"
+        assert inspection.describe_role().description
+        assert inspection.describe_role().skip_reason == "its trigger is not due"
 
 
 def test_a_file_allows_its_own_scripts_alone(shop: Memory) -> None:
     """The policy names each script and style by its hash, and allows no address; data cannot end its element."""
     shop.append({"role": "user", "content": "</script><script>alert(1)</script>"})
-    page = make_file(shop)
+    page = make_offline_page(shop)
     policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]*)"', page)[0])
     texts = re.findall(r"(?s)<script(?: type=\"module\")?>(.*?)</script>|<style>(.*?)</style>", page)
     for script, style in texts:
@@ -266,7 +268,7 @@ def test_the_vendored_chart_library_is_the_published_one() -> None:
 def test_a_session_without_words_has_a_page() -> None:
     memory = Memory("new")
     assert describe_session(memory).roles == []
-    assert "new in compactor" in make_file(memory)
+    assert "new in compactor" in make_offline_page(memory)
 
 
 def test_show_writes_the_page(tmp_path: Path) -> None:

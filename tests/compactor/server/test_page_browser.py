@@ -26,7 +26,7 @@ from playwright import sync_api
 from pydantic import SecretStr
 
 from compactor import CompactedMessage, CompactorConfig, InMemoryStore, Memory
-from compactor.inspector.page import make_file
+from compactor.inspector.page import make_offline_page
 from compactor.server import ServerSettings, create_app
 from memory.overlays import Origin
 
@@ -294,7 +294,7 @@ def test_hostile_content_is_inert(browser: Any, tmp_path: Path) -> None:
         memory.append({"role": "assistant", "content": HOSTILE})
     publish(memory, 2, HOSTILE)
     file = tmp_path / "hostile.html"
-    file.write_text(make_file(memory), encoding="utf-8")
+    file.write_text(make_offline_page(memory), encoding="utf-8")
     with watch(browser) as page:
         page.goto(file.as_uri())
         page.get_by_role("slider", name="Round").press("Home")
@@ -337,7 +337,7 @@ def test_a_file_of_ten_thousand_rounds_opens_at_once(
 ) -> None:
     """``show --html`` works without a server."""
     file = tmp_path / "long.html"
-    file.write_text(make_file(long_session[1], budget=8_000), encoding="utf-8")
+    file.write_text(make_offline_page(long_session[1], budget=8_000), encoding="utf-8")
     with watch(browser) as page:
         page.goto(file.as_uri())
         check_long_session(page)

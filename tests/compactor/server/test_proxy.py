@@ -687,7 +687,7 @@ def test_where_no_answer_comes_the_error_has_the_providers_form(
     with ModelServer("") as model:
         with proxy(model, upstreams=dict.fromkeys(("openai", "anthropic"), "http://127.0.0.1:1")) as (url, _):
             dropped = CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH)
-        monkeypatch.setattr("compactor.server.proxy.ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr("compactor.server.proxy.RESPONSE_SECONDS", 0.2)
         with proxy(model) as (url, _):
             gate = model.hang()
             late = CLIENT.post(f"{url}/v1/{path}", json=ONE_TURN, headers=AUTH)
@@ -811,17 +811,17 @@ def test_sessions_share_connections_but_neither_keys_nor_cookies(kind: str) -> N
             one = known.find(session)
             for name in ("m", "n", "m"):
                 one.follow(kind, url, name, {header: value.format(session)})
-            assert one._made == {}
+            assert one._summarizers == {}
             one(request)
-            (made,) = one._made.values()
+            (made,) = one._summarizers.values()
             one.follow(kind, url, "n", {header: value.format(session)})
             one(request)
             one.follow(kind, url, "m", {header: value.format(session)})
             one(request)
-            assert made in one._made.values()
+            assert made in one._summarizers.values()
         sent = [(one.headers.get(header), one.headers.get("cookie")) for one in model.requests]
         assert sent == [(value.format(session), None) for session in "aaabbb"]
-        pools = {id(made._get_client()._client) for one in known._known.values() for made in one._made.values()}
+        pools = {id(made._get_client()._client) for one in known._known.values() for made in one._summarizers.values()}
         assert len(pools) == 1
         known.forget()
 

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from compactor import InMemoryStore
 from compactor.server import ServerSettings, create_app
-from compactor.server.reme import EXPIRE_AFTER, MAX_MATCHES, MAX_READ, Folder, Refusal, expire_chats
+from compactor.server.reme import EXPIRE_AFTER, MAX_MATCHES, MAX_READ, Folder, ReMeError, expire_chats
 
 PAPERS = "\n".join(f"Paper {n}: how agents manage their context, cited {n * 3} times." for n in range(600))
 PAGE = "\n".join(f"Line {n} of the page on compaction, with its details." for n in range(600))
@@ -234,7 +234,7 @@ def test_no_path_leads_out(path: str) -> None:
     folder = Folder("/srv/files", "alice")
     try:
         relative, real = folder.find(path)
-    except Refusal:
+    except ReMeError:
         return
     assert os.path.normpath(real) == os.path.normpath(f"/srv/files/alice/{relative}")
     assert os.path.commonpath([os.path.normpath(real), "/srv/files/alice"]) == "/srv/files/alice"

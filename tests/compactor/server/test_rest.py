@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from compactor import CompactorConfig, InMemoryStore, Limits, StoreUnreachable
 from compactor.server import ServerSettings, create_app
-from compactor.server.events import MAX_WAITING, WOKEN, EventHub
+from compactor.server.events import MAX_QUEUED, WAKE_BATCH, EventHub
 from memory import ProviderFailed
 from memory.stores.tenants import join_name
 
@@ -239,7 +239,7 @@ def test_the_page_tells_what_the_server_does_to_those_who_may_know(client: TestC
         "running": 0,
         "calls": 0,
         "max_calls": 3,
-        "waiting": 0,
+        "queued": 0,
         "spent": 0.0,
         "max_spent": 9_000.0,
         "unit": "tokens",
@@ -291,7 +291,7 @@ def test_a_slow_reader_loses_events_and_is_told() -> None:
     async def use(hub: EventHub) -> None:
         stream = hub.listen("")
         await anext(stream)
-        for number in range(MAX_WAITING + 10):
+        for number in range(MAX_QUEUED + 10):
             hub.publish(event("s", f"n{number}"))
         await asyncio.sleep(0)
         assert await anext(stream) == b'event: lost\ndata: {"lost": 10}\n\n'
@@ -306,7 +306,7 @@ def test_many_clients_are_told_a_few_at_a_time() -> None:
     """So that nobody's request waits for a thousand pages that look on; all get each event in the end."""
 
     async def use(hub: EventHub) -> None:
-        streams = [hub.listen("") for _ in range(3 * WOKEN)]
+        streams = [hub.listen("") for _ in range(3 * WAKE_BATCH)]
         for stream in streams:
             await anext(stream)
         told = [asyncio.ensure_future(anext(stream)) for stream in streams]
@@ -314,7 +314,7 @@ def test_many_clients_are_told_a_few_at_a_time() -> None:
         hub._deliver(event("s", "first"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert sum(one.done() for one in told) <= WOKEN
+        assert sum(one.done() for one in told) <= WAKE_BATCH
         hub._deliver(event("s", "second"))
         texts = [await one for one in told]
         assert all(b'"first"' in text for text in texts)

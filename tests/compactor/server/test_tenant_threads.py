@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from compactor import CompactorConfig, InMemoryStore
 from compactor.server import ServerSettings, create_app, reme, rest
-from compactor.server.reme import Answer
+from compactor.server.reme import ReMeResponse
 
 ALICE, BOB = ({"authorization": f"Bearer {name}-token-0123456789"} for name in ("alice", "bob"))
 TOKENS = {name: SecretStr(f"{name}-token-0123456789") for name in ("alice", "bob")}
@@ -35,7 +35,7 @@ def serve(folder: Path, **options: Any) -> Iterator[TestClient]:
 
 def test_compactions_of_one_tenant_leave_threads_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for a thread counts in the request's own time; then the answer is 503, and says when to try again."""
-    monkeypatch.setattr(rest, "MAX_WAITING_COMPACTIONS", 2)
+    monkeypatch.setattr(rest, "COMPACTION_THREADS", 2)
     asked, gate = threading.Event(), threading.Event()
 
     def hang(_request: Any) -> str:
@@ -61,15 +61,15 @@ def test_searches_have_threads_of_their_own(tmp_path: Path, monkeypatch: pytest.
     """Neither another tenant's searches nor the tenant's own compressions take them."""
     gate, began = threading.Event(), threading.Semaphore(0)
 
-    def hang(*_arguments: Any) -> Answer:
+    def hang(*_arguments: Any) -> ReMeResponse:
         began.release()
         gate.wait(20)
-        return Answer(success=True, answer="")
+        return ReMeResponse(success=True, answer="")
 
     search: Callable[..., Any] = reme.grep
     monkeypatch.setattr(reme, "offload", hang)
     monkeypatch.setattr(
-        reme, "grep", lambda folder, asked: (hang if asked.pattern == "slow" else search)(folder, asked)
+        reme, "grep", lambda folder, request: (hang if request.pattern == "slow" else search)(folder, request)
     )
     monkeypatch.setattr(reme, "WAIT_SECONDS", 0.2)
     with serve(tmp_path) as client, ThreadPoolExecutor(16) as pool:

@@ -24,14 +24,14 @@ class Busy(Exception):
         super().__init__("too many of your requests of this kind are running; try again later")
 
 
-class Shares:
+class TenantThreads:
     """*count* threads, divided equally among the tenants of *settings*; each tenant has at least one of its own."""
 
     def __init__(self, settings: ServerSettings, count: int) -> None:
         tenants = max(len(settings.tokens), 1)
         self._each = max(count // tenants, 1)
         self._threads = CapacityLimiter(self._each * tenants)
-        self._places: dict[str, asyncio.Semaphore] = {}
+        self._permits: dict[str, asyncio.Semaphore] = {}
 
     async def run(self, tenant: str, call: Callable[[float], R], seconds: float) -> R:
         """Return the result of *call*, which runs on a thread and gets the rest of *seconds* that waiting has left.
@@ -39,14 +39,14 @@ class Shares:
         Raises ``Busy`` if no thread became free in that time.
         """
         until = time.monotonic() + seconds
-        places = self._places.setdefault(tenant, asyncio.Semaphore(self._each))
+        permits = self._permits.setdefault(tenant, asyncio.Semaphore(self._each))
         try:
             async with asyncio.timeout(seconds):
-                await places.acquire()
+                await permits.acquire()
         except TimeoutError:
             raise Busy from None
         try:
             left = max(until - time.monotonic(), 1e-3)
             return await to_thread.run_sync(call, left, limiter=self._threads)
         finally:
-            places.release()
+            permits.release()
