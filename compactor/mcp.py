@@ -140,7 +140,7 @@ def make_server(
         sessions = get_sessions()
         with sessions.open(_find_session(sessions.store, tenant, own)) as opened:
             opened.memory.refresh()
-            return _call(opened, name, given, role)
+            return _call_tool(opened, name, given, role)
 
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
@@ -217,14 +217,14 @@ def _find_session(store: Store, tenant: str, session: str) -> str:
     return name
 
 
-def _call(opened: Session, name: str, given: dict[str, Any], role: str) -> str:
-    if recalled := _TOOLS[name][0]:
+def _call_tool(opened: Session, name: str, given: dict[str, Any], role: str) -> str:
+    if recall_tool := _TOOLS[name][0]:
         recall = Recall(opened.memory, role)
-        answer = recall.call(recalled, given)
-        default, most = (DEFAULT_HITS, MAX_HITS) if name == "search" else (DEFAULT_PAGE, MAX_PAGE)
+        answer = recall.call(recall_tool, given)
+        default, maximum = (DEFAULT_HITS, MAX_HITS) if name == "search" else (DEFAULT_PAGE, MAX_PAGE)
         while count_tokens(answer) > MAX_TOKENS and given.get("limit") != 1:  # a smaller limit keeps the offsets right
-            given["limit"] = max(min(int(given.get("limit") or default), most) // 2, 1)
-            answer = recall.call(recalled, given)
+            given["limit"] = max(min(int(given.get("limit") or default), maximum) // 2, 1)
+            answer = recall.call(recall_tool, given)
         return answer
     if name == "pin":
         ref = read_text(given, "ref")

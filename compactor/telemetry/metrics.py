@@ -59,7 +59,7 @@ TOKENS_AFTER = Metric(
 SAVED = Metric(
     "compactor.tokens.saved", "counter", "{token}", "Tokens by which compactions and reductions made prompts shorter."
 )
-SPEND = Metric("compactor.spend", "counter", "USD", "List price of the answers, refused ones included.", ("model",))
+SPEND = Metric("compactor.spend", "counter", "USD", "List price of the answers, rejected ones included.", ("model",))
 DURATION = Metric("compactor.duration", "histogram", "s", "Time to make a compaction that was published.", (), _SECONDS)
 WAIT = Metric(
     "compactor.wait", "histogram", "s", "Time from a compaction becoming due to the first request.", (), _SECONDS
@@ -79,8 +79,8 @@ Measurement = tuple[Metric, float, Mapping[str, str]]
 _OUTCOMES = {Reduced: "reduced", Rejected: "rejected", Failed: "failed", Discarded: "discarded", Reverted: "reverted"}
 
 
-class PaidAnswer(NamedTuple):
-    """One answer of a model, accepted or refused."""
+class PaidResponse(NamedTuple):
+    """One response of a model, accepted or rejected."""
 
     event: Prepared | Rejected
     started: datetime
@@ -89,17 +89,17 @@ class PaidAnswer(NamedTuple):
     price: float | None
 
 
-class Answers:
-    """Extracts the paid answers from the events of any number of compactors."""
+class PaidResponses:
+    """Extracts the paid responses from the events of any number of compactors."""
 
     def __init__(self) -> None:
-        #: By session and role: refused answers to a request that may be retried.
-        self._refused: dict[tuple[str, str], list[PaidAnswer]] = {}
+        #: By session and role: rejected responses to a request that may be retried.
+        self._rejected: dict[tuple[str, str], list[PaidResponse]] = {}
 
-    def read(self, event: Event) -> PaidAnswer | None:
-        """Return the answer in *event*; None if there is none, or it was free, such as an offline one."""
+    def read(self, event: Event) -> PaidResponse | None:
+        """Return the response in *event*; None if there is none, or it was free, such as an offline one."""
         if isinstance(event, Started):
-            self._refused.pop((event.session, event.role), None)
+            self._rejected.pop((event.session, event.role), None)
         if not isinstance(event, Prepared | Rejected) or (event.usage is None and event.price == 0):
             return None
         if isinstance(event, Prepared) and event.reused:
@@ -107,23 +107,23 @@ class Answers:
         key = event.session, event.role
         if isinstance(event, Prepared):
             # The event's usage, price and time include all attempts.
-            refused = self._refused.pop(key, [])
-            return PaidAnswer(
+            rejected = self._rejected.pop(key, [])
+            return PaidResponse(
                 event,
-                max([event.started, *(one.event.at for one in refused)]),
-                _subtract(event.usage or {}, [one.usage for one in refused]),
-                None if event.price is None else max(event.price - sum(one.price or 0.0 for one in refused), 0.0),
+                max([event.started, *(one.event.at for one in rejected)]),
+                _subtract(event.usage or {}, [one.usage for one in rejected]),
+                None if event.price is None else max(event.price - sum(one.price or 0.0 for one in rejected), 0.0),
             )
-        answer = PaidAnswer(event, event.started, event.usage or {}, event.price)
+        response = PaidResponse(event, event.started, event.usage or {}, event.price)
         if event.attempt < event.attempts:
-            self._refused.setdefault(key, []).append(answer)
-        return answer
+            self._rejected.setdefault(key, []).append(response)
+        return response
 
 
-def measure(event: Event, answer: PaidAnswer | None) -> Iterator[Measurement]:
-    """Yield the measurements of *event*; *answer* is the answer in it, if any."""
-    if answer is not None and answer.price is not None:
-        yield SPEND, answer.price, {"model": answer.event.model or "unknown"}
+def measure(event: Event, response: PaidResponse | None) -> Iterator[Measurement]:
+    """Yield the measurements of *event*; *response* is the response in it, if any."""
+    if response is not None and response.price is not None:
+        yield SPEND, response.price, {"model": response.event.model or "unknown"}
     if isinstance(event, Started):
         yield WAIT, event.waited, {}
         return

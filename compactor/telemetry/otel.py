@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
 from memory.events import Event
 
 from ..events import FailureKind, Rejected
-from .metrics import EVENTS, GAUGES, METRICS, Answers, Metric, PaidAnswer, Target, measure
+from .metrics import EVENTS, GAUGES, METRICS, Metric, PaidResponse, PaidResponses, Target, measure
 
 #: Name of each span, and of the operation in it.
 SPAN = "compact_conversation"
@@ -33,7 +33,7 @@ class Instrumentation:
         self, targets: Sequence[Target], tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
     ) -> None:
         self._targets = tuple(targets)
-        self._answers = Answers()
+        self._responses = PaidResponses()
         self._tracer = trace.get_tracer("compactor", tracer_provider=tracer_provider)
         meter = metrics.get_meter("compactor", meter_provider=meter_provider)
         self._instruments: dict[str, Any] = {}
@@ -62,15 +62,15 @@ class Instrumentation:
         return observe
 
     def _record(self, event: Event) -> None:
-        answer = self._answers.read(event)
-        for metric, value, labels in measure(event, answer):
+        response = self._responses.read(event)
+        for metric, value, labels in measure(event, response):
             instrument = self._instruments[metric.name]
             instrument.record(value, labels) if metric.kind == "histogram" else instrument.add(value, labels)
-        if answer is not None:
-            self._write_span(answer)
+        if response is not None:
+            self._write_span(response)
 
-    def _write_span(self, answer: PaidAnswer) -> None:
-        """Write the span of *answer*: a new trace, because the agent does not wait for it, linked to the agent's span.
+    def _write_span(self, response: PaidResponse) -> None:
+        """Write the span of *response*: a new trace, because the agent does not wait for it, linked to its span.
 
         The hook runs in the context of the append that caused the event, so that span is current.
         """
@@ -79,25 +79,25 @@ class Instrumentation:
             SPAN,
             context=Context(),
             kind=SpanKind.CLIENT,
-            attributes=_list_attributes(answer),
+            attributes=_list_attributes(response),
             links=[Link(agent)] if agent.is_valid else [],
-            start_time=_to_nanoseconds(answer.started),
+            start_time=_to_nanoseconds(response.started),
         )
-        if isinstance(answer.event, Rejected):
-            span.set_status(StatusCode.ERROR, f"the answer failed the check {answer.event.check}")
-        span.end(_to_nanoseconds(answer.event.at))
+        if isinstance(response.event, Rejected):
+            span.set_status(StatusCode.ERROR, f"the response failed the check {response.event.check}")
+        span.end(_to_nanoseconds(response.event.at))
 
 
-def _list_attributes(answer: PaidAnswer) -> dict[str, Any]:
-    event, facts = answer.event, answer.event.facts()
+def _list_attributes(response: PaidResponse) -> dict[str, Any]:
+    event, facts = response.event, response.event.facts()
     attributes = {
         "gen_ai.operation.name": SPAN,
         "gen_ai.conversation.id": event.session,
         "gen_ai.agent.name": event.role,
         "gen_ai.response.model": event.model,
-        **{name: answer.usage.get(count) for count, name in _USAGE.items()},
+        **{name: response.usage.get(count) for count, name in _USAGE.items()},
         "compactor.outcome": "rejected" if isinstance(event, Rejected) else "accepted",
-        "compactor.price": answer.price,
+        "compactor.price": response.price,
         "compactor.rounds.start": event.start,
         "compactor.rounds.end": event.end,
         "compactor.tokens.before": facts.get("tokens_before"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from memory.events import Event
 
-from .metrics import EVENTS, GAUGES, METRICS, Answers, Target, measure
+from .metrics import EVENTS, GAUGES, METRICS, PaidResponses, Target, measure
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -33,10 +33,10 @@ def make_registry(*targets: Target, registry: CollectorRegistry | None = None) -
             series[metric.name] = Histogram(**names, labelnames=metric.labels, buckets=metric.buckets)
         else:
             Gauge(**names).set_function(partial(GAUGES[metric], targets))
-    answers = Answers()
+    responses = PaidResponses()
 
     def record(event: Event) -> None:
-        for metric, value, labels in measure(event, answers.read(event)):
+        for metric, value, labels in measure(event, responses.read(event)):
             child = series[metric.name].labels(**labels) if labels else series[metric.name]
             child.observe(value) if metric.kind == "histogram" else child.inc(value)
 
