@@ -19,32 +19,43 @@ from memory import (
     USER,
     Appended,
     Attachment,
+    CheckpointFailed,
     CompactedMessage,
     CompactionProvider,
+    CompactionRecord,
     Conflict,
     ContextError,
     Conversation,
     EntriesLost,
+    Entry,
     Event,
     EventHook,
     HistoryDiverged,
     Hit,
+    HookFailed,
     InMemoryStore,
+    Journal,
+    JournalState,
     Memory,
     MessageError,
     NewerVersion,
     Note,
     OlderVersion,
+    Origin,
     Overlay,
     Post,
+    ProviderFailed,
     Recall,
     Redacted,
     Reduction,
+    Reductions,
     Rewound,
     Round,
     RoundClosed,
     Rounds,
     SessionPurged,
+    SessionRow,
+    StaleCompaction,
     Store,
     StoreBusy,
     StoreClosed,
@@ -58,26 +69,69 @@ from memory import (
     UnknownReference,
     UnknownRound,
     Usage,
+    delete_files,
     expire,
+    list_expired,
     open_store,
+    purge_tenant,
 )
 from memory.arguments import ConfigError
 
-from .compose import BudgetStatus, OverBudget, Prompt, Report, Source, acompose, budget_status, compose, warm_up
-from .errors import BudgetExceeded, CompactionFailed, CompactionTimeout, LimitReached, SpendExceeded, SummaryRejected
+from .compose import BudgetStatus, OverBudget, Prompt, acompose, budget_status, compose, warm_up
+from .errors import (
+    BudgetExceeded,
+    CompactionFailed,
+    CompactionTimeout,
+    FailureKind,
+    LimitReached,
+    SpendExceeded,
+    SummaryRejected,
+)
 from .lazy_imports import import_lazily
-from .tokens import TokenCounter, count_tokens
+from .prompt.fit import Report
+from .prompt.layout import Source
+from .tokens import TokenCounter, count_tokens, get_counter, window_of
 from .view import View
 
 if TYPE_CHECKING:
+    from prompts import PromptError, PromptTemplate
+
     from .background import CompactorStatus, ContextCompactor
     from .config import CompactorConfig, Limit, Settings
-    from .cost import Prices, cost_optimal, deferred
+    from .cost import Decision, Moment, Prices, Publication, cost_optimal, deferred
     from .cost.limits import Limits, LimitsStatus
     from .cost.shared_limits import SharedLimits
     from .cycle import Strategy
-    from .events import Skip, log_events
+    from .difference import Difference, compare
+    from .events import (
+        CompactionEvent,
+        CostEvaluated,
+        Deferred,
+        Discarded,
+        Evaluated,
+        Exhausted,
+        Failed,
+        IndexingFailed,
+        ModelUnknown,
+        PersistFailed,
+        PlanFailed,
+        Prepared,
+        PublicationFailed,
+        Published,
+        Reduced,
+        Rejected,
+        Reverted,
+        Skip,
+        Skipped,
+        Started,
+        Stopped,
+        StrategyFailed,
+        SummaryEvent,
+        log_events,
+        make_logger,
+    )
     from .health import Health, RoleHealth
+    from .models import Dollars, ModelFacts, find_model
     from .plan import Plan
     from .runner import State
     from .sessions import Session, Sessions, SessionsStatus
@@ -106,13 +160,18 @@ if TYPE_CHECKING:
 else:
     _LAZY_NAMES = {
         "background": "CompactorStatus ContextCompactor",
-        "config": "CompactorConfig Limit Settings",
-        "cost": "Prices cost_optimal deferred",
+        "config": "CompactorConfig Limit PromptError PromptTemplate Settings",
+        "cost": "Decision Moment Prices Publication cost_optimal deferred",
         "cost.limits": "Limits LimitsStatus",
         "cost.shared_limits": "SharedLimits",
         "cycle": "Strategy",
-        "events": "Skip log_events",
+        "difference": "Difference compare",
+        "events": "CompactionEvent CostEvaluated Deferred Discarded Evaluated Exhausted Failed"
+        " IndexingFailed ModelUnknown PersistFailed PlanFailed Prepared PublicationFailed Published"
+        " Reduced Rejected Reverted Skip Skipped Started Stopped StrategyFailed SummaryEvent"
+        " log_events make_logger",
         "health": "Health RoleHealth",
+        "models": "Dollars ModelFacts find_model",
         "plan": "Plan",
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
@@ -125,44 +184,35 @@ else:
     __getattr__, __dir__ = import_lazily(__name__, _LAZY_NAMES)
 
 # Sessions, and what reads and keeps them.
-__all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider", "Conversation"]
-__all__ += ["Event", "EventHook", "Hit", "InMemoryStore", "Memory", "Note", "Overlay", "Post", "Recall", "Redacted"]
-__all__ += ["Reduction", "Rewound", "Round", "Rounds", "Session", "Sessions", "SessionsStatus", "Store", "Synced"]
-__all__ += ["Health", "RoleHealth", "ToolCall", "Usage", "expire", "open_store"]
+__all__ = ["RECALL_TOOLS", "USER", "Appended", "Attachment", "CompactedMessage", "CompactionProvider"]
+__all__ += ["CompactionRecord", "Conversation", "Entry", "Hit", "InMemoryStore", "Journal", "JournalState", "Memory"]
+__all__ += ["Note", "Origin", "Overlay", "Post", "Recall", "Reduction", "Reductions", "Round", "Rounds", "SessionRow"]
+__all__ += ["Store", "Synced", "ToolCall", "Usage", "delete_files", "expire", "list_expired", "open_store"]
+__all__ += ["purge_tenant"]
+# What a server holds.
+__all__ += ["Health", "RoleHealth", "Session", "Sessions", "SessionsStatus"]
 # The compactor, and when it runs.
-__all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Limit", "Limits"]
-__all__ += ["LimitsStatus", "Plan", "Prices", "Settings", "SharedLimits", "Skip", "State", "Trigger", "after_rounds"]
-__all__ += ["cost_optimal", "deferred", "log_events", "over_messages", "over_tokens", "over_usage", "when"]
+__all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Decision"]
+__all__ += ["Dollars", "Limit", "Limits", "LimitsStatus", "ModelFacts", "Moment", "Plan", "Prices", "Publication"]
+__all__ += ["Settings", "SharedLimits", "State", "Trigger", "after_rounds", "cost_optimal", "deferred", "find_model"]
+__all__ += ["over_messages", "over_tokens", "over_usage", "when"]
 # What it makes, and of what.
-__all__ += [
-    "AnthropicSummarizer",
-    "ExtractiveSummarizer",
-    "GeminiSummarizer",
-    "OpenAISummarizer",
-    "Strategy",
-    "Summarizer",
-    "Summary",
-    "SummaryRequest",
-    "from_chat_model",
-]
-__all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compress_tool_runs"]
-__all__ += ["count_tokens", "drop", "offload_large", "pin_system"]
+__all__ += ["AnthropicSummarizer", "Difference", "ExtractiveSummarizer", "GeminiSummarizer", "OpenAISummarizer"]
+__all__ += ["PromptTemplate", "Strategy", "Summarizer", "Summary", "SummaryRequest", "TokenCounter", "View"]
+__all__ += ["compact_notes", "compact_rounds", "compact_view", "compare", "compress_tool_runs", "count_tokens", "drop"]
+__all__ += ["from_chat_model", "get_counter", "offload_large", "pin_system", "window_of"]
 # Prompts.
-__all__ += [
-    "BudgetStatus",
-    "OverBudget",
-    "Prompt",
-    "Report",
-    "Source",
-    "acompose",
-    "budget_status",
-    "compose",
-    "warm_up",
-]
+__all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "Source", "acompose", "budget_status", "compose"]
+__all__ += ["warm_up"]
+# Events.
+__all__ += ["CheckpointFailed", "CompactionEvent", "CostEvaluated", "Deferred", "Discarded", "Evaluated", "Event"]
+__all__ += ["EventHook", "Exhausted", "Failed", "FailureKind", "HookFailed", "IndexingFailed", "ModelUnknown"]
+__all__ += ["PersistFailed", "PlanFailed", "Prepared", "ProviderFailed", "PublicationFailed", "Published", "Redacted"]
+__all__ += ["Reduced", "Rejected", "Reverted", "Rewound", "Skip", "Skipped", "Started", "Stopped", "StrategyFailed"]
+__all__ += ["SummaryEvent", "log_events", "make_logger"]
 # Errors.
 __all__ += ["BudgetExceeded", "CompactionFailed", "CompactionTimeout", "ConfigError", "Conflict", "ContextError"]
 __all__ += ["EntriesLost", "HistoryDiverged", "LimitReached", "MessageError", "NewerVersion", "OlderVersion"]
-__all__ += ["RoundClosed", "SessionPurged"]
-__all__ += ["ShadowedModule", "SpendExceeded", "StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull"]
-__all__ += ["StoreReadOnly", "StoreUnreachable", "SummarizerError", "SummaryRejected", "UnknownReference"]
-__all__ += ["UnknownRound"]
+__all__ += ["PromptError", "RoundClosed", "SessionPurged", "ShadowedModule", "SpendExceeded", "StaleCompaction"]
+__all__ += ["StoreBusy", "StoreClosed", "StoreDamaged", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnreachable"]
+__all__ += ["SummarizerError", "SummaryRejected", "UnknownReference", "UnknownRound"]

@@ -404,7 +404,7 @@ class ContextCompactor:
 
     def history(self) -> tuple[CompactionRecord, ...]:
         """Return what became of the role's compactions, oldest first, including those of earlier processes that a
-        Memory's store has kept. ``compactor.difference.compare`` tells what is new in one."""
+        Memory's store has kept. ``compactor.compare`` tells what is new in one."""
         return self._journal.history()
 
     def status(self) -> CompactorStatus:
@@ -456,7 +456,7 @@ def _count_header(memory: Memory, role: str, count: TokenCounter) -> int:
 _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "plan": (Callable, "a function that returns the plan as it stands (lambda: plan)"),
     "rng": (Callable, "a function that gives a number from 0 to 1"),
-    "counter": (Callable, "a function that counts the tokens of a text, such as compactor.tokens.get_counter(model)"),
+    "counter": (Callable, "a function that counts the tokens of a text, such as compactor.get_counter(model)"),
     "header_tokens": (Callable, "a function that gives a number of tokens"),
     "executor": (("submit",), "an Executor, such as ThreadPoolExecutor()"),
     "journal": (("read", "publish"), "a Journal, such as memory.journal(role)"),

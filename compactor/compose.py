@@ -32,20 +32,6 @@ from .view import LastPrompt, View, last_prompts
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
 
-__all__ = [
-    "GRID",
-    "PLAN_FRAME",
-    "BudgetStatus",
-    "OverBudget",
-    "Prompt",
-    "Report",
-    "Source",
-    "acompose",
-    "budget_status",
-    "compose",
-    "warm_up",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 #: Cuts fall on multiples of this share of the budget, counted in tail tokens from the compaction's end.

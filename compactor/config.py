@@ -35,9 +35,6 @@ from memory.rounds import FrozenModel, name_arguments, run_dump
 from memory.values import ValueObject
 from prompts import PromptError, PromptTemplate, is_path, list_shipped, load
 
-__all__ = ["CompactorConfig", "ConfigError", "Settings", "check_number", "check_whole_number"]
-
-
 # The longest wait that every platform's locks accept is 49 days.
 Seconds = Annotated[float, Field(gt=0, le=4_000_000)]
 

@@ -14,8 +14,6 @@ from memory.values import ValueObject
 from .summarizers.content import find_identifiers, find_unknown
 from .summarizers.sentences import keep_letters, split_sentences
 
-__all__ = ["Difference", "compare"]
-
 #: Maximum characters of a sentence and of a word. Longer sentences are cut; a line with a longer word is data and is
 #: not split.
 _MAX_SENTENCE, _MAX_WORD = 1_000, 160

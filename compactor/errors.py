@@ -8,16 +8,6 @@ from enum import StrEnum
 
 from memory.errors import ContextError, StaleCompaction, StoreError
 
-__all__ = [
-    "BudgetExceeded",
-    "CompactionFailed",
-    "CompactionTimeout",
-    "LeasedElsewhere",
-    "LimitReached",
-    "SpendExceeded",
-    "SummaryRejected",
-]
-
 
 class FailureKind(StrEnum):
     """Why a compaction failed."""

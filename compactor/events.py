@@ -20,39 +20,6 @@ from memory.rounds import copy_with, create_unchecked
 from .errors import FailureKind
 from .timers import SYSTEM_CLOCK, Clock
 
-__all__ = [
-    "CompactionEvent",
-    "CostEvaluated",
-    "Deferred",
-    "Discarded",
-    "Evaluated",
-    "EventHooks",
-    "EventLog",
-    "Exhausted",
-    "Failed",
-    "FailureKind",
-    "IndexingFailed",
-    "ModelUnknown",
-    "PersistFailed",
-    "PlanFailed",
-    "Prepared",
-    "PublicationFailed",
-    "Published",
-    "Reduced",
-    "Rejected",
-    "Reverted",
-    "Skip",
-    "Skipped",
-    "Started",
-    "Stopped",
-    "StrategyFailed",
-    "SummaryEvent",
-    "escape_controls",
-    "log_events",
-    "make_logger",
-]
-
-
 #: An event that is not made yet: its class, the names of its fields but the time, their values and the time, and
 #: whether it repeats.
 DeferredEvent = tuple[type[Event], tuple[str, ...], tuple[Any, ...], bool]

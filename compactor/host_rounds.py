@@ -12,8 +12,6 @@ from memory.rounds import Attachment, FrozenMapping, Post, Round, RoundState, To
 from memory.usage import Usage
 from memory.visibility import Rounds, filter_posts
 
-__all__ = ["COVERED", "HostRounds", "NotARound", "adapt_rounds"]
-
 #: Key in a compaction's ``extra`` for the ids of the last rounds that it covers, the newest first.
 COVERED = "covered"
 

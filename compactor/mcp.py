@@ -37,6 +37,8 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+__all__ = ["make_server", "serve_stdio"]
+
 #: Maximum tokens of an answer.
 MAX_TOKENS = 6_000
 #: Seconds that ``compact_now`` waits for the summarizer.

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-__all__ = ["DEFAULT_RULE", "UNKNOWN_PAGES", "MediaRule", "count_media", "find_rule", "read_size"]
-
 #: Sizes in pixels that stand for an unknown one: whichever takes more.
 _UNKNOWN_SIZES = ((3_840, 2_160), (4_096, 1_536))
 #: Pages of a document that cannot be looked into.

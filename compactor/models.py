@@ -20,8 +20,6 @@ from genai_prices.types import ModelInfo, TieredPrices
 
 from memory.values import ValueObject
 
-__all__ = ["Dollars", "ModelFacts", "compute_price", "find_model"]
-
 
 class Dollars(NamedTuple):
     """Dollars per token of each kind."""

@@ -11,8 +11,6 @@ from memory.arguments import require
 from memory.references import take_beginning
 from memory.values import ValueObject
 
-__all__ = ["MAX_CHARACTERS", "Plan", "SubtaskState", "is_pending", "render_plan"]
-
 SubtaskState = Literal["pending", "in_progress", "done", "abandoned"]
 
 #: Maximum characters of a plan's text.

@@ -30,18 +30,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from memory.rounds import Round
-from memory.stores.contract import (
-    DurableStoreContract,
-    ErasingStoreContract,
-    IndexedStoreContract,
-    LeasingStoreContract,
-    LimitingStoreContract,
-    MarkingStoreContract,
-    MeasuredStoreContract,
-    NotifyingStoreContract,
-    SearchableStoreContract,
-    StoreContract,
-)
+from memory.stores.contract.erasing import ErasingStoreContract
+from memory.stores.contract.leases import LeasingStoreContract
+from memory.stores.contract.limiting import LimitingStoreContract
+from memory.stores.contract.logs import DurableStoreContract, StoreContract
+from memory.stores.contract.marks import MarkingStoreContract
+from memory.stores.contract.measures import MeasuredStoreContract
+from memory.stores.contract.notices import NotifyingStoreContract
+from memory.stores.contract.parts import IndexedStoreContract
+from memory.stores.contract.texts import SearchableStoreContract
 
 from .integrations.contract import AdapterContract
 from .summarizers.base import Summary, SummaryRequest

@@ -24,21 +24,6 @@ from .media import DEFAULT_RULE, MediaRule, count_file, count_media, find_rule, 
 if TYPE_CHECKING:
     from splintr import Tokenizer
 
-__all__ = [
-    "DEFAULT_ENCODING",
-    "MESSAGE_TOKENS",
-    "PROMPT_TOKENS",
-    "TokenCounter",
-    "clip_to_tokens",
-    "count_message",
-    "count_prompt",
-    "count_tokens",
-    "count_tools",
-    "find_encoding",
-    "get_counter",
-    "window_of",
-]
-
 DEFAULT_ENCODING = "o200k_base"
 #: Tokens that the chat format adds to each message and tool schema, and once to the prompt. OpenAI's cookbook counts 3
 #: and 3 for its models.
@@ -295,7 +280,7 @@ def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | Non
 
     *windows* maps prefixes of names to tokens and takes precedence over the windows known to this library; the longest
     matching prefix wins. The part of a name before the last slash is the provider's. All other windows are those that
-    ``compactor.models.find_model`` knows; the first call that needs one takes about 0.2 s of CPU time.
+    ``compactor.find_model`` knows; the first call that needs one takes about 0.2 s of CPU time.
     """
     name, full = model.rpartition("/")[2].lower(), model.lower()
     own = {given.lower(): tokens for given, tokens in (windows or {}).items()}

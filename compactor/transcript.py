@@ -21,8 +21,6 @@ from .prompt.groups import is_summary
 from .prompt.shorten import strip_marks
 from .tokens import TokenCounter
 
-__all__ = ["Calls", "Step", "StepLimit", "StepsTooSmall", "find_answered_calls", "quote", "split_into_steps"]
-
 #: Minimum room for conversation in one request; below it a summarizer would see little but its instructions.
 MIN_ROOM = 64
 #: Maximum characters of a text of which only one line is shown, such as a call's arguments beside its result.

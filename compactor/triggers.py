@@ -16,20 +16,6 @@ from .events import CostEvaluated
 from .summarize import Size
 from .view import View
 
-__all__ = [
-    "Condition",
-    "Size",
-    "Trigger",
-    "Verdict",
-    "after_rounds",
-    "default_trigger",
-    "over_messages",
-    "over_tokens",
-    "over_usage",
-    "when",
-]
-
-
 _MESSAGES: frozenset[Size] = frozenset({"messages"})
 _TOKENS: frozenset[Size] = frozenset({"tokens"})
 

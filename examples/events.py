@@ -8,8 +8,17 @@ from __future__ import annotations
 import sys
 import threading
 
-from compactor import CompactorConfig, ContextCompactor, Event, ExtractiveSummarizer, Memory, Summary, SummaryRequest
-from compactor.events import log_events, make_logger
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    ExtractiveSummarizer,
+    Memory,
+    Summary,
+    SummaryRequest,
+    log_events,
+    make_logger,
+)
 
 _extract = ExtractiveSummarizer()
 _attempts = iter(range(1_000))

@@ -15,31 +15,6 @@ from .overlays import CompactedMessage, Reduction, UsageCounts
 from .patterns import compile_later
 from .rounds import EMPTY, Extra, Post, Record, Stamp, Text, make_id, run_dump, utc_now
 
-__all__ = [
-    "BODY_VERSION",
-    "KINDS",
-    "NAMES",
-    "CompactionPrepared",
-    "CompactionPublished",
-    "CompactionReverted",
-    "Entry",
-    "EventRecorded",
-    "HeaderAdded",
-    "PostAdded",
-    "PostPinned",
-    "PostRedacted",
-    "ReductionPublished",
-    "ReductionWithdrawn",
-    "RoundFailed",
-    "RoundFinished",
-    "RoundOpened",
-    "RoundUndone",
-    "ShownRecorded",
-    "StandIn",
-    "UsageRecorded",
-    "list_kinds",
-]
-
 #: Number of a round, 0 for the header; number of its post, 0 for the user's query.
 Location = tuple[int, int]
 

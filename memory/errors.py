@@ -4,28 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-__all__ = [
-    "Conflict",
-    "ContextError",
-    "EntriesLost",
-    "HistoryDiverged",
-    "MessageError",
-    "NewerVersion",
-    "OlderVersion",
-    "RoundClosed",
-    "SessionPurged",
-    "StaleCompaction",
-    "StoreBusy",
-    "StoreClosed",
-    "StoreDamaged",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnreachable",
-    "UnknownReference",
-    "UnknownRound",
-]
-
 
 class ContextError(Exception):
     """The root: ``except ContextError`` catches every error that this library raises on purpose."""

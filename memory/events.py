@@ -10,8 +10,6 @@ from pydantic import Field
 
 from .rounds import FrozenModel, run_dump, utc_now
 
-__all__ = ["CheckpointFailed", "Event", "EventHook", "HookFailed", "ProviderFailed", "Redacted", "Rewound"]
-
 
 class Event(FrozenModel):
     """A fact or a decision."""

@@ -15,19 +15,6 @@ from .values import ValueObject
 if TYPE_CHECKING:
     from .entries import CompactionPrepared
 
-__all__ = [
-    "CompactedMessage",
-    "CompactionProvider",
-    "JournalState",
-    "Note",
-    "Origin",
-    "Overlay",
-    "Reduction",
-    "ReductionKind",
-    "Reductions",
-    "UsageCounts",
-]
-
 UsageCounts = Annotated[Mapping[str, int], AfterValidator(freeze_mapping)]
 
 

@@ -19,8 +19,6 @@ from pydantic_core import PydanticSerializationError
 from .arguments import find_near, name_kind
 from .errors import MessageError
 
-__all__ = ["USER", "Attachment", "FrozenMapping", "Post", "Record", "Round", "RoundState", "ToolCall", "copy_with"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 
-__all__ = ["ValueObject"]
-
 
 class ValueObject:
     """What ``@dataclass(frozen=True, eq=False, repr=False)`` inherits to compare, hash and print as without these two.

@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
+from memory.arguments import ConfigError
 from memory.errors import ContextError
 from memory.events import EventHook
 
 from .._interrupt import end_interrupted, remove_hook
-from ..config import CompactorConfig, ConfigError
+from ..config import CompactorConfig
 from . import archive_commands, mcp, serve, session_commands, worker
 from . import replay as replays
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory

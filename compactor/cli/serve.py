@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from memory import StoreError
+from memory.arguments import ConfigError
 
-from ..config import ConfigError, Settings
+from ..config import Settings
 from ..sessions import Session, Sessions
 from .scenario import BUDGET, INCIDENT, Demo, Scenario
 from .session_commands import Store, make_option

@@ -14,10 +14,11 @@ import typer
 from rich.table import Table
 
 from memory import CompactedMessage, Memory, StaleCompaction, expire, list_expired, purge_tenant
+from memory.arguments import ConfigError
 from memory.rounds import utc_now
 from memory.transfer.archive import expire_archive, purge_archived, purge_archived_tenant
 
-from ..config import CompactorConfig, ConfigError
+from ..config import CompactorConfig
 from ..difference import compare
 from ..events import escape_controls
 from ..inspector.page import make_offline_page

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from memory import StoreError
+from memory.arguments import ConfigError
 from memory.messages import ASSISTANT
 
 from ..background import Options
-from ..config import ConfigError, Settings
+from ..config import Settings
 from ..cost.shared_limits import SharedLimits
 from ..events import log_events, make_logger
 from ..workers import Worker

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from memory.arguments import check_number, require
+from memory.arguments import ConfigError, check_number, require
 from memory.rounds import copy_with
 from memory.values import ValueObject
-
-from ..config import ConfigError
 
 #: Placeholder for the agent's own price; replaced in ``__post_init__``.
 _OWN: Any = None
@@ -51,7 +49,7 @@ class Prices(ValueObject):
         """Return the prices of the agent's *model*, and of the *summarizer*'s; None: the same model summarizes.
 
         They are those of short prompts, from the installed package ``genai-prices``; nothing is fetched. All spellings
-        of ``compactor.models.find_model`` will do. Raises ``ConfigError`` if the price is unknown, or input is free.
+        of ``compactor.find_model`` will do. Raises ``ConfigError`` if the price is unknown, or input is free.
         """
         summarizer = model if summarizer is None else summarizer
         for name, given in (("model", model), ("summarizer", summarizer)):

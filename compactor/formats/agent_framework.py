@@ -8,8 +8,6 @@ from typing import Any
 from .native import Block, Message, add_native, read_messages, read_native
 from .parts import make_answer, make_content, make_file, make_text, read_calls, read_text
 
-__all__ = ["from_chat", "to_chat"]
-
 NAME = "agent_framework"
 
 

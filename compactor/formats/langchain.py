@@ -14,8 +14,6 @@ from memory.messages import FUNCTION, SYSTEM, TOOL
 from .native import Block, Message, add_native, list_parts, read_messages, read_native
 from .parts import dump_json, make_call, make_jsonable, make_text, read_calls, read_file
 
-__all__ = ["from_chat", "to_chat"]
-
 NAME = "langchain"
 
 _ROLES = {"human": "user", "ai": "assistant", "assistant": "assistant", **{role: role for role in SYSTEM}}

@@ -8,8 +8,6 @@ from typing import Any
 from .native import Block, Message, read_messages, to_plain
 from .parts import make_answer, make_content, make_file, read_calls, read_text
 
-__all__ = ["from_chat", "to_chat"]
-
 NAME = "llama_index"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from .native import Block, Message, add_native, read_messages, read_native
 from .parts import dump_json, make_answer, make_content, read_calls, read_file, read_text
 
-__all__ = ["from_chat", "to_chat"]
-
 NAME = "strands"
 
 

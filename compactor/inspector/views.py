@@ -766,7 +766,7 @@ def _list_facts(index: int, record: CompactionRecord) -> dict[str, Any]:
 
 
 def _find_prices(model: str) -> Prices:
-    from ..config import ConfigError
+    from memory.arguments import ConfigError
 
     try:
         return Prices.of_model(model) if model else Prices()

@@ -34,7 +34,7 @@ from ..sessions import Session, Sessions
 from .history import Group, Item, Message, Turn, keep_turns, list_ids, list_messages, read_turns
 from .unnamed import Unnamed
 
-__all__ = ["Conversations", "Converted", "Fitted", "Group", "Message", "join_names", "report_errors"]
+__all__ = ["Conversations", "Converted", "Fitted", "Group", "Message"]
 
 R = TypeVar("R")
 #: A session counts as shared once this many more calls rewound it than did not. A rewind that writes at most

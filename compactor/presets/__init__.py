@@ -23,11 +23,12 @@ from .memory_with_compress import (
     MemoryCompressionSchema,
     memory_with_compress,
 )
-from .selective import selective
+from .selective import SELECTIVE_RULES, selective
 
 __all__ = [
     "DEFAULT_COMPRESSION_PROMPT_TEMPLATE",
     "PLAN_NOTEBOOK_TOOLS",
+    "SELECTIVE_RULES",
     "STEPS",
     "AutoContextMemory",
     "CompressionEvent",

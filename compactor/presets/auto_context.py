@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from memory.arguments import check_number, check_whole_number, require
+from memory.arguments import ConfigError, check_number, check_whole_number, require
 from memory.overlays import Overlay, Reduction
 from prompts import PromptTemplate, load
 
 from ..acceptance.checks import MIN_SAVING
-from ..config import CompactorConfig, ConfigError, check_config
+from ..config import CompactorConfig, check_config
 from ..cycle import Strategy
 from ..strategies import compact_view, compress_tool_runs, offload_large
 from ..triggers import over_messages, over_tokens

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory import Memory, Reduction
-from memory.arguments import check_whole_number, require
+from memory.arguments import ConfigError, check_whole_number, require
 from memory.messages import join_text
 from memory.references import make_post_reference
 from memory.rounds import copy_with, freeze_mapping
 
-from ..config import CompactorConfig, ConfigError, check_config
+from ..config import CompactorConfig, check_config
 from ..cycle import Strategy
 from ..strategies.compress_tool_runs import compress_tool_runs
 from ..strategies.incremental import compact_view

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from memory.arguments import check_whole_number, require
+from memory.arguments import ConfigError, check_whole_number, require
 from memory.messages import ASSISTANT, from_round
 from memory.rounds import copy_with
 from prompts import split_template
 
-from ..config import CompactorConfig, ConfigError, check_config
+from ..config import CompactorConfig, check_config
 from ..prompt.groups import Message
 from ..strategies import compact_rounds, compress_tool_runs
 from ..summarize import find_refusal

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memory.arguments import check_number, check_whole_number, require
+from memory.arguments import ConfigError, check_number, check_whole_number, require
 
-from ..config import CompactorConfig, ConfigError, check_config
+from ..config import CompactorConfig, check_config
 from ..cycle import Strategy
 from ..prompt.groups import parse_kind
 from ..strategies import compact_rounds, drop, pin_system
@@ -15,10 +15,8 @@ from ..strategies.drop import list_pairs
 from ..tokens import DEFAULT_WINDOW, window_of
 from ..triggers import over_usage
 
-__all__ = ["RULES", "selective"]
-
 #: Kinds in the order in which they leave, and how many of the newest stay. Skills can be loaded again, so none stays.
-RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
+SELECTIVE_RULES = (("tool_result", 3), ("skill_prompt", 0), ("assistant", 5), ("skill_metadata", 0), ("user", 5))
 #: The share of the model's window at which it is due.
 THRESHOLD_RATIO = 0.8
 #: Once due, posts leave until the prompt is under this share of the mark: rarely and many, so that a provider's prefix
@@ -111,7 +109,7 @@ def _merge_rules(rules: Rules | None) -> list[tuple[str, int]]:
         if kind in changed:
             raise ConfigError((f"rules.{given}", f"sets the same as another spelling of {kind!r}; keep one"))
         changed[kind] = kept
-    every = dict(RULES) | changed
+    every = dict(SELECTIVE_RULES) | changed
     return [(kind, kept) for kind, kept in every.items() if kept is not None]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..config import CompactorConfig, ConfigError
+from memory.arguments import ConfigError
+
+from ..config import CompactorConfig
 from .base import SummarizerError
 from .extractive import ExtractiveSummarizer
 

@@ -13,7 +13,8 @@ from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
 
 from memory.events import Event
 
-from ..events import FailureKind, Rejected
+from ..errors import FailureKind
+from ..events import Rejected
 from .metrics import EVENTS, GAUGES, METRICS, Metric, PaidResponse, PaidResponses, Target, measure
 
 #: Name of each span, and of the operation in it.

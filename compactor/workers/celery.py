@@ -16,6 +16,8 @@ from memory.stores.base import escape, unescape
 from ..events import Skip
 from .due import BACKING_OFF, Worker, job_time
 
+__all__ = ["CeleryDispatcher", "make_app", "work"]
+
 QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
 #: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0

@@ -23,6 +23,8 @@ from memory.stores.tenants import split_name
 from ..timers import DaemonExecutor
 from .due import Worker, job_time
 
+__all__ = ["ProcrastinateDispatcher", "make_app", "work"]
+
 QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
 #: Seconds between two heartbeats of a worker, and seconds without one after which it counts as dead.
 HEARTBEAT, STALLED = 1.0, 4.0

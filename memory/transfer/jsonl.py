@@ -26,8 +26,6 @@ from .state_dict import (
     write_value,
 )
 
-__all__ = ["JSONL_FORMAT", "Imported", "export_session", "import_session", "read_session"]
-
 #: The ``format`` in the first line.
 JSONL_FORMAT = "context-compactor session"
 

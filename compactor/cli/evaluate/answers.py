@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memory.arguments import ConfigError
 from memory.errors import ContextError
 from memory.rounds import copy_with
 
-from ...config import ConfigError
 from ...cost.limits import Limits
 from ...cost.prices import Prices
 from ...events import Prepared, Rejected

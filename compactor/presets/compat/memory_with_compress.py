@@ -21,12 +21,11 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 from pydantic import BaseModel
 
 from memory import ContextError, Event, Memory, StoreError
-from memory.arguments import require
+from memory.arguments import ConfigError, require
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, parse
 
 from ...acceptance.prohibitions import find_prohibitions
-from ...config import ConfigError
 from ...coroutines import Coroutines, HostLoop, coroutines_used
 from ...errors import SummaryRejected
 from ...events import Rejected

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from weakref import ReferenceType, ref
 
 from memory import USER, Post
-from memory.arguments import check_number, check_whole_number, require
+from memory.arguments import ConfigError, check_number, check_whole_number, require
 from memory.messages import ASSISTANT, SYSTEM, TOOL, pair_results, parse, replace_text
 from memory.rounds import cached_property, copy_with
 
@@ -22,7 +22,7 @@ from ...acceptance.checks import is_too_little
 from ...acceptance.prohibitions import (
     find_instructions,
 )
-from ...config import CompactorConfig, ConfigError
+from ...config import CompactorConfig
 from ...errors import SummaryRejected
 from ...prompt.groups import Message
 from ...prompt.shorten import cut_text, describe_size, is_result, is_text_only

@@ -24,13 +24,12 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from memory import ContextError, Event, Memory, Redacted, StoreError
-from memory.arguments import require
+from memory.arguments import ConfigError, require
 from memory.recall import MAX_NUMBER, Parameters, Refused, make_schema, read_arguments, read_number, read_text
 from memory.references import find_ceil_boundary, find_floor_boundary, fold
 from memory.rounds import utc_now
 from memory.stores.retention import FILES_KEPT, remove_files
 
-from ...config import ConfigError
 from .messages import NotAnArchive, read_archive
 
 if TYPE_CHECKING:

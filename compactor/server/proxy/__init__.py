@@ -37,8 +37,6 @@ from .summarizer import RequestSummarizers
 if TYPE_CHECKING:
     from ..state import ServerState
 
-__all__ = ["make_proxy_router"]
-
 #: Maximum seconds to wait for a shortened body; after a time-out, seconds during which the tenant's requests are
 #: forwarded unchanged.
 FIT_SECONDS, PAUSE_SECONDS = 5.0, 10.0
