@@ -285,7 +285,7 @@ FOREIGN = {
 @pytest.mark.parametrize("page", ["README.md", *DOCS])
 def test_names_on_the_pages_exist(page: str) -> None:
     """What a page calls by name is called that in the code: a renamed thing is renamed on the pages."""
-    known = names_in_use() | FOREIGN.get(Path(page).stem, set())
+    known = names_in_use() | FOREIGN.get(Path(page).stem, set()) | FOREIGN.get(Path(page).parent.name, set())
     text = text_of(page)
     if page.endswith("coming-from.md"):
         for row in rows():

@@ -281,7 +281,9 @@ def test_the_model_and_the_log_are_those_that_the_role_names(llm: Llm) -> None:
 
 
 def test_the_code_of_the_page_connects_a_session(llm: Llm) -> None:
-    block = next(one for one in blocks("docs/frameworks.md", "python") if "integrations.taskweaver" in one.text)
+    block = next(
+        one for one in blocks("docs/frameworks/taskweaver.md", "python") if "integrations.taskweaver" in one.text
+    )
     session = SimpleNamespace(memory=Memory("s"), planner=Role())
     session.planner.llm_api = llm
     block.run()["connect"](session)
