@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fenced import ROOT, blocks
 
 from compactor import testing
 from compactor.testing import (
@@ -23,6 +25,7 @@ from compactor.testing import (
 )
 from memory import InMemoryStore, Memory, Store, StoreError, open_store
 from memory.entries import Entry, RoundFinished
+from memory.stores.base import CAPABILITIES
 
 
 def entry(name: str = "r") -> Entry:
@@ -32,6 +35,21 @@ def entry(name: str = "r") -> Entry:
 class TestInMemoryStore(LeasingStoreContract, LimitingStoreContract):
     def open(self) -> Store:
         return InMemoryStore()
+
+
+class TestStoreOfTheDocs(StoreContract):
+    """The example for authors of stores keeps every promise."""
+
+    def open(self) -> Store:
+        (block,) = [one for one in blocks("docs/storage.md", "python") if "StoreContract" in one.text]
+        return block.run()["DictStore"]()  # type: ignore[no-any-return]
+
+
+def test_the_docs_list_all_abilities_of_a_store() -> None:
+    """With the methods that make them."""
+    page = (ROOT / "docs/storage.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (`.*`) \|$", page, re.MULTILINE)
+    assert {name: tuple(re.findall(r"`(\w+)`", methods)) for name, methods in rows} == CAPABILITIES
 
 
 class SixMethods:

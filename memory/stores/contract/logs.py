@@ -31,6 +31,7 @@ class StoreContract:
 
     def setup_method(self) -> None:
         self._opened: list[Store] = []
+        self._opening = threading.Lock()  # a test's threads share one store, however long it takes to open
 
     def teardown_method(self) -> None:
         for store in self._opened:
@@ -38,7 +39,8 @@ class StoreContract:
 
     @property
     def store(self) -> Store:
-        return self._opened[0] if self._opened else self._open()
+        with self._opening:
+            return self._opened[0] if self._opened else self._open()
 
     def _open(self) -> Store:
         store = adapt_store(self.open())
