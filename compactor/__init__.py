@@ -1,5 +1,8 @@
 """Everything a program needs: sessions, stores, background compaction, and prompts that always fit.
 
+A wrong argument raises ``ValueError``, usually a ``ConfigError`` that names it, or ``TypeError``. Docstrings name the
+other errors.
+
 ``memory`` and ``prompts`` are top-level names that a host may have taken too. So the import first checks that it gets
 the packages that were installed with this one.
 """

@@ -408,6 +408,7 @@ class ContextCompactor:
         return self._journal.history()
 
     def status(self) -> CompactorStatus:
+        """Return what it does, how it failed last, and how far it has compacted."""
         compaction, runner = self.get_compaction(), self._runner
         return CompactorStatus(
             state=runner.state,

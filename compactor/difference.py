@@ -34,14 +34,17 @@ class Difference(ValueObject):
 
     @property
     def dropped(self) -> tuple[str, ...]:
+        """Sentences of the earlier one that the later one lacks."""
         return self._select("dropped")
 
     @property
     def came_in(self) -> tuple[str, ...]:
+        """Sentences that only the later one has."""
         return self._select("came in")
 
     @property
     def stayed(self) -> tuple[str, ...]:
+        """Sentences that both have."""
         return self._select("stayed")
 
     def _select(self, wanted: Fate) -> tuple[str, ...]:

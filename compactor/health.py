@@ -37,6 +37,7 @@ class RoleHealth(ValueObject):
     uncovered: int = 0
     #: Failures in a row.
     failures: int = 0
+    #: Whether attempts are rare, after many failures.
     circuit_open: bool = False
     #: The class of the last failure, or the check that its answer failed.
     error: str | None = None
@@ -46,13 +47,16 @@ class RoleHealth(ValueObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Health(ValueObject):
-    """The number of examined sessions, and their problems, worst first."""
+    """The problems of a store's sessions, or of those that a ``Sessions`` has open."""
 
+    #: Number of sessions that were examined.
     sessions: int
+    #: The roles with problems, worst first.
     worst: tuple[RoleHealth, ...] = ()
 
     @property
     def healthy(self) -> bool:
+        """Whether no role has a problem."""
         return not self.worst
 
     @property

@@ -65,13 +65,22 @@ HAND_OVER_SECONDS = 60.0
 
 
 class State(StrEnum):
+    """What a compactor does."""
+
     NEW = "new"
+    """It was not started."""
     IDLE = "idle"
-    LOOKING = "looking"  # a cycle finds out whether there is anything to do
+    """It waits for the next round."""
+    LOOKING = "looking"
+    """A cycle finds out whether there is anything to do."""
     COMPACTING = "compacting"
+    """A cycle makes a summary, or another overlay."""
     BACKING_OFF = "backing_off"
+    """It waits after a failure."""
     STOPPING = "stopping"
+    """It was told to stop, and its run has not ended."""
     STOPPED = "stopped"
+    """It does nothing any more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -81,6 +81,7 @@ class Session:
 
     @property
     def id(self) -> str:
+        """The session's name in the store."""
         return self.memory.session_id
 
     @property
@@ -89,17 +90,17 @@ class Session:
         return next(iter(self.compactors.values()))
 
     def append(self, message: Mapping[str, Any], **options: Any) -> Appended:
-        """Append one chat message, like ``Memory.append``."""
+        """Append one chat message and return its place, like ``Memory.append``."""
         return self.memory.append(message, **options)
 
     async def aappend(self, message: Mapping[str, Any], **options: Any) -> Appended:
-        """Append one chat message, like ``Memory.aappend``."""
+        """Append one chat message and return its place, like ``Memory.aappend``."""
         return await self.memory.aappend(message, **options)
 
     def compose(self, role: str | None = None, *, budget: int | None = None, **options: Any) -> Prompt:
         """Return the prompt of *role*, by default the first one, within *budget*, by default that of ``Sessions``.
 
-        *options* are those of ``compose``, which also lists the errors.
+        *options* are those of ``compose``, which also lists the errors. Raises ``ValueError`` if there is no budget.
         """
         chosen = budget if budget is not None else self.budget
         if chosen is None:

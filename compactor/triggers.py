@@ -104,7 +104,7 @@ class Trigger:
 
 
 def after_rounds(n: int) -> Trigger:
-    """Be due when more than *n* visible rounds follow the compaction's end."""
+    """Return a trigger that is due when more than *n* visible rounds follow the compaction's end."""
     check_whole_number("rounds", n)
     return Trigger(
         lambda view: Verdict(view.tail_length > n),
@@ -115,7 +115,7 @@ def after_rounds(n: int) -> Trigger:
 
 
 def over_messages(n: int) -> Trigger:
-    """Be due when the tail has more than *n* chat messages."""
+    """Return a trigger that is due when the tail has more than *n* chat messages."""
     check_whole_number("messages", n)
     return Trigger(
         lambda view: Verdict(view.messages > n, exceeds=_MESSAGES),
@@ -126,8 +126,10 @@ def over_messages(n: int) -> Trigger:
 
 
 def over_tokens(n: float) -> Trigger:
-    """Be due when the whole prompt has over *n* tokens as its provider counts; a float up to 1.0 is a share of the
-    model's window."""
+    """Return a trigger that is due when the whole prompt has over *n* tokens, as its provider counts.
+
+    A float up to 1.0 is a share of the model's window.
+    """
     share = isinstance(n, float) and n <= 1
     if share and not n > 0:
         raise ValueError(f"a share of the window lies between 0 and 1, not at {n}; for tokens give a whole number")
@@ -147,10 +149,10 @@ def over_tokens(n: float) -> Trigger:
 
 
 def over_usage(n: int, until: int | None = None) -> Trigger:
-    """Be due from *n* tokens on: of the last response's prompt as its provider counted it, or else as we count.
+    """Return a trigger that is due from *n* tokens on, by the provider's count of the last prompt, or else by ours.
 
-    Once a pass has published something, stay due until there are fewer than *until* tokens, if that is given. So the
-    next pass, which changes the prompt again, comes later.
+    Once a pass has published something, it stays due until there are fewer than *until* tokens, if that is given. So
+    the next pass, which changes the prompt again, comes later.
     """
     check_whole_number("tokens", n, 1)
     least = n if until is None else min(check_whole_number("until", until, 1), n)
@@ -169,7 +171,10 @@ FACTORIES: tuple[object, ...] = (after_rounds, over_messages, over_tokens, over_
 
 
 def when(condition: Condition) -> Trigger:
-    """Be due when *condition*, any callable ``View -> bool``, returns True; an async one is run to its end."""
+    """Return a trigger that is due when *condition*, any callable ``View -> bool``, returns True.
+
+    An async one is run to its end.
+    """
     if isinstance(condition, Trigger):
         return condition
     if condition in FACTORIES:

@@ -118,6 +118,7 @@ class View(ValueObject):
 
     @cached_property
     def compaction_tokens(self) -> int:
+        """Tokens of the compaction in a prompt; 0 without one."""
         return count_message(self.summary, self.ledger.count_again) if self.summary is not None else 0
 
     def count_tokens_before(self, compaction: CompactedMessage | None) -> int:

@@ -19,6 +19,7 @@ class Event(FrozenModel):
     #: ``debug``, ``info`` or ``warning``.
     level: ClassVar[str] = "info"
     at: datetime = Field(default_factory=utc_now)
+    """When it happened, in UTC."""
     session: str = ""
     """The session's name; empty: it has none."""
     role: str = ""
@@ -46,23 +47,25 @@ class HookFailed(Event):
     name: ClassVar[str] = "memory.hook_failed"
     level: ClassVar[str] = "warning"
     hook: str
+    """The name of the callback."""
     error: str
+    """The class of the error."""
 
 
 class Redacted(Event):
     """Posts were erased, with everything derived from them; erase copies of their texts outside the store too."""
 
     name: ClassVar[str] = "memory.redacted"
-    #: ``r3.p2``, or ``r3.p0`` for the user's query.
     references: tuple[str, ...]
+    """``r3.p2``, or ``r3.p0`` for the user's query."""
 
 
 class Rewound(Event):
     """The conversation went on from an earlier place; the rounds behind it are hidden."""
 
     name: ClassVar[str] = "memory.rewound"
-    #: Of the rounds that were undone, oldest first: ``r5``.
     references: tuple[str, ...]
+    """The rounds that were undone, oldest first: ``r5``."""
 
 
 class ProviderFailed(Event):
@@ -71,7 +74,9 @@ class ProviderFailed(Event):
     name: ClassVar[str] = "memory.provider_failed"
     level: ClassVar[str] = "warning"
     role: str
+    """The role that the provider serves."""
     error: str
+    """The class of the error."""
 
 
 class CheckpointFailed(Event):
@@ -79,8 +84,8 @@ class CheckpointFailed(Event):
 
     name: ClassVar[str] = "memory.checkpoint_failed"
     level: ClassVar[str] = "warning"
-    #: The error's class.
     error: str
+    """The class of the error."""
 
 
 def _prepare() -> None:

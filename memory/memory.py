@@ -193,10 +193,12 @@ class Memory(Log):
         self, round_: Round | str, *, send_from: str, send_to: str, message: str = "", **fields: Any
     ) -> Post: ...
     def add_post(self, round_: Round | str, post: Post | None = None, **fields: Any) -> Post:
-        """Add a post to an open round and return it. Raises ``RoundClosed`` for a closed round, and writes nothing.
+        """Add a post to an open round and return it.
 
         Give the fields of a ``Post``, or a ready ``Post``. A ready one that is the round's last post already is not
-        added again. The cost does not depend on the number of posts in the round.
+        added again. The cost does not depend on the number of posts in the round. Raises ``RoundClosed`` for a closed
+        round, ``UnknownRound`` for one of another session, and ``MessageError`` for a post without an id or with a
+        wrong field; nothing is written then.
         """
         made_at = self._clock()
         if post is None:
@@ -236,7 +238,7 @@ class Memory(Log):
 
         A failing round takes the compactions that cover it along: the newest one that does not cover it is shown again,
         or none. A repeated call changes nothing. Raises ``RoundClosed`` for finishing a hidden round, ``UnknownRound``
-        for a round of another session.
+        for a round of another session, ``ValueError`` for another *state*.
         """
         if state not in ("finished", "failed"):
             raise ValueError(f"a round ends as 'finished' or 'failed', not {state!r}")
@@ -618,7 +620,8 @@ class Memory(Log):
 
         *counted* is our count of the same prompt, by default that of the newest composed prompt. If overlays were
         published since then, the length is forgotten at once, because the next prompt will differ. *cached_tokens* is
-        the number of tokens that the provider found in its cache; None: not known.
+        the number of tokens that the provider found in its cache; None: not known. Raises ``MessageError`` for a number
+        that is none or negative.
         """
         if any(isinstance(tokens, bool) for tokens in (input_tokens, counted, cached_tokens)):
             raise MessageError(
@@ -791,7 +794,7 @@ class Memory(Log):
 
         A role has one provider; a new one replaces the old. A ``ContextCompactor`` without a role takes this one, and
         publishes in this log. Raises ``ValueError`` for a compactor of another role, ``RuntimeError`` for one that
-        would have to change and has started.
+        would have to change and has started, ``TypeError`` for an object without a provider's methods.
         """
         require_role(role)
         wanted = "a ContextCompactor, or an object with its methods"

@@ -37,6 +37,7 @@ class CompactedMessage(Record):
     #: Last covered round, inclusive, counted from 1 in the sequence it was returned with. Where covered rounds
     #: failed afterwards it shrinks, down to ``start_index - 1`` when none is left to see.
     end_index: int = Field(ge=0)
+    #: What prompts show instead of the covered rounds.
     summary: Text
     #: The last covered round. Indices shift when a round fails; this does not.
     end_round_id: Text | None = None
@@ -44,6 +45,7 @@ class CompactedMessage(Record):
     generation: int = Field(default=0, ge=0)
     #: The last covered round's number in the log, if there is a log. Models read this number.
     end_number: int | None = None
+    #: When it was made; None: not known.
     created_at: Stamp | None = None
     #: The summarizer's model, if known.
     model: Text | None = None
@@ -180,6 +182,7 @@ class Reductions(ValueObject):
     by_round: Mapping[str, tuple[Reduction, ...]] = EMPTY
 
     def of(self, round_id: str) -> tuple[Reduction, ...]:
+        """Return those of one round, in the order of their posts."""
         return self.by_round.get(round_id, ())
 
 
@@ -204,7 +207,9 @@ class CompactionProvider(Protocol):
 class JournalState(NamedTuple):
     """One consistent reading of a role's publications."""
 
+    #: Counts the role's publications and reverts.
     generation: int = 0
+    #: The compaction that prompts show; None: none.
     current: CompactedMessage | None = None
     #: The newest round there was when the last revert happened; None unless the newest entry is a revert.
     revert_round_id: str | None = None

@@ -355,6 +355,7 @@ class Post(Record):
     tool_calls: tuple[ToolCall, ...] = ()
     #: Set on a tool's result: the id of the call it answers.
     tool_call_id: Text | None = None
+    #: ``message``, or a host's own word, by which ``drop`` and ``offload_large`` choose posts.
     kind: Text = "message"
     #: Its place in its round, from 1; 0 if it is in none.
     number: int = 0
@@ -377,6 +378,7 @@ class Round(Record):
 
     @property
     def closed(self) -> bool:
+        """Whether no post is added any more: it is finished, failed or undone."""
         return self.state != "created"
 
     @property

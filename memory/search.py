@@ -48,6 +48,7 @@ class Hit(FoundText):
 
     @property
     def ref(self) -> str:
+        """The reference of the post, which ``reload`` takes: ``r12.p3``."""
         return make_reference(self.round, self.number)
 
     def score(self, weights: Sequence[float], mean: float) -> float:
