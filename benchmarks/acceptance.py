@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from compactor import SummaryRejected, count_tokens
 from compactor.acceptance.checks import Source, check_summary
-from compactor.errors import SummaryRejected
 from compactor.summarizers.content import find_identifiers
-from compactor.tokens import count_tokens
 from compactor.transcript import quote
-from memory import Memory
-from memory.rounds import Round
+from memory import Memory, Round
 
 __all__ = ["STYLES", "Case", "bad_answers", "cases_of", "check_of", "honest_answers", "main", "talks"]
 

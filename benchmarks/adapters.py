@@ -24,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from compactor.integrations.contract import BUDGET, TIMEOUT, AdapterContract, ask
-from compactor.testing import summarize_by_terms
+from compactor.integrations.contract import BUDGET, TIMEOUT, ask
+from compactor.testing import AdapterContract, summarize_by_terms
 
 TESTS = Path(__file__).parents[1] / "tests/compactor/integrations"
 #: What a framework is imported by, its distribution, and the file of its tests.

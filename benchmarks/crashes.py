@@ -42,8 +42,7 @@ from benchmarks.sessions import (
 )
 from compactor import ContextCompactor, SummaryRequest
 from compactor.events import Published
-from memory import Memory, StoreError, open_store
-from memory.events import Event
+from memory import Event, Memory, StoreError, open_store
 from memory.log import session_log as log
 
 #: So many kills in one session, and then a new one: what is checked after each kill is the whole session.

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from benchmarks.long_session import ROLE, entries_of, keep, text
 from benchmarks.sessions import opened, server
-from memory import Memory, Post, Store
-from memory.entries import Entry, PostAdded
+from memory import Entry, Memory, Post, Store
+from memory.entries import PostAdded
 
 #: In characters. The first are what people write, the second what tools answer.
 SIZES = (300, 4_000)

@@ -20,8 +20,8 @@ from pathlib import Path
 from benchmarks.plain_summaries import METHODS, Method, lines, ours, successive
 from benchmarks.planting import CORRECTIONS, REPORTS, RESULTS, RULES, USER_FACTS, Wording, correction, fact, values
 from benchmarks.surface_retention import Fact, kept
-from compactor.tokens import count_tokens as count
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from compactor import count_tokens as count
+from memory import USER, Attachment, Post, Round, ToolCall
 
 __all__ = [
     "METHODS",

@@ -24,10 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
-from compactor import CompactorConfig, ContextCompactor, compose
-from compactor.summarizers.base import SummaryRequest
-from memory import Memory
-from memory.overlays import CompactedMessage
+from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
+from memory import CompactedMessage, Memory
 
 ROUNDS = (10, 100, 1_000, 10_000, 100_000)
 TURNS = 200

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 
 from benchmarks.surface_retention import Fact
-from compactor.summarizers.base import SummaryRequest
-from compactor.tokens import count_tokens
+from compactor import SummaryRequest, count_tokens
 
 __all__ = ["KEEPS", "ImperfectModel"]
 

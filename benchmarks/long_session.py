@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from memory import Post, Store
-from memory.entries import CompactionPrepared, CompactionPublished, Entry, PostAdded, RoundFinished, RoundOpened
-from memory.overlays import CompactedMessage
-from memory.rounds import Record, ToolCall, make_id
+from memory import CompactedMessage, Entry, Post, Store, ToolCall
+from memory.entries import CompactionPrepared, CompactionPublished, PostAdded, RoundFinished, RoundOpened
+from memory.rounds import Record, make_id
 
 ROLE = "assistant"
 #: What the default trigger leaves: a compaction every eight rounds, and three rounds behind it.

@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 from benchmarks.long_session import text
 from compactor import CompactorConfig, ContextCompactor, Limits, Skip, SummaryRequest
 from compactor.events import Evaluated, Published, Skipped, Started
-from memory import Memory
-from memory.events import Event
+from memory import Event, Memory
 
 ROLES = ("Planner", "CodeInterpreter")
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)

@@ -24,9 +24,9 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.adapters import find_applications
-from compactor.integrations.contract import BUDGET, TIMEOUT, AdapterContract, Host, _check_pairs, ask
-from compactor.summarizers.base import SummaryRequest
-from compactor.testing import summarize_by_terms
+from compactor import SummaryRequest
+from compactor.integrations.contract import BUDGET, TIMEOUT, Host, _check_pairs, ask
+from compactor.testing import AdapterContract, summarize_by_terms
 
 #: Messages that the framework's own compaction leaves as they are, and what the scripted model says of the others.
 RECENT, SUMMARY = 10, "The user asked questions about rows of a table, and got answers."

@@ -15,13 +15,21 @@ from concurrent.futures import Executor, Future
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from compactor import CompactorConfig, ContextCompactor, Prices, Summary, SummaryRequest, compose, cost_optimal
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    Prices,
+    Summary,
+    SummaryRequest,
+    compose,
+    cost_optimal,
+    count_tokens,
+)
 from compactor.cost.publication import CACHE_SECONDS
 from compactor.events import Deferred, Prepared, Published
 from compactor.testing import FakeClock
-from compactor.tokens import count_message, count_tokens
-from memory import Memory
-from memory.events import Event
+from compactor.tokens import count_message
+from memory import Event, Memory
 
 TURNS, BUDGET = 200, 8_000
 #: Seconds between two turns, and of a pause.

@@ -7,12 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from compactor.summarizers.base import Summary, SummaryRequest
-from compactor.summarizers.extractive import ExtractiveSummarizer
+from compactor import ExtractiveSummarizer, Summary, SummaryRequest
+from compactor import count_tokens as count
 from compactor.tokens import clip_to_tokens
-from compactor.tokens import count_tokens as count
-from memory.overlays import CompactedMessage
-from memory.rounds import USER, Round
+from memory import USER, CompactedMessage, Round
 
 __all__ = ["METHODS", "Method", "first_user_messages", "last_tokens", "lines", "ours", "successive", "tf_idf"]
 

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from compactor import CompactorConfig, SummaryRequest
+from compactor import CompactorConfig, SummaryRequest, count_tokens
 from compactor.summarize import compute_digest
-from compactor.tokens import count_tokens
-from memory import Memory, Post, Round, Store, ToolCall, open_store
-from memory.entries import CompactionPrepared, CompactionPublished, Entry, PostAdded, RoundOpened
-from memory.errors import ContextError
+from memory import ContextError, Entry, Memory, Post, Round, Store, ToolCall, open_store
+from memory.entries import CompactionPrepared, CompactionPublished, PostAdded, RoundOpened
 
 ROLE = "assistant"
 #: Compactions are due often, and leave a tail.

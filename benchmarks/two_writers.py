@@ -42,8 +42,7 @@ from benchmarks.sessions import (
 )
 from compactor import ContextCompactor
 from compactor.events import Published
-from memory import Conflict, Memory, Round, open_store
-from memory.events import Event
+from memory import Conflict, Event, Memory, Round, open_store
 
 #: In seconds; only something that is broken ever takes so long.
 PATIENCE = 600.0

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from compactor import Prompt
-from compactor.tokens import TokenCounter, count_prompt, count_tokens
+from compactor import Prompt, TokenCounter, count_tokens
+from compactor.tokens import count_prompt
 from memory import CompactedMessage, Memory
 
 Message = dict[str, Any]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction, Store
-from memory.entries import Entry
+from memory import CompactedMessage, Entry, InMemoryStore, Memory, Post, Reduction, Store
 
 #: Halves of a character, apart and joined; NUL; what JSON and YAML treat specially.
 ODD = 'half \ud83d, whole \ud83d\ude00, NUL \0, {"</summary>"} é'

@@ -11,8 +11,8 @@ from typing import Any
 import uvicorn
 from model_server import Answer, Exchange, ModelServer
 
+from compactor import CompactorConfig
 from compactor.cli.serve import make_protocol
-from compactor.config import CompactorConfig
 from compactor.server import ServerSettings, create_app
 
 KEY = "sk-nobody-else-has-this-0123456789"

@@ -13,9 +13,7 @@ from executors import SOON, ManualExecutor
 
 from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
 from compactor.testing import FakeClock
-from memory import Memory
-from memory.events import Event
-from memory.rounds import Round
+from memory import Event, Memory, Round
 
 ROLE = "Planner"
 #: The numbers of the example in the README.

@@ -9,8 +9,7 @@ from typing import Any
 
 from command_line import dialogue
 
-from memory import CompactedMessage, Memory, Reduction, open_store
-from memory.overlays import Origin
+from memory import CompactedMessage, Memory, Origin, Reduction, open_store
 
 #: Stands in every text that the commands must not show unasked.
 SECRET = "hall"

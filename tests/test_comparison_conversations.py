@@ -14,7 +14,7 @@ from benchmarks.comparison.conversations import Absent, airline, chat, outage, w
 from benchmarks.comparison.dialogues import answered, tools_of
 from benchmarks.comparison.facts import raw_in, told
 from benchmarks.comparison.model_server import Outage
-from compactor.tokens import count_tokens
+from compactor import count_tokens
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from benchmarks.comparison.fake_model import FakeModel, asks_for_changes
 from benchmarks.comparison.model_server import ModelServer, Outage
 from benchmarks.comparison.prefixes import Prefixes, reusable
 from benchmarks.comparison.virtual_time import VirtualTime
+from compactor import count_tokens
 from compactor.strategies.note_edits import parse_edits
-from compactor.tokens import count_tokens
 from prompts import load_contract
 
 

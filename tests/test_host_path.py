@@ -12,8 +12,7 @@ import pytest
 from views import get_ledger
 
 from benchmarks import host_path
-from compactor import SummaryRequest, compose
-from compactor.tokens import count_tokens
+from compactor import SummaryRequest, compose, count_tokens
 from memory import Memory, Post, Round
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 from hostile import SIZES, Read, find_growth
 
-from compactor import ConfigError, Settings, SummarizerError, SummaryRequest, compose
+from compactor import (
+    ConfigError,
+    ExtractiveSummarizer,
+    Plan,
+    Settings,
+    SummarizerError,
+    SummaryRequest,
+    compose,
+    count_tokens,
+)
 from compactor.acceptance.prohibitions import UserWords, find_instructions, read_user_words, restore_sentences
 from compactor.cli.evaluate.retention import SummaryWords, find_items, find_made_up
 from compactor.cli.replay import read_transcript
@@ -23,7 +32,7 @@ from compactor.cli.terminal import CannotRun, make_one_line
 from compactor.events import escape_controls
 from compactor.host_rounds import HostRounds
 from compactor.notes import find_headings, normalize_heading, read_notes, render_notes
-from compactor.plan import Plan, render_plan
+from compactor.plan import render_plan
 from compactor.presets import (
     MemoryWithCompress,
     NotAnArchive,
@@ -37,22 +46,32 @@ from compactor.prompt.groups import parse_kind
 from compactor.prompt.shorten import clip_message, clip_text
 from compactor.strategies import OffloadRule
 from compactor.strategies.note_edits import NoteEdit, apply_edits
-from compactor.summarizers import ExtractiveSummarizer
 from compactor.summarizers.actions import choose_files, choose_lines, find_actions, parse_action
 from compactor.summarizers.content import find_assignment, read_content
 from compactor.summarizers.cues import is_prohibition, may_prohibit, rate_instruction, split_words
 from compactor.summarizers.results import find_structures
 from compactor.summarizers.sentences import split_clauses, split_sentences
 from compactor.summarizers.statements import from_rounds, from_summary
-from compactor.tokens import clip_to_tokens, count_tokens
+from compactor.tokens import clip_to_tokens
 from compactor.transcript import StepLimit, quote, shorten_name, split_into_steps
-from memory import CompactedMessage, Memory, Note, Recall, open_store
-from memory.errors import StoreDamaged, UnknownReference
+from memory import (
+    USER,
+    Attachment,
+    CompactedMessage,
+    InMemoryStore,
+    Memory,
+    Note,
+    Post,
+    Recall,
+    Round,
+    StoreDamaged,
+    ToolCall,
+    UnknownReference,
+    open_store,
+)
 from memory.recall import Refused, read_arguments, read_number
 from memory.references import Passage, find_ceil_boundary, find_floor_boundary, parse_reference, take_beginning
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
 from memory.search import split_query
-from memory.stores import InMemoryStore
 from memory.transfer.jsonl import import_session
 from prompts import PromptTemplate, escape_tags, load
 

@@ -17,7 +17,7 @@ from benchmarks.planting import ALWAYS, NEVER, USER_FACTS, fact
 from benchmarks.quality import FIRST_TOKENS, SIZE, Conversation, Run, by_model, conversation, measured, without_model
 from benchmarks.surface_retention import Fact, content_words, kept, precision, share_kept
 from compactor import SummaryRequest, View, compact_notes, compact_rounds, count_tokens
-from memory.overlays import CompactedMessage, Note
+from memory import CompactedMessage, Note
 
 #: Long enough for twenty compactions of a turn or two.
 AFTER = (1, 5, 20)

@@ -7,10 +7,9 @@ from typing import Any
 
 from chats import Message
 
-from compactor import View
+from compactor import View, count_tokens
 from compactor.prompt.accounting import Ledger, get_ledger
 from compactor.prompt.groups import OVERLAY
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
 
 __all__ = ["OVERLAY", "Ledger", "get_ledger", "messages_of", "reduced", "spans", "view_of"]

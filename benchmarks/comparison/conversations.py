@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from compactor.tokens import count_message, count_tokens
+from compactor import count_tokens
+from compactor.tokens import count_message
 
 from .adapter import Message
 from .dialogues import Step, answered, tools_of, turns_of

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compactor.tokens import count_tokens
+from compactor import count_tokens
 
 from .facts import Depths, raw_in, told_in
 from .prefixes import shown

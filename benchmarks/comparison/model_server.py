@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from compactor.tokens import count_tokens
+from compactor import count_tokens
 
 from .fake_model import FakeModel
 from .prefixes import Prefixes, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compactor.cost.prices import Prices
+from compactor import Prices
 
 from .model_server import Answered
 

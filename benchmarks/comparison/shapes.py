@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from compactor.cost.cost_optimal import Sizes, compute_cost_per_token, find_best_interval
-from compactor.cost.prices import Prices
+from compactor import Prices, count_tokens
+from compactor.cost import Sizes, compute_cost_per_token, find_best_interval
 from compactor.summarizers.base import Style
-from compactor.tokens import count_tokens
 
 from .conversations import Scenario
 from .playing import Outcome

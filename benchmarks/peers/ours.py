@@ -15,7 +15,7 @@ from benchmarks.comparison.documented import Section, run
 from compactor import State, compose, count_tokens
 from compactor.events import CostEvaluated, Failed, Prepared, Published
 from compactor.testing import FakeClock
-from memory.events import Event
+from memory import Event
 
 __all__ = ["VARIANTS", "Ours", "make"]
 

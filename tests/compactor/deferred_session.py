@@ -11,8 +11,7 @@ from scene import CONFIG, ROLE, add_round, of_kind
 from compactor import CompactorConfig, ContextCompactor, Prices
 from compactor.events import Deferred
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import InMemoryStore, Memory, Store, StoreFull
-from memory.entries import Entry
+from memory import Entry, InMemoryStore, Memory, Store, StoreFull
 
 #: Nothing is repaid in a test's lifetime: a new beginning costs a fortune.
 DEAR = Prices(cached_input=0.1, cache_write=1_000.0)

@@ -11,10 +11,10 @@ from typing import Any
 from chats import answer, user
 from executors import ManualExecutor
 
-from compactor import ContextCompactor, OpenAISummarizer, Prompt, compose
+from compactor import ContextCompactor, OpenAISummarizer, Prompt, compose, count_tokens
 from compactor.events import Published
 from compactor.testing import FakeClock
-from compactor.tokens import count_prompt, count_tokens
+from compactor.tokens import count_prompt
 from memory import Memory
 
 MODEL = "gpt-5-mini"

@@ -11,7 +11,7 @@ from chats import words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Summary, SummaryRejected
+from compactor import Summary, SummaryRejected, count_tokens
 from compactor.acceptance import checks as acceptance
 from compactor.acceptance.checks import (
     CHECKS,
@@ -26,7 +26,6 @@ from compactor.acceptance.checks import (
     repeats,
 )
 from compactor.summarizers.answers import is_reply
-from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Note, Post, Round
 

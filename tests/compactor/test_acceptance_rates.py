@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.acceptance import STYLES, Case, bad_answers, cases_of, check_of, honest_answers, talks
-from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRequest, count_tokens
+from compactor import CompactedMessage, ExtractiveSummarizer, SummaryRejected, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source, check_summary
-from compactor.errors import SummaryRejected
 from compactor.summarize import FAULTS, with_feedback
 from compactor.summarizers.content import find_identifiers, read_content
 from memory import Memory

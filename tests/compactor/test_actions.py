@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import ExtractiveSummarizer, SummaryRequest
+from compactor import USER, CompactedMessage, ExtractiveSummarizer, Post, Round, SummaryRequest, ToolCall, count_tokens
 from compactor.summarizers.actions import Action, choose_files, choose_lines, merge_actions, parse_action
 from compactor.summarizers.actions import find_actions as actions_of
 from compactor.summarizers.statements import Section
-from compactor.tokens import count_tokens
-from memory.overlays import CompactedMessage
-from memory.rounds import USER, Post, Round, ToolCall
 
 
 def calls(*called: tuple[str, str, object]) -> Post:

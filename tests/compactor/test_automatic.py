@@ -19,11 +19,12 @@ from compactor import (
     after_rounds,
     compact_rounds,
     compose,
+    count_tokens,
 )
 from compactor.cost import Prices
 from compactor.events import CostEvaluated, Deferred, Discarded, Failed, Reduced, Rejected
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt, count_tokens
+from compactor.tokens import count_prompt
 from memory import InMemoryStore, Memory
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,12 +15,12 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    Skip,
     State,
     View,
     compose,
     over_tokens,
 )
-from compactor.events import Skip
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
 

@@ -26,11 +26,10 @@ from scene import (
     text_of,
 )
 
-from compactor import CompactorConfig, ContextCompactor, State, Summary, SummaryRequest
-from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skip, Skipped, Started
+from compactor import CompactorConfig, ContextCompactor, Event, Skip, State, Summary, SummaryRequest
+from compactor.events import Evaluated, Failed, ModelUnknown, Prepared, Published, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import CompactedMessage, Memory
-from memory.events import Event, HookFailed
+from memory import CompactedMessage, HookFailed, Memory
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -22,8 +22,8 @@ from scene import (
     text_of,
 )
 
-from compactor import CompactorConfig, ContextCompactor, State, Summary, SummaryRequest
-from compactor.events import Discarded, Failed, Reverted, Skip
+from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
+from compactor.events import Discarded, Failed, Reverted
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage
 

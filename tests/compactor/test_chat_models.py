@@ -13,8 +13,7 @@ import pytest
 from model_server import ModelServer, ok, status
 from scene import CONFIG, PRICES, ROLE, SOON, end_of, memory_of
 
-from compactor import ContextCompactor, Summary, SummaryRequest
-from compactor.summarizers import SummarizerError, from_chat_model
+from compactor import ContextCompactor, SummarizerError, Summary, SummaryRequest, from_chat_model
 
 SECRET = "the-secret-plan"
 REQUEST = SummaryRequest(

@@ -15,8 +15,8 @@ from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
 from compactor.events import Failed, Prepared, Rejected
 from compactor.journal import JournalWriter
 from compactor.testing import summarize_by_terms
-from memory import Reduction, open_store
-from memory.entries import CompactionPrepared, Entry, EventRecorded
+from memory import Entry, Reduction, open_store
+from memory.entries import CompactionPrepared, EventRecorded
 
 ROLE = "assistant"
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000, "cached_tokens": 500_000}

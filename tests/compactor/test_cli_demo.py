@@ -23,6 +23,7 @@ from rich.console import Console
 
 from compactor import (
     ContextCompactor,
+    Event,
     ExtractiveSummarizer,
     Prices,
     State,
@@ -41,7 +42,6 @@ from compactor.prompt.accounting import Ledger
 from compactor.summarizers.statements import Section
 from compactor.tokens import PROMPT_TOKENS
 from memory import Memory, Round
-from memory.events import Event
 
 PLANNER, INTERPRETER = AGENTS = tuple(SALES_FORECAST.agents)
 LENGTH, WINDOW = SALES_FORECAST.length, SALES_FORECAST.window

@@ -15,8 +15,7 @@ from compactor import CompactorConfig, Sessions
 from compactor.events import Discarded, Failed, FailureKind, StrategyFailed
 from compactor.journal import JournalWriter
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory import Memory, Reduction, open_store
-from memory.entries import Entry
+from memory import Entry, Memory, Reduction, open_store
 
 ROLE = "assistant"
 

@@ -12,13 +12,12 @@ from typing import Any, Self
 import pytest
 from command_line import refusal, run
 
-from compactor import Prompt, Report, count_tokens
+from compactor import Event, Prompt, Report, count_tokens
 from compactor.cli import scenario
 from compactor.cli.savings import NO_SAVING
 from compactor.cli.scenario import BUDGET, INCIDENT, Demo, load_script
 from compactor.cli.sides import Stopwatch
 from memory import Memory
-from memory.events import Event
 
 (ROLE,) = INCIDENT.agents
 LENGTH = INCIDENT.length

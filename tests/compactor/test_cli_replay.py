@@ -16,6 +16,7 @@ from model_server import ModelServer, ok, status
 
 from compactor import (
     CompactorConfig,
+    Event,
     OpenAISummarizer,
     Prompt,
     Report,
@@ -32,7 +33,6 @@ from compactor.presets import STEPS
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import Memory
-from memory.events import Event
 
 LONG = tuple(dialogue(16))
 #: Of the conversations in a file.

@@ -11,7 +11,18 @@ import pytest
 from chats import calls, result
 from rich.console import Console
 
-from compactor import CompactorConfig, ContextCompactor, Prompt, Report, View, compact_rounds, compose, count_tokens
+from compactor import (
+    CompactedMessage,
+    CompactorConfig,
+    ContextCompactor,
+    Prompt,
+    Reduction,
+    Report,
+    View,
+    compact_rounds,
+    compose,
+    count_tokens,
+)
 from compactor.cli.savings import (
     LEVELS,
     NO_SAVING,
@@ -43,7 +54,6 @@ from compactor.prompt.shorten import ShortenedPart as Shortened
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
 from memory import Memory
-from memory.overlays import CompactedMessage, Reduction
 
 ASKED = {"role": "user", "content": "Which?"}
 

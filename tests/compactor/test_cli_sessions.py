@@ -15,16 +15,15 @@ from command_line import dialogue, refusal, run
 from sqlalchemy.event import listen
 from stored_sessions import SECRET, SUMMARY, offload, session, summarise, url_of
 
-from compactor import compose
+from compactor import Post, compose
 from compactor.cli import session_commands
 from compactor.cli import sessions as sessions_module
 from compactor.cli.events import read_events
 from compactor.cli.sessions import list_page, measure_session, open_named
 from compactor.cli.terminal import CannotRun
 from compactor.presets import MemoryWithCompress, OffloadFiles
-from memory import CompactedMessage, InMemoryStore, Memory, Store, open_store
-from memory.entries import CompactionPrepared, Entry, EventRecorded, HeaderAdded, UsageRecorded
-from memory.rounds import Post
+from memory import CompactedMessage, Entry, InMemoryStore, Memory, Store, open_store
+from memory.entries import CompactionPrepared, EventRecorded, HeaderAdded, UsageRecorded
 from memory.stores.base import adapt_store
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore

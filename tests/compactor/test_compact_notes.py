@@ -17,6 +17,7 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    LimitReached,
     Summary,
     SummaryRequest,
     View,
@@ -26,7 +27,6 @@ from compactor import (
     count_tokens,
 )
 from compactor.cost.rewriting import MAX_PASSES
-from compactor.errors import LimitReached
 from compactor.events import Failed, Prepared, Published, Rejected, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import count_prompt

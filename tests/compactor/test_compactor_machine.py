@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE, ManualExecutor, PanicException
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest
+from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, Event, State, SummaryRequest
 from compactor.events import Failed, Published, Reverted
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory
-from memory.events import Event
 from memory.overlays import OFFLINE
 
 CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_breaker_failures=3)

@@ -22,9 +22,9 @@ from chats import (
     words,
 )
 
-from compactor import compose
+from compactor import compose, count_tokens
 from compactor.compose import GRID
-from compactor.tokens import PROMPT_TOKENS, count_tokens
+from compactor.tokens import PROMPT_TOKENS
 from memory import CompactedMessage, InMemoryStore, Memory, Round, ToolCall
 
 # -- without pressure -------------------------------------------------------------------------------------------------

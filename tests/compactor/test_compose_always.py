@@ -17,12 +17,11 @@ from chats import (
     words,
 )
 
-from compactor import CompactorConfig, ContextCompactor, compose
+from compactor import CompactorConfig, ContextCompactor, Plan, compose, count_tokens
 from compactor.compose import PLAN_FRAME
 from compactor.events import PlanFailed
-from compactor.plan import Plan
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message, count_tokens
+from compactor.tokens import count_message
 from memory import Memory
 
 # -- what stands at the head ------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from chats import (
     words,
 )
 
-from compactor import compose
-from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS, count_tokens
-from memory import InMemoryStore, Memory, Round, Rounds
-from memory.entries import Entry, RoundFinished, RoundOpened
+from compactor import compose, count_tokens
+from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
+from memory import Entry, InMemoryStore, Memory, Round, Rounds
+from memory.entries import RoundFinished, RoundOpened
 
 # -- counters ---------------------------------------------------------------------------------------------------------
 

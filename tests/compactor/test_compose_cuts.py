@@ -20,9 +20,9 @@ from chats import (
     words,
 )
 
-from compactor import compose
+from compactor import compose, count_tokens
 from compactor.compose import GRID
-from compactor.tokens import count_message, count_tokens
+from compactor.tokens import count_message
 from memory import Attachment, Memory
 
 # -- leaving out rounds -----------------------------------------------------------------------------------------------

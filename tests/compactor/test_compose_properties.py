@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from views import OVERLAY, Ledger
 
-from compactor import BudgetExceeded, Prompt, Report, View, compose
+from compactor import BudgetExceeded, Prompt, Report, TokenCounter, View, compose, count_tokens
 from compactor.compose import show_all
 from compactor.prompt.fit import fit
-from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
+from compactor.tokens import count_message, count_prompt
 from memory import (
     CompactedMessage,
     InMemoryStore,

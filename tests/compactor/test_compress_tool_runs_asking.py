@@ -19,6 +19,7 @@ from compactor import (
     SummaryRequest,
     View,
     compress_tool_runs,
+    count_tokens,
     drop,
     offload_large,
     over_messages,
@@ -26,7 +27,7 @@ from compactor import (
 from compactor.events import Reduced
 from compactor.presets import PLAN_NOTEBOOK_TOOLS, auto_context
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message, count_tokens
+from compactor.tokens import count_message
 from prompts import PromptError, PromptTemplate
 
 

@@ -8,11 +8,10 @@ from scene import text_of
 from tool_runs import CURRENT, LONG, ON, ROLE, apply, memory_of, pairs, quoted, references, shown
 from views import spans
 
-from compactor import compress_tool_runs
+from compactor import InMemoryStore, compress_tool_runs, count_tokens
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message, count_tokens
+from compactor.tokens import count_message
 from memory import Memory, Reduction
-from memory.stores import InMemoryStore
 
 
 def test_the_open_rounds_calls_become_one_summary() -> None:

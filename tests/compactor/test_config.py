@@ -16,9 +16,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from compactor import Limit
-from compactor.config import CompactorConfig, ConfigError, Settings, check_whole_number
-from memory.errors import ContextError
+from compactor import CompactorConfig, ConfigError, ContextError, Limit, Settings
+from compactor.config import check_whole_number
 from prompts import PromptError, PromptTemplate, list_shipped, load
 
 FIELDS = tuple(CompactorConfig.model_fields)

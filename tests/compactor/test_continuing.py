@@ -14,11 +14,18 @@ from chats import answer, calls, result, user, words
 from model_server import Answer, ModelServer, completion, html, ok, reply, status
 from scene import of_kind
 
-from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
-from compactor.errors import SummaryRejected
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    OpenAISummarizer,
+    SummarizerError,
+    SummaryRejected,
+    SummaryRequest,
+    compose,
+)
 from compactor.events import Prepared, Rejected
 from compactor.summarize import with_feedback
-from compactor.summarizers import Continued, OpenAISummarizer, SummarizerError
+from compactor.summarizers import Continued
 from memory import Memory, Round
 
 pytestmark = pytest.mark.usefixtures("quick_clients")

@@ -15,6 +15,8 @@ from compactor import (
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
+    Event,
+    Skip,
     Summary,
     SummaryRejected,
     SummaryRequest,
@@ -22,6 +24,7 @@ from compactor import (
     after_rounds,
     compact_rounds,
     compose,
+    count_tokens,
     when,
 )
 from compactor.acceptance.checks import Source
@@ -35,7 +38,6 @@ from compactor.events import (
     Published,
     Reduced,
     Rejected,
-    Skip,
     Skipped,
     Started,
     StrategyFailed,
@@ -43,10 +45,8 @@ from compactor.events import (
 from compactor.journal import JournalWriter
 from compactor.summarize import Run
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction
 from memory.errors import StaleReason
-from memory.events import Event
 
 
 class Table:

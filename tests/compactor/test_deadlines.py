@@ -24,11 +24,19 @@ from scene import (
     prices,
 )
 
-from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, State, SummaryRequest, View, compact_rounds
+from compactor import (
+    CompactionTimeout,
+    CompactorConfig,
+    ContextCompactor,
+    Event,
+    State,
+    SummaryRequest,
+    View,
+    compact_rounds,
+)
 from compactor.events import Discarded, Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, Overlay, StaleCompaction
-from memory.events import Event
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scene import ROLE
 
-from compactor import CompactorConfig, ContextCompactor, Prices, SummaryRequest, compose, deferred
+from compactor import CompactorConfig, ContextCompactor, Event, Prices, SummaryRequest, compose, deferred
 from compactor.events import Deferred, Failed, Published
 from compactor.testing import FakeClock
-from memory import CompactedMessage, InMemoryStore, Memory
+from memory import CompactedMessage, HookFailed, InMemoryStore, Memory
 from memory.entries import CompactionPublished, CompactionReverted, PostRedacted
-from memory.events import Event, HookFailed
 
 CONFIG = CompactorConfig(threshold=4, retain_recent=2)
 #: Nothing is left out of a prompt of so many tokens; the newest round alone fits into so few.

@@ -31,9 +31,8 @@ from compactor.cost.limits import Permit
 from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import get_counter
-from memory import CompactedMessage, InMemoryStore
+from memory import CompactedMessage, InMemoryStore, ProviderFailed
 from memory.entries import CompactionPrepared, CompactionPublished
-from memory.events import ProviderFailed
 
 # -- when it is shown -------------------------------------------------------------------------------------------------
 

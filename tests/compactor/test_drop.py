@@ -15,23 +15,28 @@ from scene import Heard, ManualExecutor, of_kind
 from views import get_ledger, messages_of, spans
 
 from compactor import (
+    Attachment,
+    CompactedMessage,
     ContextCompactor,
     ExtractiveSummarizer,
+    Post,
+    Reduction,
+    Round,
     Strategy,
+    ToolCall,
     Trigger,
     View,
     compose,
+    count_tokens,
+    drop,
+    offload_large,
     over_messages,
     over_tokens,
 )
 from compactor.events import Reduced
 from compactor.host_rounds import HostRounds
-from compactor.strategies import drop, offload_large
 from compactor.testing import FakeClock
-from compactor.tokens import count_tokens
 from memory import Memory
-from memory.overlays import CompactedMessage, Reduction
-from memory.rounds import Attachment, Post, Round, ToolCall
 
 ROLE = "assistant"
 BIG = "Row 1: 17 euros.\n" * 400

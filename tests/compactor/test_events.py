@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 import memory.events
-from compactor.errors import SpendExceeded, SummaryRejected, classify_failure
+from compactor import Skip, SpendExceeded, SummarizerError, SummaryRejected
+from compactor.errors import classify_failure
 from compactor.events import (
     Discarded,
     Evaluated,
@@ -21,14 +22,11 @@ from compactor.events import (
     Prepared,
     Published,
     Rejected,
-    Skip,
     Skipped,
     Started,
     StrategyFailed,
 )
-from compactor.summarizers.base import SummarizerError
-from memory import StaleCompaction, StoreError
-from memory.events import Event
+from memory import Event, StaleCompaction, StoreError
 
 #: Text fields, and why none of them holds what was said.
 WORDS = {

@@ -27,11 +27,10 @@ from scene import (
 )
 from threads import wait_until
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, State
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, DaemonExecutor, Event, State
 from compactor.events import Discarded, Failed, Published, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
-from memory.events import Event
 
 pytestmark = pytest.mark.timeout(60)
 

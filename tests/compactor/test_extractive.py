@@ -21,22 +21,26 @@ from hypothesis import strategies as st
 from scene import in_thread
 
 from compactor import (
+    USER,
+    Attachment,
+    CompactedMessage,
     CompactionFailed,
     CompactorConfig,
     ContextCompactor,
     ExtractiveSummarizer,
+    Post,
+    Round,
     Summary,
     SummaryRequest,
+    ToolCall,
     compose,
+    count_tokens,
 )
 from compactor.summarizers.answers import is_reply, strip_tags
 from compactor.summarizers.statements import NOTHING, USER_SAYS, Section, from_summary
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
-from memory.overlays import CompactedMessage
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRLINE = ROOT.parent / "shared" / "data" / "airline.jsonl"

@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor import ExtractiveSummarizer, SummaryRequest
+from compactor import USER, Event, ExtractiveSummarizer, Post, Round, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import HEADING, find_lost, find_prohibitions
 from compactor.events import Prepared
 from compactor.summarize import Work
-from compactor.tokens import count_tokens
 from compactor.transcript import quote
-from memory.events import Event
-from memory.rounds import USER, Post, Round
 
 RULES = [
     "Never send invoice {n} to the office in Lyon before the auditors have signed every page of it.",

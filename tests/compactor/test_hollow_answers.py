@@ -15,10 +15,17 @@ from tool_runs import pair, work_of
 from views import reduced, view_of
 
 from benchmarks.acceptance import talks
-from compactor import CompactorConfig, ContextCompactor, SummaryRejected, SummaryRequest, compress_tool_runs
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    SummaryRejected,
+    SummaryRequest,
+    compact_notes,
+    compress_tool_runs,
+    offload_large,
+)
 from compactor.events import Rejected
 from compactor.presets import CompressionFailed, MemoryWithCompress, offload_context
-from compactor.strategies import compact_notes, offload_large
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
 

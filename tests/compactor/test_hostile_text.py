@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compactor import SummarizerError
+from compactor import Round, SummarizerError, SummaryRejected
 from compactor.acceptance.checks import (
     Source,
     check_summary,
@@ -23,7 +23,6 @@ from compactor.acceptance.checks import (
 )
 from compactor.acceptance.prohibitions import UserWords, find_lost, find_missing, find_prohibitions
 from compactor.difference import compare
-from compactor.errors import SummaryRejected
 from compactor.strategies.note_edits import is_edits, parse_edits
 from compactor.summarizers.answers import is_remark, is_reply, parse_body, read_answer, strip_fence, strip_tags
 from compactor.summarizers.content import (
@@ -37,7 +36,6 @@ from compactor.summarizers.content import (
 )
 from compactor.summarizers.sentences import keep_letters
 from memory import CompactedMessage
-from memory.rounds import Round
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.summarizers import SummarizerError, Summary, SummaryRequest, as_summarizer
+from compactor import SummarizerError, Summary, SummaryRequest
+from compactor.summarizers import as_summarizer
 
 REQUEST = SummaryRequest(messages=[{"role": "user", "content": [{"type": "text", "text": "the SECRET-PLAN"}]}])
 

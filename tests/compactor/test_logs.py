@@ -14,11 +14,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from compactor import CompactorConfig, ContextCompactor, compose, log_events
-from compactor.events import Failed, Published, Skip, Skipped, make_logger
+from compactor import CompactorConfig, ContextCompactor, Event, Skip, compose, log_events
+from compactor.events import Failed, Published, Skipped, make_logger
 from compactor.testing import ScriptedSummarizer
 from memory import Memory
-from memory.events import Event
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2"

@@ -25,13 +25,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from pydantic import SecretStr
 
-from compactor import CompactorConfig, InMemoryStore, Memory, Sessions, Store, open_store
+from compactor import CompactorConfig, InMemoryStore, Memory, Sessions, Store, count_tokens, open_store
 from compactor.mcp import MAX_TOKENS, make_server
 from compactor.server import ServerSettings, create_app
 from compactor.server.mcp import make_app
 from compactor.server.state import ServerState
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import Entry, StoreUnreachable
 from memory.stores.tenants import join_name
 

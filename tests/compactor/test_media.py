@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Memory, compose, formats
-from compactor.tokens import MESSAGE_TOKENS, count_message, count_tokens, get_counter
+from compactor import Memory, compose, count_tokens, formats
+from compactor.tokens import MESSAGE_TOKENS, count_message, get_counter
 
 
 def png(width: int, height: int) -> bytes:

@@ -27,12 +27,12 @@ from compactor import (
     compact_rounds,
     compact_view,
     compose,
+    count_tokens,
     offload_large,
 )
 from compactor.events import Failed, Published
 from compactor.strategies.offline import LINE, fold_in
 from compactor.testing import FakeClock
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, open_store
 from memory.overlays import OFFLINE
 

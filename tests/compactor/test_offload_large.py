@@ -14,20 +14,24 @@ from hypothesis import strategies as st
 from views import OVERLAY, messages_of, reduced, spans, view_of
 
 from compactor import (
+    Attachment,
     CompactorConfig,
     ExtractiveSummarizer,
+    Post,
+    Round,
     Summary,
     SummaryRejected,
     SummaryRequest,
     View,
     budget_status,
     compose,
+    count_tokens,
+    offload_large,
 )
 from compactor.host_rounds import HostRounds
-from compactor.strategies import OffloadRule, offload_large
-from compactor.tokens import count_tokens
+from compactor.strategies import OffloadRule
 from memory import Memory
-from memory.rounds import Attachment, Post, Round, freeze_mapping
+from memory.rounds import freeze_mapping
 from prompts import PromptError, load
 
 BIG = "Row 1: 17 euros.\n" * 400

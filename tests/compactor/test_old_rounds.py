@@ -18,12 +18,12 @@ from compactor import (
     compact_rounds,
     compose,
     compress_tool_runs,
+    count_tokens,
     drop,
     offload_large,
 )
 from compactor.host_rounds import HostRounds
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round
 from memory.log.state import Snapshot
 

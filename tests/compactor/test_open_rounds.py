@@ -13,9 +13,8 @@ from chats import calls, result, user, words
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from compactor import BudgetExceeded, InMemoryStore, Memory, Post, Prompt, Reduction, compose
+from compactor import BudgetExceeded, InMemoryStore, Memory, Post, Prompt, Reduction, compose, count_tokens
 from compactor.prompt import accounting, open_rounds
-from compactor.tokens import count_tokens
 from memory import StaleCompaction, UnknownReference
 
 SAYS: dict[str, Any] = {"role": "assistant", "content": "ok"}

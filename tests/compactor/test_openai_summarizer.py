@@ -41,7 +41,7 @@ from model_server import (
     status,
 )
 
-from compactor.summarizers import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
+from compactor import OpenAISummarizer, SummarizerError, Summary, SummaryRequest
 from compactor.summarizers import response_limits as limits
 from compactor.summarizers.answers import read_answer
 

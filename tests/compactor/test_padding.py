@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import ExtractiveSummarizer, SummaryRequest
+from compactor import ExtractiveSummarizer, Round, SummaryRequest
 from compactor.summarizers.statements import Section, from_summary, without_padding
-from memory.rounds import Round
 
 
 @pytest.mark.parametrize(

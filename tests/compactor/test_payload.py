@@ -12,12 +12,20 @@ from scene import PRICES, ROLE, add_round, on_command
 from scene import memory_of as session_of
 from views import get_ledger
 
-from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRequest, compact_notes, compose
+from compactor import (
+    CompactorConfig,
+    ExtractiveSummarizer,
+    Summary,
+    SummaryRequest,
+    View,
+    compact_notes,
+    compose,
+    count_tokens,
+)
 from compactor.formats import anthropic, chat, gemini, responses
 from compactor.strategies.offline import fold_in
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_prompt, count_tokens
-from compactor.view import View
+from compactor.tokens import count_prompt
 from memory import InMemoryStore, Memory, MessageError
 from memory.transfer.jsonl import export_session, import_session
 

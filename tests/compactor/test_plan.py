@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.plan import MAX_CHARACTERS, Plan, is_pending, render_plan
+from compactor import Plan
+from compactor.plan import MAX_CHARACTERS, is_pending, render_plan
 
 TRIP = Plan(
     "Book the trip",

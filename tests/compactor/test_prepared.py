@@ -21,6 +21,7 @@ from compactor import (
     Summary,
     SummaryRequest,
     compress_tool_runs,
+    count_tokens,
 )
 from compactor import journal as keeping_module
 from compactor.acceptance.checks import CHECKS, Source
@@ -29,7 +30,6 @@ from compactor.host_rounds import HostRounds
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.summarize import Work, compute_digest
 from compactor.testing import FakeClock, ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, InMemoryStore, Memory, StaleCompaction
 from memory.entries import CompactionPrepared, CompactionPublished
 

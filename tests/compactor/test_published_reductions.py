@@ -6,10 +6,8 @@ import pytest
 from chats import answer, calls, memory_of, result, user, words
 from views import reduced
 
-from compactor import compose, drop, offload_large
-from compactor.tokens import count_tokens
+from compactor import Reduction, compose, count_tokens, drop, offload_large
 from memory import Memory
-from memory.overlays import Reduction
 
 BIG = words(3_000)
 

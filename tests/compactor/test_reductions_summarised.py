@@ -10,7 +10,19 @@ import pytest
 from chats import answer, calls, memory_of, result, user
 from views import OVERLAY
 
-from compactor import ContextCompactor, ExtractiveSummarizer, SummaryRequest, compose
+from compactor import (
+    USER,
+    Attachment,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Post,
+    Reduction,
+    Round,
+    SummaryRequest,
+    ToolCall,
+    compose,
+    count_tokens,
+)
 from compactor.presets import auto_context, context_offload, memory_with_compress, selective
 from compactor.prompt.groups import apply_overlays
 from compactor.prompt.shorten import (
@@ -27,11 +39,9 @@ from compactor.prompt.shorten import (
     strip_round,
 )
 from compactor.summarizers.statements import Section, from_summary
-from compactor.tokens import count_tokens
 from compactor.transcript import quote
 from memory import Memory
-from memory.overlays import Reduction
-from memory.rounds import USER, Attachment, Post, Round, ToolCall, freeze_mapping
+from memory.rounds import freeze_mapping
 
 ROLE = "assistant"
 PRESETS: dict[str, Callable[..., Mapping[str, Any]]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.errors import CompactionTimeout, LeasedElsewhere, LimitReached, SummaryRejected
+from compactor import CompactionTimeout, LimitReached, SummaryRejected
+from compactor.errors import LeasedElsewhere
 from compactor.runner import Consequences, decide_consequences
 from memory import SessionPurged, StaleCompaction
 

@@ -23,6 +23,8 @@ from compactor import (
     Event,
     InMemoryStore,
     Limits,
+    Redacted,
+    Rewound,
     Session,
     SessionPurged,
     Sessions,
@@ -30,7 +32,6 @@ from compactor import (
 )
 from compactor.events import Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory.events import Redacted, Rewound
 
 CONFIG = CompactorConfig(threshold=2, retain_recent=1)
 

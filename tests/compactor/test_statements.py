@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compactor.summarizers.sentences import _END, split_sentences
 from compactor.summarizers.statements import Section, Statement, from_rounds, from_summary
-from memory.rounds import USER, Attachment, Post, Round, ToolCall
+from memory import USER, Attachment, Post, Round, ToolCall
 
 
 def said(*messages: str) -> list[Statement]:

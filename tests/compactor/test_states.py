@@ -26,11 +26,10 @@ from scene import (
     threads_of,
 )
 
-from compactor import CompactionFailed, ContextCompactor, Skip, State
+from compactor import CompactionFailed, ContextCompactor, Event, Skip, State
 from compactor.events import Discarded, Failed, Published, Started, Stopped
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, SessionPurged
-from memory.events import Event
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from chats import answer, chat, compacted, memory_of, user
 
-from compactor import budget_status, compose
-from compactor.tokens import count_prompt, count_tokens
+from compactor import budget_status, compose, count_tokens
+from compactor.tokens import count_prompt
 from memory import Memory
 
 SUMMARY = "[Conversation History Summary]\nThey greeted."

@@ -12,11 +12,9 @@ import pytest
 from executors import SOON
 from scene import ROLE, add_round, memory_of, text_of, threads_of
 
-from compactor import CompactedMessage, CompactorConfig, ContextCompactor, Settings
-from compactor.events import Skip
+from compactor import CompactedMessage, CompactorConfig, ContextCompactor, Settings, Skip
 from compactor.testing import ScriptedSummarizer
-from memory import InMemoryStore, Memory
-from memory.events import ProviderFailed
+from memory import InMemoryStore, Memory, ProviderFailed
 
 
 def summarize(_messages: list[dict[str, Any]]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from chats import words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.tokens import TokenCounter, count_tokens
+from compactor import TokenCounter, count_tokens
 from compactor.transcript import MIN_ROOM, Step, StepLimit, StepsTooSmall, find_answered_calls, quote, split_into_steps
 from memory import Attachment, ContextError, Memory, Post, Round, ToolCall
 from prompts import TAGS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.tokens import count_tokens
+from compactor import count_tokens
 from compactor.transcript import (
     MAX_ATTRIBUTE,
     MAX_LINE,

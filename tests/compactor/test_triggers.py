@@ -16,6 +16,7 @@ from views import view_of
 from compactor import (
     CompactorConfig,
     ContextCompactor,
+    Trigger,
     View,
     after_rounds,
     compose,
@@ -25,7 +26,7 @@ from compactor import (
     when,
 )
 from compactor.tokens import DEFAULT_WINDOW
-from compactor.triggers import Trigger, Verdict, default_trigger
+from compactor.triggers import Verdict, default_trigger
 from memory import Memory
 
 

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from tool_runs import work_of
 from views import reduced, view_of
 
-from compactor import CompactorConfig, ContextCompactor, View, over_messages, over_tokens
+from compactor import (
+    CompactorConfig,
+    ContextCompactor,
+    View,
+    compress_tool_runs,
+    drop,
+    offload_large,
+    over_messages,
+    over_tokens,
+)
 from compactor.presets import STEPS, AutoContextMemory, auto_context
-from compactor.strategies import compress_tool_runs, drop, offload_large
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory, ToolCall
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from compactor import count_tokens
 from compactor.prompt.shorten import (
     cut_text,
     describe_size,
@@ -16,8 +17,8 @@ from compactor.prompt.shorten import (
     make_kept_line,
     make_summary_text,
 )
-from compactor.tokens import count_tokens
-from memory.rounds import Attachment, freeze_mapping
+from memory import Attachment
+from memory.rounds import freeze_mapping
 
 FAMILY = "👩‍👩‍👧"
 GERMANY, FRANCE = "🇩🇪", "🇫🇷"

@@ -10,7 +10,7 @@ import pytest
 from chats import words
 from scene import memory_of, on_command
 
-from compactor import CompactorConfig, Summary, SummaryRejected, SummaryRequest
+from compactor import CompactorConfig, Event, Summary, SummaryRejected, SummaryRequest, count_tokens
 from compactor.acceptance.checks import CHECKS, Source
 from compactor.acceptance.prohibitions import HEADING, PROHIBITIONS
 from compactor.events import CompactionEvent, Prepared, Rejected, Started
@@ -21,9 +21,7 @@ from compactor.summarize import (
     with_feedback,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
-from memory.events import Event
 
 TEXT = "The user mia_li_3668 flies with HAT103. " + words(300)
 INVENTED = "Booked HAT901, HAT902, HAT903 and HAT904."

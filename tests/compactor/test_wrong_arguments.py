@@ -17,18 +17,18 @@ from compactor import (
     CompactorConfig,
     ConfigError,
     ContextCompactor,
+    OpenAISummarizer,
     Plan,
     Prices,
     Settings,
+    after_rounds,
     budget_status,
     compact_rounds,
     compose,
     offload_large,
 )
 from compactor.presets import selective
-from compactor.summarizers import OpenAISummarizer
 from compactor.testing import ScriptedSummarizer
-from compactor.triggers import after_rounds
 from memory import Memory
 from prompts import PromptTemplate, load
 

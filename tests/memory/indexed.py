@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from memory import InMemoryStore, Memory, StoreError
-from memory.entries import Entry, RoundOpened
+from memory import Entry, InMemoryStore, Memory, StoreError
+from memory.entries import RoundOpened
 from memory.stores import Checkpoint
 
 

@@ -11,8 +11,7 @@ import pytest
 from histories import texts_of
 from sqlalchemy import Engine, event, text
 
-from memory import Memory
-from memory.entries import Entry
+from memory import Entry, Memory
 from memory.stores.connections import Connections, Dialect
 from memory.stores.postgres import Postgres
 from memory.stores.schema import MIGRATIONS, read_version

@@ -12,8 +12,8 @@ from histories import cover
 from indexed import Indexed, Plain, Unreachable, forgetful, shown, with_rounds
 
 from compactor import compose
-from memory import InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
-from memory.entries import Entry, PostPinned, ReductionPublished, RoundFinished
+from memory import Entry, InMemoryStore, Memory, NewerVersion, Post, Reduction, StoreDamaged, StoreError
+from memory.entries import PostPinned, ReductionPublished, RoundFinished
 from memory.log.checkpoint import make_checkpoint
 from memory.log.round_store import StoredRounds, rebuild_rounds
 from memory.log.state import BATCH

@@ -20,8 +20,9 @@ from histories import eventful, everything
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ContextCompactor, Recall, compose
+from compactor import CompactorConfig, ConfigError, ContextCompactor, Recall, compose
 from memory import (
+    Entry,
     Memory,
     NewerVersion,
     SessionPurged,
@@ -34,8 +35,7 @@ from memory import (
     open_store,
     purge_tenant,
 )
-from memory.arguments import ConfigError
-from memory.entries import Entry, PostRedacted
+from memory.entries import PostRedacted
 from memory.stores.base import adapt_store
 from memory.stores.tenants import join_name
 from memory.transfer import archive, archive_storage

@@ -11,17 +11,18 @@ from pydantic import ValidationError
 from memory import (
     Attachment,
     CompactedMessage,
+    Entry,
     InMemoryStore,
     Memory,
     MessageError,
     Post,
+    ProviderFailed,
     Recall,
     Round,
     ToolCall,
     open_store,
 )
-from memory.entries import CompactionPublished, Entry
-from memory.events import ProviderFailed
+from memory.entries import CompactionPublished
 
 ANY: Any = None
 

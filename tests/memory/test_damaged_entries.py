@@ -9,8 +9,7 @@ import pytest
 from histories import texts_of
 from sql_stores import QUICK, log_of, on, opened, same_as_resumed, sqlite_url, turn
 
-from memory import CompactedMessage, Memory, NewerVersion, StoreDamaged, StoreError
-from memory.entries import Entry
+from memory import CompactedMessage, Entry, Memory, NewerVersion, StoreDamaged, StoreError
 
 #: What is done to the body of an entry, and what is said of it.
 CUT = ("body = substr(body, 1, 40)", StoreDamaged, r"entry {} \(.*cannot be read; nothing was changed: restore")

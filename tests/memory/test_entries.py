@@ -16,14 +16,13 @@ from pydantic import BaseModel, PlainSerializer
 import compactor
 import memory
 import prompts
-from memory import Attachment, CompactedMessage, Post, Reduction, StoreError, ToolCall
+from memory import Attachment, CompactedMessage, Entry, NewerVersion, Post, Reduction, StoreError, ToolCall
 from memory.entries import (
     BODY_VERSION,
     KINDS,
     CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
-    Entry,
     EventRecorded,
     HeaderAdded,
     PostAdded,
@@ -40,7 +39,6 @@ from memory.entries import (
     UsageRecorded,
     from_ascii,
 )
-from memory.errors import NewerVersion
 from memory.messages import NO_FIELDS
 from memory.rounds import EMPTY, MAX_BITS, MAX_DEPTH, Record, copy_with, run_dump
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from histories import eventful
 
-from memory import CompactedMessage, InMemoryStore, Memory, Post, Reduction
+from memory import CompactedMessage, Entry, InMemoryStore, Memory, Post, Reduction, StoreDamaged
 from memory.entries import (
     CompactionPrepared,
     CompactionPublished,
     CompactionReverted,
-    Entry,
     HeaderAdded,
     PostAdded,
     PostPinned,
@@ -25,7 +24,6 @@ from memory.entries import (
     RoundOpened,
     UsageRecorded,
 )
-from memory.errors import StoreDamaged
 from memory.rounds import Record, utc_now
 
 

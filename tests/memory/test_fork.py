@@ -13,8 +13,8 @@ from hypothesis import settings
 from test_overlays_machine import ROLES, Overlays, overlays
 
 from compactor import compose
-from memory import InMemoryStore, Memory, StoreError, UnknownRound, open_store
-from memory.entries import CompactionPrepared, Entry
+from memory import Entry, InMemoryStore, Memory, StoreError, UnknownRound, open_store
+from memory.entries import CompactionPrepared
 from memory.transfer.jsonl import export_session, import_session
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recalled import pages
 
+from compactor import count_tokens
 from compactor.plan import render_plan
 from compactor.prompt.shorten import clip_text
 from compactor.prompt.shorten import cut_text as preview
-from compactor.tokens import clip_to_tokens, count_tokens
+from compactor.tokens import clip_to_tokens
 from compactor.transcript import StepLimit, split_into_steps
 from memory import Memory, Recall
 from memory.references import MAX_GRAPHEME, find_ceil_boundary, find_floor_boundary, take_beginning

@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 
-from memory import CompactedMessage, CompactionProvider, Event, InMemoryStore, Memory
-from memory.entries import Entry, RoundFailed
-from memory.events import HookFailed, ProviderFailed
+from memory import CompactedMessage, CompactionProvider, Entry, Event, HookFailed, InMemoryStore, Memory, ProviderFailed
+from memory.entries import RoundFailed
 
 LONG = 60.0  # seconds: where a deadlock would otherwise hang the run
 

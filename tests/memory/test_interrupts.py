@@ -17,9 +17,7 @@ from executors import SOON
 from sql_stores import entry, opened, sqlite_url
 from sqlalchemy import Connection
 
-from memory import StoreBusy
-from memory.entries import Entry
-from memory.stores import InMemoryStore
+from memory import Entry, InMemoryStore, StoreBusy
 
 pytestmark = pytest.mark.slow
 

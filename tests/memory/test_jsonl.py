@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from histories import eventful, everything
 
-from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
-from memory.entries import BODY_VERSION, Entry
-from memory.errors import StoreDamaged
+from memory import ContextError, Entry, InMemoryStore, Memory, NewerVersion, Store, StoreDamaged, StoreError, open_store
+from memory.entries import BODY_VERSION
 from memory.transfer.jsonl import JSONL_FORMAT, Imported, export_session, import_session
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from benchmarks.crashes import Crashes
 from benchmarks.sessions import found_in, text_of, write_round
-from memory import InMemoryStore, Memory
-from memory.entries import CompactionPublished, Entry, PostAdded, RoundFinished
-from memory.overlays import CompactedMessage
+from memory import CompactedMessage, Entry, InMemoryStore, Memory
+from memory.entries import CompactionPublished, PostAdded, RoundFinished
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 

@@ -15,6 +15,7 @@ from memory import (
     CompactedMessage,
     Conflict,
     ContextError,
+    Entry,
     InMemoryStore,
     Memory,
     MessageError,
@@ -24,7 +25,7 @@ from memory import (
     StoreError,
     ToolCall,
 )
-from memory.entries import Entry, PostAdded, RoundFailed, RoundFinished
+from memory.entries import PostAdded, RoundFailed, RoundFinished
 
 
 class BrokenStore(InMemoryStore):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from indexed import Indexed, forgetful
 
-from memory import CompactedMessage, InMemoryStore, Memory, RoundClosed, Rounds, StaleCompaction
-from memory.entries import Entry
+from memory import CompactedMessage, Entry, InMemoryStore, Memory, RoundClosed, Rounds, StaleCompaction
 
 ROLES = ("Planner", "CodeInterpreter")
 

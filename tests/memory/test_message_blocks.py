@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from compactor import compose
 from compactor.transcript import quote
-from memory import Memory, Recall, ToolCall
-from memory.stores import InMemoryStore
+from memory import InMemoryStore, Memory, Recall, ToolCall
 from prompts import escape_tags
 
 Message = dict[str, Any]

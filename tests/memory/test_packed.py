@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor import InMemoryStore, Memory, Post, SessionPurged, StoreError
-from memory.rounds import Attachment, Round, ToolCall
+from memory import Attachment, Round, ToolCall
 
 #: Enough that the first rounds are packed.
 LATER = 24

@@ -10,6 +10,7 @@ from compactor import compose
 from memory import (
     Attachment,
     CompactedMessage,
+    Entry,
     InMemoryStore,
     Memory,
     Post,
@@ -17,7 +18,7 @@ from memory import (
     ToolCall,
     UnknownReference,
 )
-from memory.entries import Entry, PostPinned
+from memory.entries import PostPinned
 
 ROLE = "Planner"
 

@@ -14,6 +14,7 @@ from threads import at_once
 from memory import (
     Attachment,
     CompactedMessage,
+    Entry,
     InMemoryStore,
     JournalState,
     Memory,
@@ -30,7 +31,6 @@ from memory.entries import (
     NAMES,
     CompactionPrepared,
     CompactionPublished,
-    Entry,
     EventRecorded,
     HeaderAdded,
     PostAdded,

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from compactor import CompactorConfig, ContextCompactor
+from compactor import CompactorConfig, ConfigError, ContextCompactor
 from compactor.presets import expire_files
 from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store, purge_tenant
-from memory.arguments import ConfigError
 from memory.stores.tenants import join_name
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -15,6 +15,7 @@ from memory import (
     Event,
     InMemoryStore,
     Memory,
+    Recall,
     Reduction,
     Rewound,
     RoundClosed,
@@ -23,7 +24,6 @@ from memory import (
     UnknownReference,
     open_store,
 )
-from memory.recall import Recall
 from memory.transfer.jsonl import export_session, import_session
 
 ROLE = "assistant"

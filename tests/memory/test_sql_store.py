@@ -18,8 +18,8 @@ import pytest
 from sql_stores import Postgres, Sqlite, SqlStore, bodies, entry, on, on_connecting, opened, sqlite_url, told
 from sqlalchemy import Connection
 
-from memory import Memory, StoreClosed, StoreDamaged, StoreError, open_store
-from memory.entries import Entry, RoundOpened
+from memory import Entry, Memory, StoreClosed, StoreDamaged, StoreError, open_store
+from memory.entries import RoundOpened
 from memory.stores import Checkpoint, StoredText
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,8 @@ from histories import eventful, everything, posts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import ContextError, InMemoryStore, Memory, NewerVersion, Store, StoreError, open_store
-from memory.entries import BODY_VERSION, Entry
-from memory.errors import StoreDamaged
+from memory import ContextError, Entry, InMemoryStore, Memory, NewerVersion, Store, StoreDamaged, StoreError, open_store
+from memory.entries import BODY_VERSION
 
 STORE = InMemoryStore()
 STATE = eventful(STORE).state_dict()

@@ -23,8 +23,8 @@ from compactor.testing import (
     SearchableStoreContract,
     StoreContract,
 )
-from memory import InMemoryStore, Memory, Store, StoreError, open_store
-from memory.entries import Entry, RoundFinished
+from memory import Entry, InMemoryStore, Memory, Store, StoreError, open_store
+from memory.entries import RoundFinished
 from memory.stores.base import CAPABILITIES
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.arguments import ConfigError
+from compactor import ConfigError
 from memory.stores.tenants import join_name, split_name
 
 TENANTS = st.just("") | st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)

@@ -6,8 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from memory import InMemoryStore, Memory, Recall, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from memory.entries import Entry, PostRedacted
+from memory import (
+    Entry,
+    InMemoryStore,
+    Memory,
+    Recall,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+from memory.entries import PostRedacted
 from memory.search import BATCH, find_hits, forget_texts, sync_index
 from memory.stores import FoundText, FoundTexts, StoredText
 

@@ -12,6 +12,7 @@ from threads import at_once
 
 from memory import (
     Conflict,
+    Entry,
     InMemoryStore,
     Memory,
     MessageError,
@@ -25,7 +26,6 @@ from memory import (
     StoreReadOnly,
     open_store,
 )
-from memory.entries import Entry
 
 pytestmark = pytest.mark.slow
 

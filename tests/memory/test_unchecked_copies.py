@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 import compactor.events
-from memory import CompactedMessage, Memory, Note, Reduction
+from memory import Attachment, CompactedMessage, Memory, Note, Post, Reduction, Round, ToolCall
 from memory.entries import KINDS
-from memory.rounds import Attachment, Post, Record, Round, ToolCall
+from memory.rounds import Record
 
 ROOT = Path(__file__).parents[2]
 EVENTS = [one for one in vars(compactor.events).values() if isinstance(one, type) and issubclass(one, BaseModel)]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prompts
-from memory.errors import ContextError
+from memory import ContextError
 from prompts import (
     CLOSING,
     MAX_PROBLEMS,

@@ -9,7 +9,7 @@ from chats import Message, answer, calls, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRequest
+from compactor import CompactorConfig, ExtractiveSummarizer, Summary, SummaryRequest, count_tokens
 from compactor.acceptance.checks import Source
 from compactor.acceptance.prohibitions import (
     HEADING,
@@ -26,7 +26,6 @@ from compactor.notes import render_notes
 from compactor.presets import offload_context
 from compactor.summarize import Work
 from compactor.summarizers.statements import Section, from_summary
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Note, Post, Round
 
 FORBIDDEN = "Never tell the user about account 99887766."

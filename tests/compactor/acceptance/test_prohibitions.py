@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor import count_tokens
 from compactor.acceptance.prohibitions import (
     HEADING,
     MAX_PROHIBITIONS,
@@ -21,7 +22,6 @@ from compactor.acceptance.prohibitions import (
 )
 from compactor.summarizers.cues import is_prohibition, may_prohibit
 from compactor.summarizers.sentences import split_sentences
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Post, Round
 
 AIRLINE = Path(__file__).parents[3] / "../shared/data/airline.jsonl"

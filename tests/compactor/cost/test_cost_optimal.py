@@ -17,19 +17,19 @@ from compactor import (
     CompactorConfig,
     ContextCompactor,
     Prices,
+    Trigger,
     View,
     after_rounds,
     compose,
     cost_optimal,
     over_messages,
 )
-from compactor.cost import CostOptimal, find_best_interval, price_compaction
-from compactor.cost.cost_optimal import HALF_LIFE, Sizes, measure_growth
+from compactor.cost import CostOptimal, Sizes, find_best_interval, price_compaction
+from compactor.cost.cost_optimal import HALF_LIFE, measure_growth
 from compactor.cost.publication import find_prices
 from compactor.events import CostEvaluated, Evaluated, Published
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
-from compactor.triggers import Trigger
 from memory import CompactedMessage, Memory
 from prompts import ABOVE, load_contract
 

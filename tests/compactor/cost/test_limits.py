@@ -25,13 +25,13 @@ from compactor import (
     Limits,
     LimitsStatus,
     Skip,
+    SpendExceeded,
     State,
     Summary,
     SummaryRequest,
 )
 from compactor.cost import Prices
 from compactor.cost.limits import HOUR, Permit, Ticket
-from compactor.errors import SpendExceeded
 from compactor.events import Discarded, Evaluated, Failed, Published, Rejected, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 

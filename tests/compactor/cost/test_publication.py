@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor import Prices, after_rounds, cost_optimal, deferred
+from compactor import Prices, Trigger, after_rounds, cost_optimal, deferred
 from compactor.cost import Decision, DeferredPublication, Moment
 from compactor.cost.publication import find_budget, find_prices, resolve_publication
-from compactor.triggers import Trigger
 
 #: A prompt of 9,000 tokens that would be one of 3,400: 400 of summary, and 1,000 behind it when that was made.
 MOMENT = Moment(shown=9_000, ahead=3_400, summary=400, retained=1_000, calls=0, missed_saving=0, idle=0.0)

@@ -25,12 +25,14 @@ from compactor import (
     Limit,
     LimitReached,
     LimitsStatus,
+    OpenAISummarizer,
     Sessions,
     Settings,
     SharedLimits,
     Skip,
     SpendExceeded,
     State,
+    SummarizerError,
     Summary,
     SummaryRequest,
     open_store,
@@ -39,7 +41,6 @@ from compactor.cost import Prices, shared_limits
 from compactor.cost.shared_limits import GRANT_SECONDS, SAFETY_SECONDS, SharedPermit, SharedTicket, provider_of
 from compactor.events import Skipped
 from compactor.journal import LEASE_SECONDS
-from compactor.summarizers import OpenAISummarizer, SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due
 from memory import Memory, Store, StoreUnreachable

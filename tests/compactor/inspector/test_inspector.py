@@ -13,14 +13,12 @@ import pytest
 from command_line import run
 from stored_sessions import offload, session, summarise, url_of
 
-from compactor import CompactorConfig, ContextCompactor, Memory, SummaryRequest, compose
+from compactor import CompactorConfig, ContextCompactor, Memory, Skip, SummaryRequest, UnknownReference, compose
 from compactor.acceptance import checks
-from compactor.events import Skip
 from compactor.inspector.explanations import CHECKS, SKIPS, describe_event
 from compactor.inspector.page import FILES, make_offline_page, read_file
 from compactor.inspector.views import STATES, VIEWS, Inspection, describe_session
 from compactor.testing import FakeClock
-from memory.errors import UnknownReference
 from memory.messages import from_round
 
 #: Of version 1.6.32 of uPlot, as npm delivers it.

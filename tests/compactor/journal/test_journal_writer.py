@@ -13,9 +13,8 @@ from scene import PRICES, ROLE, memory_of, of_kind, on_command
 from compactor.events import Discarded, PersistFailed
 from compactor.journal import JournalWriter, LocalJournal
 from compactor.testing import ScriptedSummarizer
-from memory import StoreFull, StoreUnreachable
+from memory import Event, StoreFull, StoreUnreachable
 from memory.entries import CompactionPrepared
-from memory.events import Event
 
 
 def answer(text: str = PRICES) -> CompactionPrepared:

@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 from scene import CONFIG, PRICES, ROLE, ManualExecutor, add_round, end_of, of_kind, on_command, prices
 
-from compactor import CompactionFailed, CompactorConfig, ContextCompactor, ExtractiveSummarizer, State, SummaryRequest
+from compactor import (
+    CompactionFailed,
+    CompactorConfig,
+    ContextCompactor,
+    ExtractiveSummarizer,
+    Skip,
+    State,
+    SummaryRequest,
+)
 from compactor.errors import LeasedElsewhere
-from compactor.events import Discarded, Evaluated, Failed, Published, Skip, Skipped, Started
+from compactor.events import Discarded, Evaluated, Failed, Published, Skipped, Started
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import InMemoryStore, Memory, StoreUnreachable, open_store
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor import count_tokens
 from compactor.notes import (
     EARLIER,
     INSTRUCTIONS,
@@ -24,7 +25,6 @@ from compactor.notes import (
 from compactor.strategies.compact_notes import parse_notes
 from compactor.summarizers.answers import strip_tags
 from compactor.summarizers.statements import Section, from_summary
-from compactor.tokens import count_tokens
 from memory import Note, Round
 from prompts import load
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from chats import Message, answer, calls, result, user
 
 from compactor.presets import MemoryWithCompress, NotCompressed
-from memory.events import Event
+from memory import Event
 
 T = TypeVar("T")
 SYSTEM = {"role": "system", "content": "You are terse."}

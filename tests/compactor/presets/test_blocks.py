@@ -10,9 +10,8 @@ import pytest
 from chats import Message, answer, user
 from views import view_of
 
-from compactor import compose
+from compactor import compose, offload_large
 from compactor.presets import AutoContextMemory, OffloadFiles, offload_context
-from compactor.strategies import offload_large
 from memory import Memory
 
 ROWS = " ".join(f"row{number}" for number in range(900))

@@ -10,14 +10,11 @@ import pytest
 from chats import answer, assert_legal, calls, result, user, words
 from scene import of_kind
 
-from compactor import CompactorConfig, ContextCompactor, SummaryRequest, compose
-from compactor.errors import CompactionFailed
+from compactor import CompactionFailed, CompactorConfig, ContextCompactor, Event, SummaryRequest, compose, count_tokens
 from compactor.events import Evaluated, Published, Reduced, StrategyFailed
 from compactor.presets import OffloadError, OffloadFiles, context_offload
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_tokens
 from memory import InMemoryStore, Memory
-from memory.events import Event
 from prompts import PromptTemplate
 
 ROLE = "assistant"

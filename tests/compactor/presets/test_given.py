@@ -13,7 +13,7 @@ import pytest
 from chats import user
 from compressed_memory import run, turns
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor
+from compactor import CompactorConfig, ConfigError, ContextCompactor, ContextError, MessageError
 from compactor.presets import (
     AutoContextMemory,
     MemoryWithCompress,
@@ -28,7 +28,6 @@ from compactor.presets import (
     read_archive,
 )
 from memory import Memory, open_store
-from memory.errors import ContextError, MessageError
 
 WRONG: tuple[Any, ...] = (None, "", "x", -1, 0, 1.5, True, float("nan"), 10**30, [], {}, [None], b"x", object())
 

@@ -11,8 +11,17 @@ from chats import Message, answer, calls, result, user
 from compressed_memory import filled, heard, reasons, run, shown, turn, turns
 from pydantic import Field
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, Summary, SummaryRequest, compose
-from compactor.errors import SummaryRejected
+from compactor import (
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    Round,
+    Summary,
+    SummaryRejected,
+    SummaryRequest,
+    compose,
+    count_tokens,
+)
 from compactor.presets import (
     CompressionFailed,
     MemoryCompressed,
@@ -21,10 +30,9 @@ from compactor.presets import (
     memory_with_compress,
 )
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import count_message, count_tokens
+from compactor.tokens import count_message
 from compactor.transcript import quote
 from memory import ContextError, Memory
-from memory.rounds import Round
 
 # -- asking a model ---------------------------------------------------------------------------------------------------
 

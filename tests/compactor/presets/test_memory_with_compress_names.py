@@ -11,6 +11,7 @@ import pytest
 from chats import Message, answer, user
 from compressed_memory import SHORT, filled, run, shortened, shown, turn, turns
 
+from compactor import count_tokens
 from compactor.presets import (
     DEFAULT_COMPRESSION_PROMPT_TEMPLATE,
     MemoryWithCompress,
@@ -19,9 +20,7 @@ from compactor.presets import (
     count_words,
     format_msgs,
 )
-from compactor.tokens import count_tokens
-from memory import InMemoryStore, Memory, StoreError
-from memory.entries import Entry
+from memory import Entry, InMemoryStore, Memory, StoreError
 
 
 class Broken(InMemoryStore):

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from threads import at_once
 
 from compactor.presets import MemoryCompressed, MemoryWithCompress, NotKept
-from memory import InMemoryStore, Memory, Store, StoreError, open_store
-from memory.entries import Entry
-from memory.events import Event
+from memory import Entry, Event, InMemoryStore, Memory, Store, StoreError, open_store
 
 
 @pytest.fixture(params=["memory://", "sqlite"])

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from chats import answer, calls, result, user, words
 
-from compactor import ContextCompactor
+from compactor import ContextCompactor, Event
 from compactor.presets import FilesNotErased, OffloadError, OffloadFiles, context_offload, expire_files
 from memory import HookFailed, InMemoryStore, Memory, Redacted, StoreError, open_store
-from memory.events import Event
 
 ROLE = "assistant"
 

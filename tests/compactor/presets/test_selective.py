@@ -13,12 +13,19 @@ from executors import ManualExecutor
 from scene import of_kind, text_of
 from views import view_of
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, State, compose
+from compactor import (
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    State,
+    SummarizerError,
+    compose,
+    drop,
+    offload_large,
+)
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets import selective
 from compactor.presets.selective import RULES
-from compactor.strategies import drop, offload_large
-from compactor.summarizers import SummarizerError
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threads import at_once
 
-from compactor import CompactorConfig, ContextCompactor, compose
+from compactor import CompactorConfig, ContextCompactor, TokenCounter, compose, count_tokens
 from compactor.host_rounds import HostRounds
 from compactor.prompt import accounting as ledgers
 from compactor.prompt.accounting import (
@@ -32,7 +32,7 @@ from compactor.prompt.accounting import (
 from compactor.prompt.groups import group_messages
 from compactor.prompt.shorten import PromptPart
 from compactor.testing import ScriptedSummarizer
-from compactor.tokens import TokenCounter, count_message, count_prompt, count_tokens
+from compactor.tokens import count_message, count_prompt
 from memory import InMemoryStore, Memory, Post, Reduction, Round, Rounds
 
 

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from views import Ledger, get_ledger
 
-from compactor import View, compose
+from compactor import View, compose, count_tokens
 from compactor.prompt import accounting as kept
 from compactor.prompt.groups import copy_messages, measure_depth
-from compactor.tokens import count_tokens
 from memory import CompactedMessage, Memory, Reduction
 
 ROLE = "assistant"

@@ -11,8 +11,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'co
 import httpx
 from pydantic import SecretStr
 
-from compactor import InMemoryStore
-from compactor.config import CompactorConfig
+from compactor import CompactorConfig, InMemoryStore
 from compactor.server import ServerSettings, create_app
 
 TOKENS = {name: SecretStr(f"{name}-token-0123456789") for name in ("alice", "metrics")}

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 from compactor import CompactedMessage, CompactorConfig, InMemoryStore, Memory
 from compactor.inspector.page import make_offline_page
 from compactor.server import ServerSettings, create_app
-from memory.overlays import Origin
+from memory import Origin
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")

@@ -26,14 +26,12 @@ from model_server import Exchange, ModelServer, completion, drop, drop_midway, r
 from openai import AsyncOpenAI, OpenAI
 from proxied import KEY, _message, answer_any, proxy, read_text
 
-from compactor import CompactorConfig
+from compactor import CompactorConfig, InMemoryStore, SummarizerError, SummaryRequest
 from compactor.integrations.base import redact
 from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
-from compactor.summarizers import SummarizerError, SummaryRequest
 from compactor.testing import FakeClock
 from compactor.tokens import count_prompt, get_counter
 from memory import StoreUnreachable
-from memory.stores import InMemoryStore
 
 WORDS = "How many of the rows that we loaded from the archive this morning are still without a name or a date? "
 #: What a shortened prompt says: a summary, or a line about what is left out.

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scene import CONFIG, PRICES, ManualExecutor, add_round, end_of, memory_of, of_kind, on_command
 
-from compactor import CompactorConfig, ContextCompactor, State, SummarizerError
+from compactor import CompactorConfig, ContextCompactor, Round, State, SummarizerError
 from compactor.events import Failed, Published
 from compactor.testing import FakeClock, ScriptedSummarizer
-from memory.rounds import Round
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 from scene import CONFIG, PRICES, ROLE, SOON, add_round, end_of, of_kind, on_command
 
-from compactor import CompactorConfig, ConfigError, ContextCompactor, Settings, State, Summary, SummaryRequest, compose
-from compactor.events import Failed, Skip, Skipped, Started
+from compactor import (
+    CompactorConfig,
+    ConfigError,
+    ContextCompactor,
+    Settings,
+    Skip,
+    State,
+    Summary,
+    SummaryRequest,
+    compose,
+)
+from compactor.events import Failed, Skipped, Started
 from compactor.health import find_failures
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
