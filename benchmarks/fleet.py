@@ -15,6 +15,7 @@ import asyncio
 import json
 import multiprocessing
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sessions import PaidSummarizer, calls_in, text_of
+from benchmarks.sessions import Call, PaidSummarizer, calls_in, text_of
 from compactor import CompactorConfig, ContextCompactor, DaemonExecutor, Settings
 from compactor.workers import Dispatcher, Worker
 from memory import Memory, Store, StoreError, open_store
@@ -153,12 +154,13 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         names = iter(range(10_000))
 
         def start_worker() -> BaseProcess:
-            about = (given.engine, url, address, calls, f"w{next(names)}", given.latency, given.concurrency)
-            process = spawn.Process(target=work, args=about, daemon=True)
+            name = f"w{next(names)}"
+            about = (given.engine, url, address, calls, name, given.latency, given.concurrency)
+            process = spawn.Process(target=work, name=name, args=about, daemon=True)
             process.start()
             return process
 
-        workers = [start_worker() for _ in range(given.workers)]
+        workers, killed = [start_worker() for _ in range(given.workers)], list[tuple[str, float]]()
         hosts = [
             spawn.Process(
                 target=host,
@@ -176,6 +178,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             wait_for_calls(Path(calls), len(calls_in(Path(calls))) + 3)
             place = rng.randrange(len(workers))
             workers[place].kill()
+            killed.append((workers[place].name, time.monotonic()))
             workers[place].join()
             workers[place] = start_worker()
             if restarts and kill % max(given.kills // 3, 1) == 1:
@@ -198,6 +201,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         faults += [*find_lost(store, given)]
         asked = calls_in(Path(calls))
         repeated = sum(count - 1 for count in Counter(one.digest for one in asked).values())
+        resumed = find_resumed(asked, killed, given.latency)
         publications = sum(covered_by(store, name_of(number))[1] for number in range(given.sessions))
         store.close()
     return {
@@ -206,9 +210,26 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         "seconds_until_compacted": round(compacted, 1),
         "calls": len(asked),
         "repeated_calls": repeated,
+        "killed_calls": len(resumed),
+        "seconds_until_their_sessions_went_on": {
+            "median": round(statistics.median(resumed), 1) if resumed else None,
+            "longest": round(max(resumed), 1) if resumed else None,
+        },
         "publications": publications,
         "faults": faults,
     }
+
+
+def find_resumed(asked: Sequence[Call], killed: Sequence[tuple[str, float]], latency: float) -> list[float]:
+    """Return, for each call in flight when its worker was *killed*, the seconds until its session's next call."""
+    waited = []
+    for writer, at in killed:
+        for lost in asked:
+            if lost.writer == writer and at - latency < lost.began < at:
+                session = lost.tag.partition(".")[0]
+                later = [one.began for one in asked if one.began > at and one.tag.partition(".")[0] == session]
+                waited += [min(later) - at] if later else []
+    return waited
 
 
 def start_database(stack: ExitStack) -> postgres.Postgres:

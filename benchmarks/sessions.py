@@ -87,6 +87,8 @@ class Call(NamedTuple):
     digest: str
     word: str
     began: float
+    #: The first word of its rounds: the tag of the text that it begins with.
+    tag: str
 
 
 class PaidSummarizer:
@@ -99,14 +101,15 @@ class PaidSummarizer:
 
     def __call__(self, request: SummaryRequest) -> str:
         word = str(uuid4().int)  # without letters: those of a hash read like words that the conversation lacks
-        os.write(self._file, f"{self._writer} {compute_digest(request)} {word} {time.monotonic()}\n".encode())
+        tag = _tag_of(request.rounds[0].user_query) or "-"
+        os.write(self._file, f"{self._writer} {compute_digest(request)} {word} {time.monotonic()} {tag}\n".encode())
         time.sleep(self._seconds)
         return f"They spoke of parcels and tariffs, at length; this was noted down under {word}."
 
 
 def calls_in(path: Path) -> list[Call]:
     lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-    return [Call(writer, digest, word, float(began)) for writer, digest, word, began in map(str.split, lines)]
+    return [Call(writer, digest, word, float(began), tag) for writer, digest, word, began, tag in map(str.split, lines)]
 
 
 # -- what is found -----------------------------------------------------------------------------------------------------

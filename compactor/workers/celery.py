@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from datetime import UTC, datetime, timedelta
@@ -15,17 +16,28 @@ from memory.stores.base import escape, unescape
 
 from ..events import Skip
 from .due import BACKING_OFF, Worker, job_time
+from .priority import FIRST, Priorities
 
 __all__ = ["CeleryDispatcher", "make_app", "work"]
 
-QUEUE, COMPACT, SWEEP = "compactor", "compactor.compact", "compactor.sweep"
+QUEUE, COMPACT, SWEEP, RESCUE = "compactor", "compactor.compact", "compactor.sweep", "compactor.rescue"
+#: The highest priority of a job; the lowest is 0.
+MAX_PRIORITY = 9
 #: Maximum seconds that a job is delayed: a worker keeps it in memory meanwhile. An early job is delayed again.
 MAX_DELAY = 60.0
 #: Seconds after which Redis gives a killed worker's job to another worker; RabbitMQ does so at once. It exceeds the run
 #: time and the delay of a job: otherwise Redis would give it to a second worker too, and both would enqueue the next.
 REDIS_TIMEOUT = 180
+_REDIS = {
+    "visibility_timeout": REDIS_TIMEOUT,
+    "priority_steps": [*range(MAX_PRIORITY + 1)],
+    "queue_order_strategy": "priority",
+}
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _MAX_RETRIES, _MAX_WAIT = 10, 600
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class CeleryDispatcher:
@@ -37,10 +49,16 @@ class CeleryDispatcher:
 
     def __init__(self, broker: str | Celery) -> None:
         self._app = make_app(broker) if isinstance(broker, str) else broker
+        self._priorities = Priorities()
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
-        """Enqueue a job; return once the broker has it. Raises kombu's ``OperationalError`` if it is unreachable."""
-        _send(self._app, escape(session), escape(role), not_before)
+        """Enqueue a job; return once the broker has it. A job whose time is over goes ahead of all others.
+
+        Raises kombu's ``OperationalError`` if the broker is unreachable.
+        """
+        is_now = not_before is not None and not_before <= datetime.now(UTC)
+        priority = FIRST if is_now else self._priorities.find(session, counts=True)
+        _send(self._app, escape(session), escape(role), not_before, priority=priority)
 
     def close(self) -> None:
         self._app.close()
@@ -55,25 +73,32 @@ def make_app(broker: str, worker: Worker | None = None) -> Celery:
         task_acks_late=True,  # a killed worker's job goes to another
         task_reject_on_worker_lost=True,
         task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2},
+        task_queue_max_priority=MAX_PRIORITY,  # RabbitMQ's
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": REDIS_TIMEOUT} if broker.startswith("redis") else {},
-        beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}},
+        broker_transport_options=_REDIS if broker.startswith("redis") else {},
+        beat_schedule={SWEEP: {"task": SWEEP, "schedule": 60.0}, RESCUE: {"task": RESCUE, "schedule": 1.0}},
     )
     if worker is not None:
         _add_jobs(app, worker)
     return app
 
 
-def _send(app: Celery, session: str, role: str, not_before: datetime | None, *, waits: bool = False) -> None:
+def _send(
+    app: Celery, session: str, role: str, not_before: datetime | None, *, waits: bool = False, priority: int = 0
+) -> None:
     """Send a job. *waits*: this job waits for the end of a back-off."""
     now = datetime.now(UTC)
     eta = None if not_before is None or not_before <= now else min(not_before, now + timedelta(seconds=MAX_DELAY))
-    app.send_task(COMPACT, (session, role, waits), eta=eta)
+    level = max(0, MAX_PRIORITY - FIRST + priority)
+    if "priority_steps" in app.conf.broker_transport_options:  # on Redis, 0 is the highest
+        level = MAX_PRIORITY - level
+    app.send_task(COMPACT, (session, role, waits), eta=eta, priority=level)
 
 
 def _add_jobs(app: Celery, worker: Worker) -> None:
-    worker.wake_by(CeleryDispatcher(app))
+    dispatcher = CeleryDispatcher(app)
+    worker.wake_by(dispatcher)
     retry = {"retry_backoff": 2, "retry_backoff_max": _MAX_WAIT, "max_retries": _MAX_RETRIES}
 
     @app.task(name=COMPACT, shared=False, autoretry_for=(StoreError, OSError), **retry)  # type: ignore[untyped-decorator]
@@ -83,9 +108,23 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
         if not is_waited_out and (at := job_time(outcome)) is not None:
             _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)
 
-    @app.task(name=SWEEP, shared=False, expires=60.0)  # type: ignore[untyped-decorator]
+    @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]
     def sweep() -> None:
-        worker.sweep(CeleryDispatcher(app))
+        worker.sweep(dispatcher)
+
+    @app.task(name=RESCUE, shared=False)  # type: ignore[untyped-decorator]
+    def rescue() -> None:
+        worker.rescue(dispatcher)
+
+
+class Beat(Scheduler):  # type: ignore[misc]
+    """Runs sweeps and rescues in its own thread, not behind other jobs. It writes no file."""
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:  # noqa: ARG002
+        try:
+            self.app.tasks[entry.task]()
+        except Exception:  # noqa: BLE001  (whatever store or broker may raise: the next run tries again)
+            _LOG.exception("%s failed; it runs again", entry.task)
 
 
 def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -> None:
@@ -96,7 +135,7 @@ def work(broker: str, worker: Worker, *, concurrency: int = 4, **options: Any) -
     app = make_app(broker, worker)
     name = f"compactor-{os.getpid()}@{socket.gethostname()}"
     # A thread, because Celery's beat process would outlive a killed worker.
-    beat = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)  # this scheduler writes no file
+    beat = EmbeddedService(app, thread=True, scheduler_cls=Beat)
     beat.start()
     try:
         app.Worker(hostname=name, pool="threads", concurrency=concurrency, queues=[QUEUE], **options).start()

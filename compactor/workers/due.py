@@ -14,6 +14,7 @@ from memory import CompactedMessage, Memory, Store
 from memory.arguments import check_whole_number, require, require_role
 from memory.errors import SessionPurged
 from memory.events import Event, EventHook
+from memory.journal import lease_name
 from memory.stores.base import DueSession, adapt_store
 from memory.values import ValueObject
 
@@ -142,6 +143,24 @@ class Worker(ValueObject):
     def sweep(self, dispatcher: Dispatcher, limit: int = 1_000) -> int:
         """Run ``sweep`` for these roles."""
         return sweep(self.store, dispatcher, self.roles, limit=limit)
+
+    def rescue(self, dispatcher: Dispatcher) -> int:
+        """Enqueue jobs for the calls of killed workers, ahead of others; return their number.
+
+        Call this every second, in any number of processes, if the engine takes long to retry a killed worker's job.
+        """
+        rescued = 0
+        for role in self.roles:
+            sessions = [*self.store.take_expired(lease_name(role))]
+            try:
+                while sessions:
+                    dispatcher.due(sessions[-1], role, datetime.now(UTC))
+                    sessions.pop()
+                    rescued += 1
+            finally:
+                for session in sessions:  # the dispatcher failed: for the next call
+                    self.store.lease(session, lease_name(role), "", 0)
+        return rescued
 
 
 def sweep(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
-import threading
-import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
@@ -18,10 +15,10 @@ from procrastinate.jobs import Status
 from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
-from memory.stores.tenants import split_name
 
 from ..timers import DaemonExecutor
 from .due import Worker, job_time
+from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
 
@@ -32,10 +29,6 @@ HEARTBEAT, STALLED = 1.0, 4.0
 POLL = 1.0
 #: Maximum threads for jobs; Procrastinate runs no more of them than its concurrency.
 MAX_THREADS = 1_000
-#: Seconds after which a tenant's job counts half for the priority of its next, and maximum tenants that are counted.
-HALF_LIFE, MAX_TENANTS = 60.0, 10_000
-#: The priority of jobs for which a permit waits; others have 0 or less.
-FIRST = 1
 #: A job that raised, because the store was unreachable, is retried after 2, 4, 8... seconds.
 _RETRY = RetryStrategy(max_attempts=10, exponential_wait=2)
 #: Procrastinate tells its workers of new jobs alone. If it renames its channel, they find this one when they poll.
@@ -62,8 +55,7 @@ class ProcrastinateDispatcher:
             raise StoreError("Procrastinate needs PostgreSQL: postgresql+psycopg://user:password@host/database")
         connector = SyncPsycopgConnector(min_size=0, max_size=max_connections, **_connect_to(url))
         self._app = App(connector=connector).open()
-        self._lock = threading.Lock()  # guards _recent
-        self._recent: dict[str, tuple[float, float]] = {}  # by tenant: its jobs, of which half count after a while
+        self._priorities = Priorities()
 
     def due(self, session: str, role: str, not_before: datetime | None = None) -> None:
         """Enqueue a job; return once it is durable. A job whose time is over goes ahead of all others.
@@ -73,8 +65,7 @@ class ProcrastinateDispatcher:
         names = {"session": escape(session), "role": escape(role)}
         lock = hashlib.sha256(f"{names['session']}\0{names['role']}".encode()).hexdigest()
         is_now = not_before is not None and not_before <= datetime.now(UTC)
-        tenant = split_name(session)[0]
-        priority = FIRST if is_now else self._prioritize(tenant)
+        priority = FIRST if is_now else self._priorities.find(session)
         try:
             task = self._app.configure_task(
                 COMPACT, queue=QUEUE, queueing_lock=lock, schedule_at=not_before, priority=priority
@@ -85,22 +76,7 @@ class ProcrastinateDispatcher:
                 self._app.connector.get_sync_connector().execute_query_all(_RUN_NOW, lock=lock, priority=FIRST)
         else:
             if not is_now:
-                self._prioritize(tenant, counts=True)
-
-    def _prioritize(self, tenant: str, *, counts: bool = False) -> int:
-        """Return the priority of a *tenant*'s next job: one less each time that it has twice as many, so that a tenant
-        with few need not wait until a worker has looked at all of another's. It is one of them from now on if
-        *counts*."""
-        now = time.monotonic()
-        with self._lock:
-            count, at = self._recent.get(tenant, (0.0, now))
-            count = 1.0 + count * 0.5 ** ((now - at) / HALF_LIFE)
-            if counts:
-                self._recent.pop(tenant, None)  # who had a job last comes last
-                self._recent[tenant] = count, now
-                if len(self._recent) > MAX_TENANTS:
-                    del self._recent[next(iter(self._recent))]
-        return -int(math.log2(count))
+                self._priorities.find(session, counts=True)
 
     def create_tables(self) -> None:
         """Create Procrastinate's tables unless they exist; its own command migrates older ones."""

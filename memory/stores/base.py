@@ -115,7 +115,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
     # The store finds words; Memory hands it the texts of closed rounds.
     "searchable": ("get_last_indexed_round", "save_texts", "find_texts"),
     # Processes see each other's claims on work.
-    "leasing": ("lease", "release"),
+    "leasing": ("lease", "release", "take_expired"),
     # Several entries are erased in one transaction.
     "erasing": ("redact_all",),
     # The store knows the length of a log without reading it.
@@ -316,6 +316,11 @@ class Store(ABC):
 
     def release(self, session: str, name: str, holder: str) -> None:  # noqa: B027
         """Release a lease; ignored if *holder* does not have it."""
+
+    def take_expired(self, name: str) -> Sequence[str]:  # noqa: ARG002
+        """Remove the expired leases of that *name*, and return their sessions, as far as these exist: the holders of
+        these leases were killed. Each is returned to one caller."""
+        return ()
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:  # noqa: ARG002
         """Return the result of *work* on the rows of shared limits, one transaction; nothing happened if it raises.

@@ -240,6 +240,14 @@ class InMemoryStore(Store):
             if self._leases.get((session, name), ("", 0.0))[0] == holder:
                 self._leases.pop((session, name), None)
 
+    def take_expired(self, name: str) -> Sequence[str]:
+        now = self._clock()
+        with self._lock:
+            found = [one for one, (_, until) in self._leases.items() if one[1] == name and until <= now]
+            for one in found:
+                del self._leases[one]
+            return [session for session, _ in found if self._sessions.get(session)]
+
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         with self._limits_lock:
             before = {kind: rows.copy() for kind, rows in self._limits.items()}

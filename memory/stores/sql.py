@@ -126,6 +126,8 @@ _TAKE_LEASE = """INSERT INTO compactor_leases AS l (session, name, holder, expir
     WHERE l.holder = excluded.holder OR l.expires <= {now} OR :take_over"""
 _LEASE_LEFT = "SELECT expires - {now} FROM compactor_leases WHERE session = :session AND name = :name"
 _RELEASE = text("DELETE FROM compactor_leases WHERE session = :session AND name = :name AND holder = :holder")
+_TAKE_EXPIRED = """DELETE FROM compactor_leases WHERE name = :name AND expires <= {now}
+    RETURNING (SELECT s.name FROM compactor_sessions s WHERE s.key = compactor_leases.session)"""
 # A compactor may have renewed its lease after the session was purged: the next purge takes that along.
 _PURGE_LEASES = "DELETE FROM compactor_leases WHERE session = :key OR expires <= {now}"
 _PURGE_LIMITS = text("DELETE FROM compactor_limits WHERE session = :key")
@@ -154,8 +156,8 @@ class SqlStore(Store):
         self._connections = Connections(dialect)
         #: By session: its activity is stored at least up to this minute. Only the first append of a minute writes it.
         self._active: dict[str, datetime] = {}
-        self._take_lease, self._lease_left, self._purge_leases = (
-            text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT, _PURGE_LEASES)
+        self._take_lease, self._lease_left, self._take_expired, self._purge_leases = (
+            text(one.format(now=dialect.now)) for one in (_TAKE_LEASE, _LEASE_LEFT, _TAKE_EXPIRED, _PURGE_LEASES)
         )
 
     def __repr__(self) -> str:
@@ -476,6 +478,13 @@ class SqlStore(Store):
     def release(self, session: str, name: str, holder: str) -> None:
         where = {"session": make_key(session), "name": make_key(name), "holder": make_key(holder)}
         self._connections.write(lambda connection: connection.execute(_RELEASE, where))
+
+    def take_expired(self, name: str) -> Sequence[str]:
+        def take(connection: Connection) -> list[str]:
+            found = connection.execute(self._take_expired, {"name": key_of(name)}).scalars().all()
+            return [unescape(session) for session in found if session is not None]
+
+        return self._require_sound(lambda: self._connections.write(take))
 
     def change_limits(self, work: Callable[[LimitRows], Result]) -> Result:
         return self._connections.change(lambda connection: work(SqlLimitRows(connection, self._dialect)))

@@ -60,6 +60,20 @@ class LeasingStoreContract(StoreContract):
         one.release("s", "n", "one")
         assert two.lease("s", "n", "two", 60) == 0.0
 
+    def test_expired_leases_are_taken_once(self) -> None:
+        """By one caller, with the sessions of that name; those still held, and those of no session, are not."""
+        one, two = self.store, self.another()
+        for name in NAMES:
+            one.append(name, [an_entry()], 0)
+            one.lease(name, "n", "one", 0)
+        one.append("held", [an_entry()], 0)
+        one.lease("held", "n", "one", 60)
+        one.lease("unknown", "n", "one", 0)
+        assert [*two.take_expired("other")] == []
+        assert sorted(two.take_expired("n")) == sorted(NAMES)
+        assert [*one.take_expired("n")] == []
+        assert two.lease("held", "n", "two", 60) > 0
+
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """For any text as a name."""
         one, two = self.store, self.another()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import brokers
 import pytest
@@ -13,9 +14,11 @@ pytest.importorskip("celery", reason="the extra `celery` is not installed")
 from celery.contrib.testing.worker import start_worker
 
 from compactor import CompactorConfig
-from compactor.workers import Outcome
-from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, CeleryDispatcher, make_app
+from compactor.workers import Dispatcher, Outcome
+from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, Beat, CeleryDispatcher, make_app
 from compactor.workers.contract import Calls, DispatcherContract
+from memory import StoreUnreachable
+from memory.stores.tenants import name_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
@@ -72,6 +75,40 @@ def test_one_job_waits_out_a_failure(waits: bool, outcome: Outcome, sent: list[b
     app.send_task = lambda _name, given, **_more: found.append(given[2])
     app.tasks["compactor.compact"]("s", "a", waits)
     assert found == sent
+
+
+@pytest.mark.parametrize(
+    ("broker", "levels"), [("redis://localhost/0", [1, 1, 2, 1, 0]), ("amqp://localhost//", [8, 8, 7, 8, 9])]
+)
+def test_a_tenant_with_few_jobs_goes_ahead_of_one_with_many(broker: str, levels: list[int]) -> None:
+    """And a job whose time is over ahead of both. On Redis 0 is the highest priority, on RabbitMQ 9."""
+    app, found = make_app(broker), list[int]()
+    app.send_task = lambda *_, priority, **_more: found.append(priority)
+    dispatcher = CeleryDispatcher(app)
+    for session in ("busy", "busy", "busy", "quiet"):
+        dispatcher.due(name_in(session, "s"), "a")
+    dispatcher.due(name_in("busy", "s"), "a", datetime.now(UTC))
+    assert found == levels
+
+
+def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
+    """Not behind them in the queue; if one fails, the others go on."""
+    called: list[str] = []
+
+    class Tended(Calls):
+        def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
+            called.append("sweep")
+            raise StoreUnreachable("the server is gone; start it")
+
+        def rescue(self, _dispatcher: Dispatcher) -> int:
+            called.append("rescue")
+            return 0
+
+    app = make_app("memory://", Tended())  # type: ignore[arg-type]
+    beat = Beat(app)
+    for entry in beat.schedule.values():
+        beat.apply_entry(entry)
+    assert sorted(called) == ["rescue", "sweep"]
 
 
 def test_redis_gives_no_job_that_is_under_way_to_another() -> None:

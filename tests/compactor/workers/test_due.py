@@ -28,6 +28,7 @@ from compactor.health import find_failures
 from compactor.testing import FakeClock, ScriptedSummarizer, summarize_by_terms
 from compactor.workers import Outcome, Worker, run_due, sweep
 from memory import InMemoryStore, Memory, Store, StoreUnreachable, open_store
+from memory.journal import lease_name
 
 RULE = Settings(CONFIG)
 
@@ -385,3 +386,33 @@ def test_a_host_that_compacts_by_itself_does_not_look(store: Store, monkeypatch:
         assert compactor.wait_idle(60)
         monkeypatch.setattr(store, "read", None)
         assert compose(memory, ROLE, budget=4_000).messages
+
+
+# Killed workers.
+
+
+def test_a_killed_workers_session_is_handed_over_once_its_lease_has_expired(store: Store) -> None:
+    """Ahead of other jobs, once, and for the roles of this process; a lease that is held is left alone."""
+    for name in ("killed", "busy", "others"):
+        write(store, 1, name)
+    store.lease("killed", lease_name(ROLE), "a worker", 0)
+    store.lease("busy", lease_name(ROLE), "a worker", 60)
+    store.lease("others", lease_name("another role"), "a worker", 0)
+    worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
+    assert [worker.rescue(jobs), worker.rescue(jobs)] == [1, 0]
+    ((session, role, not_before),) = jobs.asked
+    assert (session, role) == ("killed", ROLE)
+    assert not_before is not None
+
+
+def test_a_killed_workers_session_that_no_engine_took_is_handed_over_later(store: Store) -> None:
+    for name in ("a", "b"):
+        write(store, 1, name)
+        store.lease(name, lease_name(ROLE), "a worker", 0)
+    worker, jobs = Worker(store=store, roles=(ROLE,)), Jobs()
+    jobs.raises, jobs.takes = ConnectionError("the broker is down"), 1
+    with pytest.raises(ConnectionError):
+        worker.rescue(jobs)
+    jobs.raises = None
+    worker.rescue(jobs)
+    assert sorted(session for session, *_ in jobs.asked) == ["a", "b"]
