@@ -481,7 +481,7 @@ class SqlStore(Store):
 
     def take_expired(self, name: str) -> Sequence[str]:
         def take(connection: Connection) -> list[str]:
-            found = connection.execute(self._take_expired, {"name": key_of(name)}).scalars().all()
+            found = connection.execute(self._take_expired, {"name": make_key(name)}).scalars().all()
             return [unescape(session) for session in found if session is not None]
 
         return self._require_sound(lambda: self._connections.write(take))
