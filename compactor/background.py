@@ -133,15 +133,15 @@ class ContextCompactor:
         config = config if isinstance(config, CompactorConfig) else check_config(config)
         if not isinstance(rounds_getter, RoundsGetter) or isinstance(summarizer, RoundsGetter):
             rounds_getter = _check_getter(rounds_getter, summarizer)
+        # A Memory returns rounds at once; another host's getter may block.
+        rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
         if summarizer is not None and llm_api is not None:
             raise TypeError("summarizer= and llm_api= are two names of one thing; give one of them")
         require_role(role)
-        if isinstance(rounds_getter, RoundsGetter) and role and rounds_getter.role not in ("", role):
-            raise _make_role_error(role, rounds_getter)
+        if rounds_now is not None and role and rounds_now.role not in ("", role):
+            raise _make_role_error(role, rounds_now)
         check_whole_number("history", history)
         clock = clock if clock is not None else SYSTEM_CLOCK
-        # A Memory returns rounds at once; another host's getter may block.
-        rounds_now = rounds_getter if isinstance(rounds_getter, RoundsGetter) else None
         chosen = summarizer if summarizer is not None else llm_api
         self.config = config
         self.role = role
@@ -178,6 +178,7 @@ class ContextCompactor:
         self._cycle = Cycle(
             config=config,
             rounds_getter=rounds_getter,
+            rounds_now=rounds_now,
             journal=self._journal,
             trigger=condition,
             given_strategies=given,
@@ -213,8 +214,9 @@ class ContextCompactor:
         if self._session not in (None, memory.session_id):
             remedy = f"make another one for {memory.session_id!r}"
             raise ValueError(f"this compactor is of the session {self._session!r}; {remedy}")
-        if isinstance(self.rounds_getter, RoundsGetter) and role and self.rounds_getter.role not in ("", role):
-            raise _make_role_error(role, self.rounds_getter)
+        getter = self._cycle.rounds_now
+        if getter is not None and role and getter.role not in ("", role):
+            raise _make_role_error(role, getter)
         if self.role != role or self._has_own_journal:
             if self._runner.state is not State.NEW or self.get_compaction() is not None:
                 if self.role == role:

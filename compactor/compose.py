@@ -112,20 +112,21 @@ def compose(
     reminder = _make_plan_message(memory, role, plan) if plan is not None else None
     header_tokens = sum([count_message(message, ledger.count_again) for message in front])
     tool_tokens = count_tools(tools, ledger.count_again) if tools else 0
-    asked = ledger.asked
+    provider, asked = memory.provider(role), ledger.asked
     before = ledger.header_tokens, ledger.tool_tokens, max(asked.budgets, default=0), asked.model
     asked.budgets, asked.model = (*asked.budgets[-1:], budget - reserve), model
     ledger.header_tokens, ledger.tool_tokens = header_tokens, tool_tokens  # for the role's compactor alone
-    if getattr(memory.provider(role), "look_for_published", None) is not None:
-        _call_provider(memory, role, "look_for_published")
+    if (look := getattr(provider, "look_for_published", None)) is not None:
+        _call_provider(memory, role, look)
     for attempt in range(2):
         rounds, compaction = memory.get_role_rounds(role)
         view = View(rounds, compaction, ledger, header_tokens + tool_tokens, model)
         limit = math.floor((budget - reserve) / rounds.usage.correction)
         whole = show_all(view, front, limit, summary_as) if reminder is None else None
         messages, report, layout = whole or fit(view, front, reminder, limit, max(1, int(budget * GRID)), summary_as)
+        publish = getattr(provider, "publish_deferred", None)
         # Once: what another thread may defer by then waits for the next prompt.
-        if report.tokens_before <= limit or attempt or _call_provider(memory, role, "publish_deferred") is not True:
+        if report.tokens_before <= limit or attempt or _call_provider(memory, role, publish) is not True:
             break
     if report.tokens_over:
         needed = math.ceil(report.tokens_after * rounds.usage.correction) + reserve
@@ -156,8 +157,8 @@ def compose(
         report = copy_with(report, reductions=(*published, *report.reductions))
     prompt = Prompt(cast("list[ChatCompletionMessageParam]", messages), report.tokens_after, report)
     prompt.__dict__["_layout"] = layout
-    if asked.is_watched and before != (header_tokens, tool_tokens, max(asked.budgets), model):
-        _call_provider(memory, role, "notify_rounds_changed", rounds.total)
+    if asked.is_watched and provider is not None and before != (header_tokens, tool_tokens, max(asked.budgets), model):
+        _call_provider(memory, role, provider.notify_rounds_changed, rounds.total)
     newest, seconds = memory.snapshot.total, asked.seconds
     seconds[newest] = max(time.perf_counter() - began, seconds.get(newest, 0.0))
     for old in [*seconds][:TIMED_ROUNDS] if len(seconds) > 2 * TIMED_ROUNDS else ():
@@ -287,9 +288,8 @@ def _read_arguments(
     return get_ledger(memory, role, counter if counter is not None else get_counter(model)), tuple(front)
 
 
-def _call_provider(memory: Memory, role: str, name: str, *args: object) -> object:
-    """Return what that method of the role's compactor returns; None if it has none, or if it fails, which is told."""
-    method = getattr(memory.provider(role), name, None)
+def _call_provider(memory: Memory, role: str, method: Callable[..., object] | None, *args: object) -> object:
+    """Return what *method* of the role's compactor returns; None if it has none, or if it fails, which is told."""
     try:
         return method(*args) if method is not None else None
     except Exception as error:  # noqa: BLE001  (whatever it fails at, the log included: the prompt is made all the same)

@@ -81,6 +81,8 @@ class Cycle:
 
     config: CompactorConfig
     rounds_getter: Callable[[], Sequence[Any]]
+    #: The same if it is a Memory's, which never blocks; None: it is another host's.
+    rounds_now: RoundsGetter | None = None
     journal: JournalWriter
     trigger: Trigger
     #: The strategies in their order; None: the usual ones, those for a trigger that was chosen automatically or not.
@@ -184,7 +186,7 @@ class Cycle:
         the deferred compaction is shown first."""
         self._glance = None
         current = StrategyPass(self, run, ask, forbidden)
-        if isinstance(current.view.rounds, Rounds):  # count what is new on this thread, not in compose
+        if current.view.rounds.snapshot is not None:  # count what is new on this thread, not in compose
             _ = current.view.prefix_sums
         due = current.weigh() if self.deferral is not None and self.config.enabled else None
         if prepared_at == current.work.base and current.deferred is None:  # or it would be made again and again
@@ -199,8 +201,8 @@ class Cycle:
         For the thread that appends: takes no time that grows with anything, reads no store, and locks nothing. A look
         on a worker comes when there is much to be counted, so that ``compose`` need not.
         """
-        glance, getter = self._glance, self.rounds_getter
-        if glance is None or not isinstance(getter, RoundsGetter):
+        glance, getter = self._glance, self.rounds_now
+        if glance is None or getter is None:
             return False
         now, bounds = getter.memory.snapshot, glance.bounds
         said = now.said - glance.said
@@ -230,12 +232,13 @@ class Cycle:
 
     def remember_look(self, view: View, composed: tuple[object, ...]) -> None:
         """Remember that nothing was due in *view*. *composed* is what ``list_composed`` gave before it was made."""
-        rounds = view.rounds
-        if not isinstance(rounds, Rounds) or not self.journal.is_in_log:
+        now = view.rounds.snapshot
+        if now is None or not self.journal.is_in_log:
             return
-        if view.total == 0 and rounds.usage.input_tokens is not None:  # the trigger was not asked, and goes by that
+        # The trigger goes by that, and was not asked.
+        if view.total == 0 and view.rounds.usage.input_tokens is not None:
             return
-        now, correction = rounds._snapshot, view.usage.correction
+        correction = view.usage.correction
         tokens = view.tokens if self.counts_bytes else math.inf
         tail = view.count_tokens_after(view.end) if self.counts_bytes else math.inf
         # A call that waits gets a note for each result that it lacks, as soon as something else is said.
@@ -279,11 +282,10 @@ class Cycle:
 
     def read_rounds(self) -> Rounds | HostRounds:
         """Return the rounds as they are now, as the role sees them."""
-        getter, role = self.rounds_getter, self.ledger.role
-        if isinstance(getter, RoundsGetter):
-            return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
-        rounds = getter()
-        return rounds.for_role(role) if isinstance(rounds, Rounds) else adapt_rounds(rounds, role)
+        getter, role = self.rounds_now, self.ledger.role
+        if getter is None:
+            return adapt_rounds(self.rounds_getter(), role)
+        return Rounds(getter.memory.snapshot, role or getter.role, include_failed=False)
 
     def publish_if_shorter(self, *, needed: bool = True) -> bool:
         """Publish the deferred compaction if it makes prompts shorter; return whether another one is shown now.
@@ -464,8 +466,8 @@ class StrategyPass:
         work.mark, work.exceeds = verdict.mark, verdict.exceeds
         work.config, work.prices = cycle.trigger.config or cycle.config, cycle.trigger.prices
         work.plan = self._read_plan() if cycle.plan is not None else None
-        getter, last = cycle.rounds_getter, None
-        if work.takes_continued and isinstance(getter, RoundsGetter):
+        getter, last = cycle.rounds_now, None
+        if work.takes_continued and getter is not None:
             last = find_last_prompt(getter.memory, self.view.role)
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
@@ -503,7 +505,7 @@ class StrategyPass:
         if not self._has_changed:
             nothing = Skip.NOTHING_CLOSED if self.ahead.closed <= self.ahead.end else Skip.NOTHING_NEW
             self._skip(Skip.TOO_LITTLE if self._has_too_little else nothing, run)
-        elif self.published is not None and isinstance(self.view.rounds, Rounds):
+        elif self.published is not None and self.view.rounds.snapshot is not None:
             _ = self.view.prefix_sums  # forgets what is covered now, rather than at the next look
 
     def _note_failure(self, error: Exception, run: Run) -> None:

@@ -45,6 +45,8 @@ class HostRounds(Sequence[Round]):
     by their place.
     """
 
+    #: None: nobody promises that they stay as they are. Those of a Memory, ``Rounds``, have one.
+    snapshot = None
     #: Only a Memory has them.
     reductions = Reductions()
     usage = Usage()
@@ -74,6 +76,10 @@ class HostRounds(Sequence[Round]):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         place = range(len(self))[index]
         return filter_posts(self.role, _make_round(self._rounds[place], place))
+
+    def get_number(self, index: int) -> int:
+        """Return the number of a round: that of its place, from 1."""
+        return index + 1
 
     def find_end(self, round_id: str) -> int | None:
         """Return the number of rounds up to and including *round_id*; None if it is not there."""

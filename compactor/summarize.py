@@ -171,12 +171,14 @@ class Work:
     def ask(self, request: SummaryRequest) -> str | Summary:
         """Return the summarizer's answer. Raises ``StaleCompaction`` if a round that strategies see was hidden or
         redacted since: no later request may tell of it."""
-        if isinstance(self.rounds, Rounds) and self.read_rounds is not None:
-            rounds = self.read_rounds()
-            if isinstance(rounds, Rounds):
-                now, then = rounds._snapshot, self.rounds._snapshot
-                if now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden):
-                    raise StaleCompaction("rounds_changed")
+        then = self.rounds.snapshot if self.rounds is not None else None
+        now = self.read_rounds().snapshot if then is not None and self.read_rounds is not None else None
+        if (
+            then is not None
+            and now is not None
+            and (now.redactions > then.redactions or bisect_right(now.hidden, then.total) > len(then.hidden))
+        ):
+            raise StaleCompaction("rounds_changed")
         return (self.call or self.summarizer)(request)
 
     def may_continue(self, agent: str) -> bool:

@@ -245,7 +245,7 @@ class View(ValueObject):
             pinned = self.pinned.get(raw.id, _NO_PINS) if self.rounds.pins else _NO_PINS
             overlays = self.reductions.by_round.get(raw.id, ()), pinned, ()
             # Nobody promises that another host's posts stay as they are.
-            is_last, keeps = place == self.total - 1, isinstance(self.rounds, Rounds)
+            is_last, keeps = place == self.total - 1, self.rounds.snapshot is not None
             accounts.append(self.ledger.count_open(raw, overlays, is_last=is_last, keeps=keeps))
         return tuple(accounts)
 
@@ -256,7 +256,7 @@ class View(ValueObject):
 
     def list_costs(self, round_: Round, group: MessageGroup) -> tuple[int, ...]:
         """Return the tokens of each message of a group."""
-        if isinstance(self.rounds, Rounds):
+        if self.rounds.snapshot is not None:
             return self.ledger.list_costs(round_, [group])[0]
         # Nobody promises that another host's posts stay as they are.
         return tuple([count_message(message, self.ledger.count) for message in group.messages])

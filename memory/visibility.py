@@ -37,7 +37,8 @@ class Rounds(Sequence[Round]):
     """
 
     def __init__(self, snapshot: Snapshot, role: str, *, include_failed: bool) -> None:
-        self._snapshot = snapshot
+        #: The log at that moment.
+        self.snapshot = snapshot
         self._hidden = hidden = () if include_failed else snapshot.hidden
         #: How many rounds there are.
         self.total = snapshot.total - len(hidden)
@@ -59,9 +60,9 @@ class Rounds(Sequence[Round]):
 
     def for_role(self, role: str) -> Rounds:
         """Return the same moment's rounds as *role* sees them, without the hidden ones; empty: as these are seen."""
-        if role in ("", self.role) and self._hidden is self._snapshot.hidden:
+        if role in ("", self.role) and self._hidden is self.snapshot.hidden:
             return self
-        return Rounds(self._snapshot, role or self.role, include_failed=False)
+        return Rounds(self.snapshot, role or self.role, include_failed=False)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Round]:
         """Return the rounds as a list: they are frozen, so there is nothing in them to copy."""
@@ -78,13 +79,13 @@ class Rounds(Sequence[Round]):
         if isinstance(index, slice):
             places = range(self.total)[index]
             numbers = map(self.get_number, places) if self._hidden else [place + 1 for place in places]
-            rounds = list(map(self._snapshot.get_round_at, numbers))
+            rounds = list(map(self.snapshot.get_round_at, numbers))
             return tuple(map(partial(filter_posts, self.role), rounds))
         place = index + self.total if index < 0 else index
         if not 0 <= place < self.total:
             raise IndexError(f"no round at {index}; there are {self.total}")
         number = self.get_number(place) if self._hidden else place + 1
-        round_, open_round = self._snapshot.get_round_at(number), self._snapshot.open_rounds.get(number)
+        round_, open_round = self.snapshot.get_round_at(number), self.snapshot.open_rounds.get(number)
         # As in filter_posts: nearly always, the role sees all posts. An open round may have thousands, of few speakers.
         if self.role and open_round is not None:
             for said in open_round.speakers:
@@ -109,7 +110,7 @@ class Rounds(Sequence[Round]):
 
         None if this snapshot does not know the round.
         """
-        number = self._snapshot.find_number(round_id)
+        number = self.snapshot.find_number(round_id)
         return number - bisect_right(self._hidden, number) if number else None
 
     @overload
@@ -124,7 +125,7 @@ class Rounds(Sequence[Round]):
         """
         if compaction is None:
             return None
-        now, round_id = self._snapshot, compaction.end_round_id
+        now, round_id = self.snapshot, compaction.end_round_id
         last = 0
         if round_id is not None:
             current = now.journals[self.role].current if self.role in now.journals else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memory.visibility import Rounds
-
 from ..view import View
 
 #: Seconds that providers keep the beginning of a prompt after reading it.
@@ -36,7 +34,7 @@ class Pauses:
 
         Returns 0 for the rounds of another host, because these have no times.
         """
-        if view.work is None or not view.total or not isinstance(view.rounds, Rounds):
+        if view.work is None or not view.total or view.rounds.snapshot is None:
             return 0.0
         for place in range(max(min(self._read, view.total), view.total - MAX_ROUNDS, 1), view.total):
             before, after = view.rounds[place - 1], view.rounds[place]

@@ -20,7 +20,6 @@ from memory.rounds import copy_with
 from memory.values import ValueObject
 
 from ..events import Deferred, Discarded, PublicationFailed
-from ..host_rounds import HostRounds
 from ..prompt.accounting import count_calls
 from ..triggers import Trigger
 from ..view import View
@@ -184,7 +183,7 @@ def _find_end(view: View, compaction: CompactedMessage, round_ids: tuple[str, ..
     rounds = view.rounds
     end = rounds.find_end(compaction.end_round_id) if compaction.end_round_id is not None else None
     # No round is inserted between those of a Memory; a failed one is missing from their number, or is the first itself.
-    told = round_ids if isinstance(rounds, HostRounds) else round_ids[:1]
+    told = round_ids if rounds.snapshot is None else round_ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
         return 0
     return end if all(rounds.find_end(one) == place for place, one in enumerate(told, view.end + 1)) else 0
@@ -300,7 +299,7 @@ class Deferral:
         newest, now = view.rounds[view.total - 1], self._now()
         last = newest.post_list[-1:]
         stamps = [newest.created_at, *(post.created_at for post in last)]
-        if isinstance(view.rounds, HostRounds):  # they have no times
+        if view.rounds.snapshot is None:  # another host's: they have no times
             place = newest.id, last[0].number if last else 0
             with self._lock:
                 if self._seen is None or self._seen[0] != place:

@@ -167,9 +167,9 @@ class Ledger:
         if summed_moment == moment and origin == last_origin and prefix.stop >= closed:  # as most of the time
             return prefix
         pinned, erased, by_round = group_pins(pins) if pins else {}, rounds.erased, reductions.by_round
-        known, number_at = self._accounts, rounds.get_number if isinstance(rounds, Rounds) else int
-        if not isinstance(rounds, Rounds):  # by place; the newest may say that it is closed, and grow
-            known = {(rounds.find_end(account.round_id) or 0) - 1: account for account in prefix.accounts[:-1]}
+        known, keeps = self._accounts, rounds.snapshot is not None
+        if not keeps:  # the newest may say that it is closed, and grow
+            known = {rounds.find_end(account.round_id) or 0: account for account in prefix.accounts[:-1]}
 
         if summed_moment != moment or not prefix.start <= origin <= prefix.stop:
             prefix = PrefixSums(origin, origin)
@@ -181,12 +181,10 @@ class Ledger:
             done = prefix.stop
             fresh: list[RoundAccount] = []
             for place in range(done, min(closed, done + COUNT_BATCH_SIZE)):
-                account, round_ = known.get(number_at(place)), None
+                account, round_ = known.get(rounds.get_number(place)), None
                 round_id = account.round_id if account is not None else (round_ := rounds[place]).id
                 overlays = by_round.get(round_id, ()), pinned.get(round_id, frozenset()), erased.get(round_id, ())
                 if account is None or overlays != account.overlays:
-                    # Nobody promises that another host's rounds stay as they are.
-                    keeps = isinstance(rounds, Rounds)
                     account = self._count_round(round_ or rounds[place], overlays, keeps=keeps)
                 fresh.append(account)
             with self._lock:
