@@ -1,6 +1,5 @@
 """The entries of a session's log, one typed record for each kind: the durable format of stores and exporters."""
 
-import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -372,9 +371,16 @@ class Entry:
 
     def with_number(self, number: int) -> Self:
         """Return the same entry at its place in the log."""
-        entry = copy.copy(self)
-        entry.number, entry.follows = number, ""
-        return entry
+        return type(self)(
+            self.kind,
+            record=self._record,
+            body=self._body,
+            id=self.id,
+            created_at=self.created_at,
+            number=number,
+            round=self.round,
+            version=self.version,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):

@@ -13,6 +13,7 @@ import typer
 
 from memory import StoreError
 from memory.arguments import ConfigError
+from memory.rounds import copy_with
 
 from ..config import Settings
 from ..sessions import Session, Sessions
@@ -70,7 +71,7 @@ def serve(
     given |= {"proxied": proxied, "max_body": max_body, "rate": rate or None, "store_dir": files or None}
     settings = make_settings(config, hosts=tuple(allow_host or ()), **given)
     if rate == 0:
-        settings = settings.model_copy(update={"rate": None})
+        settings = copy_with(settings, rate=None)
     run(import_server().create_app(settings), settings)
 
 

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary, finalize
 from memory.arguments import ConfigError, require
 from memory.errors import StoreClosed, StoreError
 from memory.hooks import renew_after_fork
+from memory.rounds import copy_with
 from memory.stores.base import Store, adapt_store, make_key
 from memory.stores.limiting import LimitRow, LimitRows
 from memory.stores.tenants import split_name
@@ -196,18 +197,18 @@ class SharedLimits:
 
         def ask(rows: LimitRows) -> tuple[float | None, _Admission]:
             claims, alive = self._read_permits(rows)
-            taken = claim._replace(key=permit.key, holder=self.holder, taken=True, calls=permit.calls)
+            taken = copy_with(claim, key=permit.key, holder=self.holder, taken=True, calls=permit.calls)
             if (mine := claims.pop(permit.key, None)) is not None:  # a later call of the same cycle: ahead of the queue
                 if mine.calls < permit.calls:  # else it is known from an attempt whose answer was lost
                     self._add_usage(rows, mine, permit.spent)
                 wait = self._find_wait(rows, claims, claim)
                 # Without room, the cycle keeps its permit until it releases it, but reserves nothing.
-                rows.put(_row_of(_PERMIT, taken if wait == 0 else taken._replace(tokens=0.0, spend=0.0)))
+                rows.put(_row_of(_PERMIT, taken if wait == 0 else copy_with(taken, tokens=0.0, spend=0.0)))
                 return wait, _Admission()
             granted, admission = claims.get(claim.key), _Admission()
             if granted is not None and not self._is_enough(rows, granted, claims, claim):
                 rows.drop(_PERMIT, [claim.key])
-                rows.put(_row_of(_TICKET, claim._replace(at=granted.since)))
+                rows.put(_row_of(_TICKET, copy_with(claim, at=granted.since)))
                 del claims[claim.key]
                 granted = None
             if granted is None:
@@ -226,7 +227,7 @@ class SharedLimits:
                 self._show_alive(rows, waiting, claims)
             else:  # a job: it runs again by itself if no process is left to wake it
                 wait = max(wait or 0.0, SAFETY_SECONDS + rows.count(_TICKET, _lane_of(claim), at))
-            return wait, admission._replace(is_queued=True)
+            return wait, copy_with(admission, is_queued=True)
 
         wait, admission = self._store.change_limits(ask)
         permit.spent = {}
@@ -282,7 +283,7 @@ class SharedLimits:
             named = {one.key for one in admission.admitted}
             untaken = [one for one in claims.values() if not one.taken and one.key not in named]
             missed = [one for one in untaken if one.key in keys or (hears and not one.holder)]
-            return admission._replace(admitted=(*admission.admitted, *missed))
+            return copy_with(admission, admitted=(*admission.admitted, *missed))
 
         try:
             admission = self._store.change_limits(change)
@@ -310,9 +311,9 @@ class SharedLimits:
                 rows.drop(_TICKET, dead)
                 continue
             if asking is not None:
-                first, own = firsts.get(_lane_of(asking)), asking._replace(at=rows.now)
+                first, own = firsts.get(_lane_of(asking)), copy_with(asking, at=rows.now)
                 if first is None or first.key == asking.key:
-                    firsts[_lane_of(asking)] = own if first is None else own._replace(at=first.at)
+                    firsts[_lane_of(asking)] = own if first is None else copy_with(own, at=first.at)
             room = Room(self._limits, claims.values(), {}, rows.now)
             fit = [claim for claim in firsts.values() if room.has_call(claim)]
             ticket, seconds = None, None
@@ -324,7 +325,7 @@ class SharedLimits:
             rows.put(LimitRow(_MARK, ticket.serving, ticket.serving, rows.now))
             if asking is not None and ticket.key == asking.key:
                 return ticket, _Admission(admitted, len(firsts) > 1)
-            granted = ticket._replace(at=rows.now + GRANT_SECONDS, since=ticket.at)
+            granted = copy_with(ticket, at=rows.now + GRANT_SECONDS, since=ticket.at)
             rows.drop(_TICKET, [ticket.key])
             rows.put(_row_of(_PERMIT, granted))
             claims[ticket.key] = granted
@@ -399,7 +400,7 @@ class SharedLimits:
         """Put *claim* into the queue, at its old place if it has one, and return the time since which it waits."""
         before = rows.find(_TICKET, claim.key)
         at = before.at if before is not None else rows.now
-        rows.put(_row_of(_TICKET, claim._replace(at=at)))
+        rows.put(_row_of(_TICKET, copy_with(claim, at=at)))
         return at
 
     # After a transaction, without the lock.
@@ -596,7 +597,7 @@ class SharedPermit:
             tokens, spend = float(read + written), limits.price(ticket.model, read, written)
             if spend > limits.max_spend:
                 raise SpendExceeded(spend, limits.max_spend, limits.unit)
-        ticket.claim = ticket.claim._replace(tokens=tokens, spend=spend)
+        ticket.claim = copy_with(ticket.claim, tokens=tokens, spend=spend)
         if queues := not self.calls:  # before any process can wake it
             ticket.register()
         try:

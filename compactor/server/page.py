@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from memory import Memory
+from memory.rounds import copy_with
 from memory.stores import SessionRow, Store
 from memory.stores.tenants import split_name
 
@@ -124,7 +125,7 @@ def make_page_router(state: ServerState) -> APIRouter:
     @router.get("/inspect/session")
     def inspect_session(tenant: Tenant, session: str) -> SessionView:
         with inspect(tenant, session) as inspection:
-            return describe_session(inspection.memory).model_copy(update={"session": session})
+            return copy_with(describe_session(inspection.memory), session=session)
 
     @router.get("/inspect/role")
     def inspect_role(tenant: Tenant, session: str, role: str) -> RoleView:

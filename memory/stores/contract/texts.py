@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...entries import Entry, RoundFailed, RoundUndone
+from ...rounds import copy_with
 from ..base import FoundText, StoredText
 from ._samples import a_round, a_text
 from .logs import StoreContract
@@ -126,7 +127,7 @@ class SearchableStoreContract(StoreContract):
         for _ in range(2):
             store.save_texts("s", 1, 3, [from_a, to_a, own, both])
         self.counted(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
-        store.save_texts("s", 1, 2, [from_a._replace(text="[redacted]"), to_a])
+        store.save_texts("s", 1, 2, [copy_with(from_a, text="[redacted]"), to_a])
         self.another().save_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
         self.counted(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
         self.store.append("s", [Entry.of(RoundFailed(round_id="r4"), round=4)], after=4)
