@@ -27,7 +27,7 @@ from .prompt.groups import Message, MessageGroup, copy_messages, is_summary
 from .prompt.layout import Layout, Source, SummaryAs, count_added, place_in_front
 from .prompt.shorten import PromptPart, is_result
 from .tokens import PROMPT_TOKENS, TokenCounter, count_message, count_prompt, count_tools, get_counter
-from .view import LastPrompt, View, last_prompts
+from .view import LastPrompt, View
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -140,10 +140,9 @@ def compose(
         in_log = messages if plan_at is None else [*messages[:plan_at], *messages[plan_at + 1 :]]
         is_counted = whole is None or summary_as == "header"
         head = len(in_log) - view.messages if is_counted else len(front) + (compaction is not None)
-        last_prompts.setdefault(memory, {})[role] = LastPrompt(
+        asked.last_prompt = LastPrompt(
             rounds,
             compaction,
-            ledger,
             model,
             front=tuple([dict(message) for message in in_log[:head]]),
             plan=(plan_at, dict(messages[plan_at])) if plan_at is not None else None,
@@ -151,7 +150,7 @@ def compose(
             tool_choice=tool_choice,
         )
     else:  # nothing can go on from it, nor from those before
-        last_prompts.setdefault(memory, {}).pop(role, None)
+        asked.last_prompt = None
     if view.reductions.by_round:
         published = list_published(view, messages, report)
         report = copy_with(report, reductions=(*published, *report.reductions))

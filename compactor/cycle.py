@@ -41,7 +41,7 @@ from .host_rounds import HostRounds, adapt_rounds
 from .journal import JournalWriter
 from .lazy_imports import importing
 from .plan import render_plan
-from .prompt.accounting import Ledger
+from .prompt.accounting import Ledger, get_ledger
 from .prompt.groups import Message
 from .summarize import Run, Work
 from .summarizers.base import Experience, Summarizer, Summary
@@ -49,7 +49,7 @@ from .summarizers.extractive import ExtractiveSummarizer
 from .timers import interpreter_is_exiting
 from .tokens import DEFAULT_ENCODING, TokenCounter, count_message, find_encoding, window_of
 from .triggers import Bounds, Trigger, Verdict
-from .view import View, find_last_prompt
+from .view import View
 
 #: One that keeps something beside the log has ``for_memory(memory)``, which gives the strategy for that memory.
 Strategy = Callable[[View], Iterable[Overlay]]
@@ -468,11 +468,11 @@ class StrategyPass:
         work.plan = self._read_plan() if cycle.plan is not None else None
         getter, last = cycle.rounds_now, None
         if work.takes_continued and getter is not None:
-            last = find_last_prompt(getter.memory, self.view.role)
+            last = get_ledger(getter.memory, self.view.role, work.count).asked.last_prompt
         if last is not None and work.may_continue(last.model or cycle.config.model):
             limit = work.config.summarizer_input_tokens
             work.continued = partial(
-                last.go_on, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
+                last.go_on, self.view, model=cycle.config.model, count=work.count, limit=limit, reads=work.reads
             )
         if self._state.prepared and cycle.deferral is None:  # with deferral, it has been weighed
             self._publish_prepared()

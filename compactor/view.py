@@ -7,9 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-from memory import Memory
 from memory.messages import NATIVE, NATIVE_VERSION, SPEAK_FOR_NO_AGENT
 from memory.overlays import CompactedMessage, Reductions
 from memory.rounds import Round, cached_property, copy_with, thaw
@@ -326,7 +324,6 @@ class LastPrompt(ValueObject):
 
     rounds: Rounds = field(repr=False)
     compaction: CompactedMessage | None = field(repr=False)
-    ledger: Ledger = field(repr=False)
     model: str
     #: Its messages before the tail, without the plan, which is not in the log.
     front: tuple[Message, ...] = field(repr=False)
@@ -337,6 +334,7 @@ class LastPrompt(ValueObject):
 
     def go_on(
         self,
+        view: View,
         previous: CompactedMessage | None,
         rounds: Sequence[Round],
         instruction: str,
@@ -346,20 +344,22 @@ class LastPrompt(ValueObject):
         limit: int,
         reads: Callable[[Mapping[str, Any]], bool] = lambda _payload: False,
     ) -> Continued | None:
-        """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds*.
+        """Return the question that *instruction* asks as a continuation of this prompt, cut behind *rounds* of *view*.
         It was for *model* if ``compose`` was given none.
 
         None unless this prompt shows *previous*, as text or in a form that the model *reads*, and behind it *rounds*
-        word for word, of the last one at least the beginning. None too if it would take over *limit* tokens, or if its
-        tool choice makes the model call a tool.
+        word for word, of the last one at least the beginning. None too if it would take over *limit* tokens, if its
+        tool choice makes the model call a tool, or if anything was erased since.
         """
+        if view.rounds.redactions != self.rounds.redactions:
+            return None
         payload = self.compaction.payload if self.compaction is not None else None
         if any("payload" in (message.get(NATIVE) or ()) for message in self.front) and not (payload and reads(payload)):
             return None
         shown, wanted = (one.to_prompt() if one is not None else "" for one in (self.compaction, previous))
         if not rounds or self.tool_choice not in (None, "auto", "none") or shown != wanted:
             return None
-        messages = self._show_up_to(rounds)
+        messages = self._show_up_to(rounds, view.ledger)
         if messages is None:
             return None
         messages.append({"role": "user", "content": instruction})
@@ -369,12 +369,12 @@ class LastPrompt(ValueObject):
 
         return Continued(messages=messages, tools=self.tools, tool_choice=self.tool_choice, model=self.model or model)
 
-    def _show_up_to(self, rounds: Sequence[Round]) -> list[Message] | None:
+    def _show_up_to(self, rounds: Sequence[Round], ledger: Ledger) -> list[Message] | None:
         """Return the messages up to the end of *rounds*, the first of the tail; None if it shows any of them otherwise.
 
         It need not show all of the last round: later posts, such as the agent's answer, are added.
         """
-        view = View(self.rounds, self.compaction, self.ledger)
+        view = View(self.rounds, self.compaction, ledger)
         messages = [dict(message) for message in self.front]
         if view.end + len(rounds) > view.total:
             return None
@@ -389,18 +389,3 @@ class LastPrompt(ValueObject):
         if self.plan is not None and self.plan[0] < len(messages):
             messages.insert(self.plan[0], dict(self.plan[1]))
         return messages
-
-
-#: The newest prompt of each role.
-last_prompts: WeakKeyDictionary[Memory, dict[str, LastPrompt]] = WeakKeyDictionary()
-
-
-def find_last_prompt(memory: Memory, role: str) -> LastPrompt | None:
-    """Return *role*'s newest prompt from *memory*. None if none is known, or if something was erased since: then the
-    prompt is forgotten."""
-    prompts = last_prompts.get(memory, {})
-    last = prompts.get(role)
-    if last is not None and last.rounds.redactions != memory.snapshot.redactions:
-        prompts.pop(role, None)
-        return None
-    return last

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import add
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from memory import Memory
@@ -22,6 +22,9 @@ from ..tokens import TokenCounter, count_message
 from .groups import ATOMS, OVERLAY, MessageGroup, apply_overlays, group_messages, measure_depth, tells_of_drops
 from .open_rounds import MIN_BLOCK, MIN_REST, BlockReader, Blocks, OpenAccount, Overlays, RunningTotals
 from .shorten import LARGE, PromptPart, ShortenedPart, shorten_part
+
+if TYPE_CHECKING:
+    from ..view import LastPrompt
 
 #: Maximum closed rounds of one role whose messages are kept, and their tokens: older ones are read and made anew.
 MAX_ROUNDS, MAX_TOKENS = 256, 1_000_000
@@ -100,6 +103,8 @@ class PromptLimits:
     model: str = ""
     #: Whether the role's compactor is to look when one of these, or what stands before the rounds, has changed.
     is_watched: bool = False
+    #: The prompt itself, if a summarizer may go on from it.
+    last_prompt: LastPrompt | None = None
     #: Seconds that composing took at most, by the number of the newest round then.
     seconds: dict[int, float] = field(default_factory=dict)
 
@@ -210,6 +215,8 @@ class Ledger:
         (_, before, last_origin), self._summed = self._summed, (prefix, moment, origin)
         if before and before[0] != moment[0]:  # nothing that was erased is kept
             self._shortened, self.published = {}, {}
+            if (last := self.asked.last_prompt) is not None and last.rounds.redactions != moment[0]:
+                self.asked.last_prompt = None
             for round_id in erased:
                 self._open_accounts.pop(round_id, None)
             accounts = [*self._accounts.items(), *self._kept.items()]

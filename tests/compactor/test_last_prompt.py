@@ -23,7 +23,6 @@ from compactor.prompt.groups import group_messages
 from compactor.summarizers import Continued
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_message
-from compactor.view import find_last_prompt
 from memory import CompactedMessage, InMemoryStore, Memory, Reduction, Round, StaleCompaction, open_store
 from memory.messages import ASSISTANT
 from prompts import load
@@ -171,10 +170,10 @@ def request_of(memory: Memory, count: int = 2, limit: int = WIDE) -> Continued |
 
 
 def going_on_with(memory: Memory, view: View, rounds: Sequence[Round], limit: int = WIDE) -> Continued | None:
-    last = find_last_prompt(memory, ASSISTANT)
+    last = view.ledger.asked.last_prompt
     if last is None:
         return None
-    return last.go_on(view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
+    return last.go_on(view, view.compaction, rounds, "Summarise.", count=count_tokens, limit=limit)
 
 
 def seen(memory: Memory) -> View:
@@ -213,7 +212,7 @@ def test_without_a_prompt_there_is_nothing_to_continue(memory: Memory) -> None:
     prompted(memory)
     assert request_of(memory) is not None
     assert request_of(memory, 0) is None
-    assert find_last_prompt(Memory("other"), ASSISTANT) is None
+    assert request_of(Memory("other")) is None
 
 
 def test_a_publication_since_then_ends_it(memory: Memory) -> None:
@@ -279,8 +278,9 @@ def test_what_is_erased_is_not_sent_again(memory: Memory) -> None:
     """Not even from memory: the prompt is forgotten, with all that it knew."""
     asked(memory, 6)
     memory.redact("r5.p1")
-    assert find_last_prompt(memory, ASSISTANT) is None
     assert request_of(memory, 1) is None
+    assert seen(memory).tokens
+    assert seen(memory).ledger.asked.last_prompt is None
     prompted(memory)
     assert request_of(memory, 1) is not None
 
@@ -337,7 +337,7 @@ def test_the_plan_stands_where_the_provider_has_it(memory: Memory) -> None:
         going_on = request_of(memory, count)
         assert going_on is not None
         assert going_on.messages[:-1] == prompt.messages[:sent]
-    assert "book" not in repr(find_last_prompt(memory, ASSISTANT))
+    assert "book" not in repr(seen(memory).ledger.asked.last_prompt)
 
 
 def test_a_plan_between_the_rounds_is_sent_as_it_was(memory: Memory) -> None:

@@ -57,6 +57,7 @@ FOR_TYPES = {
     ("memory.visibility", "memory.log.state"),
     ("memory.log.redaction", "memory.log.state"),
     ("memory.overlays", "memory.entries"),
+    ("compactor.prompt.accounting", "compactor.view"),
 }
 #: What a program that only keeps its history should not pay for.
 HEAVY = (
