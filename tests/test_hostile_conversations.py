@@ -26,9 +26,9 @@ from compactor import (
     count_tokens,
 )
 from compactor.acceptance.prohibitions import UserWords, find_instructions, read_user_words, restore_sentences
-from compactor.cli.evaluate.retention import SummaryWords, find_items, find_made_up
+from compactor.cli.evaluate.retention import SummaryWords, find_invented, find_items
 from compactor.cli.replay import read_transcript
-from compactor.cli.terminal import CannotRun, make_one_line
+from compactor.cli.terminal import CommandError, make_one_line
 from compactor.events import escape_controls
 from compactor.host_rounds import HostRounds
 from compactor.notes import find_headings, normalize_heading, read_notes, render_notes
@@ -325,7 +325,7 @@ def evaluate(make: Callable[[str], Round], text: str) -> None:
     items, words = find_items([make(text)], "assistant"), SummaryWords(text[:4_000])
     for item in items[:: max(1, len(items) // 20)]:
         words.keeps(item)
-    find_made_up(text[:4_000], [text])
+    find_invented(text[:4_000], [text])
 
 
 def compress(text: str) -> None:
@@ -345,7 +345,7 @@ def answer_in_json(text: str) -> None:
 def read_file(folder: Path, text: str) -> None:
     path = folder / "chat.json"
     path.write_text(text, encoding="utf-8", errors="replace")
-    with suppress(CannotRun):
+    with suppress(CommandError):
         read_transcript(str(path))
 
 

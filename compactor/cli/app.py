@@ -23,13 +23,13 @@ from ..config import CompactorConfig
 from . import archive_commands, mcp, serve, session_commands, worker
 from . import replay as replays
 from .chat import Chat, add_system_message, describe_resumed, find_endpoint, open_memory
-from .demo import draw_screen, play_live, play_plainly, print_promises, print_summary, print_tables
+from .demo import draw_screen, play_as_lines, play_on_screen, print_guarantees, print_summary, print_tables
 from .evaluate import command as evaluate_command
 from .page import open_page
 from .scenario import INCIDENT, SALES_FORECAST, Demo, Scenario
 from .session_commands import AsJson, BaseUrl, LogEvents, Prompt, Store, make_config, make_option
 from .terminal import (
-    CannotRun,
+    CommandError,
     ConversationScreen,
     Interrupts,
     can_redraw,
@@ -70,7 +70,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def root(
+def show_help_or_version(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
@@ -83,8 +83,8 @@ def root(
         typer.echo(context.get_help())
 
 
-@app.command(short_help="Watch two agents work while their histories are compacted.")
-def demo(
+@app.command("demo", short_help="Watch two agents work while their histories are compacted.")
+def play_demo(
     pressure: Annotated[
         bool, typer.Option("--pressure", help="Play one agent with huge results and all strategies instead.")
     ] = False,
@@ -112,29 +112,29 @@ def demo(
     that it has to read back, and never a prompt of more than 4,000 tokens. Shows the savings of each strategy.
     """
     console, hooks = make_console(), make_event_hooks(log)
-    live = not as_json and can_redraw(console, hooks)
-    pace = 0.0 if fast else pace if pace is not None else 0.3 if live else 0.05
+    redraws = not as_json and can_redraw(console, hooks)
+    pace = 0.0 if fast else pace if pace is not None else 0.3 if redraws else 0.05
     latency = latency if latency is not None else min(1.0, max(0.1, 2.5 * pace))
     scenario = INCIDENT if pressure else SALES_FORECAST
     count = rounds if rounds is not None else scenario.length
-    playing = _make_demo(scenario, latency, seed, hooks, price)
-    with open_page(html, scenario.command) as page, playing, Interrupts() as interrupts:
-        if live:
-            play_live(playing, count, pace, console, interrupts)
+    demo = _make_demo(scenario, latency, seed, hooks, price)
+    with open_page(html, scenario.command) as page, demo, Interrupts() as interrupts:
+        if redraws:
+            play_on_screen(demo, count, pace, console, interrupts)
         else:
-            play_plainly(playing, count, pace, None if as_json else console, interrupts)
+            play_as_lines(demo, count, pace, None if as_json else console, interrupts)
         if page is not None:
-            page.print(draw_screen(playing, count, page, page.height), Text())
-            print_tables(playing, page)
+            page.print(draw_screen(demo, count, page, page.height), Text())
+            print_tables(demo, page)
     if as_json:
-        typer.echo(json.dumps(playing.figures(), indent=2))
+        typer.echo(json.dumps(demo.compute_figures(), indent=2))
         return
-    if not live:
-        print_summary(playing, console)
+    if not redraws:
+        print_summary(demo, console)
     else:
         if scenario.recalls:
-            print_promises(playing, console)
-        console.print(draw_screen(playing, count, console, console.height - 2))  # with the line below and a prompt
+            print_guarantees(demo, console)
+        console.print(draw_screen(demo, count, console, console.height - 2))  # with the line below and a prompt
     console.print("Your conversation: compactor replay FILE. With a model: compactor chat --help.")
 
 
@@ -142,7 +142,7 @@ def _make_demo(scenario: Scenario, latency: float, seed: int, hooks: Sequence[Ev
     try:
         return Demo(scenario, latency, seed, hooks, model=model)
     except ConfigError as error:  # only --price can be wrong
-        raise CannotRun(f"--price: {error.problems[0][1]}") from error
+        raise CommandError(f"--price: {error.problems[0][1]}") from error
 
 
 @app.command(short_help="Replay a transcript of yours through a compactor.")
@@ -188,8 +188,8 @@ def replay(
         for name in ("prompt", "threshold", "retain"):  # a preset has its own; a default is not the user's choice
             source = context.get_parameter_source(name)
             if source is not None and not source.name.startswith("DEFAULT"):
-                why = "is for the default strategies, and --preset has its own"
-                raise CannotRun(f"--{name} {why}; leave one of them out")
+                reason = "is for the default strategies, and --preset has its own"
+                raise CommandError(f"--{name} {reason}; leave one of them out")
     conversations = replays.read_transcript(file)
     if not each:
         conversations = [replays.join_conversations(conversations)]
@@ -198,9 +198,9 @@ def replay(
         size, results = budget or replays.choose_budget(conversations, model), None
         while results is None:
             config = _make_config(prompt, size, threshold, retain, model)
-            replaying = replays.Replay(config, size, client, make_event_hooks(log), preset or "")
+            replayer = replays.Replay(config, size, client, make_event_hooks(log), preset or "")
             try:
-                results = replaying.run_all(conversations, make_console(sys.stderr))
+                results = replayer.run_all(conversations, make_console(sys.stderr))
             except replays.BudgetTooSmall:
                 if budget is not None:
                     raise
@@ -211,7 +211,7 @@ def replay(
                 replays.print_last_prompt(results, console)
             replays.print_report(figures, size, console)
         if as_json:
-            typer.echo(json.dumps(replaying.make_document(file, figures, joined=not each), indent=2))
+            typer.echo(json.dumps(replayer.make_document(file, figures, joined=not each), indent=2))
 
 
 @app.command(short_help="Chat with a model, and watch the compaction.")

@@ -54,13 +54,15 @@ def archive(
             )
             return
         result = archive_sessions(opened, to, age, tenant=tenant)
-    skipped = "".join(f"\n  {make_one_line(name, 80)} was not: {_REASONS[why]}" for name, why in result.skipped.items())
+    skipped = "".join(
+        f"\n  {make_one_line(name, 80)} was not: {_REASONS[reason]}" for name, reason in result.skipped.items()
+    )
     shown = f"{render_quantity(len(result.archived), 'session')} archived{skipped}"
     print_result(as_json, result._asdict(), shown)
 
 
 @app.command("archived", short_help="List the sessions of an archive.")
-def archived(
+def list_archived(
     where: Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)],
     tenant: Annotated[str | None, make_option("NAME", "Only this tenant's; '': none.", "--tenant")] = None,
     as_json: AsJson = False,
@@ -105,5 +107,5 @@ def restore(
     """
     with open_named(store, write=True) as opened:
         restored = restore_session(opened, where, session, name, keep=keep)
-    told = f"{render_quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
-    print_result(as_json, restored._asdict(), make_one_line(told))
+    message = f"{render_quantity(restored.entries, 'entry', 'entries')} restored; session {restored.session}"
+    print_result(as_json, restored._asdict(), make_one_line(message))

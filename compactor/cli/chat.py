@@ -24,7 +24,7 @@ from ..summarizers.model import make_client, make_sendable
 from ..summarizers.openai import OpenAISummarizer
 from .savings import Messages, describe_event
 from .sessions import open_named
-from .terminal import CannotRun, ConversationScreen, make_one_line, name_options, render_quantity
+from .terminal import CommandError, ConversationScreen, make_one_line, name_options, render_quantity
 
 HELP = """\
 /prompt   show the tokens of the next prompt
@@ -44,22 +44,22 @@ _MAX_STREAM_BYTES = 200_000_000
 def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, StreamAnswer, str]:
     """Return the configured endpoint as a summarizer, as a model that answers, and as an address without its password.
 
-    Options come before the environment. Raises ``CannotRun`` if there is no endpoint.
+    Options come before the environment. Raises ``CommandError`` if there is no endpoint.
     """
     url = (base_url or os.environ.get("OPENAI_BASE_URL", "")).strip() or None
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if url is None and not key:
-        raise CannotRun(
+        raise CommandError(
             "no endpoint is configured: set OPENAI_API_KEY, or pass --base-url of a server that needs no key, such as"
             " http://localhost:11434/v1"
         )
     try:
         summarizer = OpenAISummarizer(model, base_url=url)  # checks address and key
     except (ValueError, SummarizerError) as error:
-        raise CannotRun(name_options(str(error))) from None
+        raise CommandError(name_options(str(error))) from None
 
     @cache
-    def client() -> Any:
+    def get_client() -> Any:
         import openai  # takes half a second: not before the first message
 
         timeout = openai.Timeout(_READ_TIMEOUT, connect=10.0)
@@ -67,13 +67,13 @@ def find_endpoint(model: str, base_url: str | None) -> tuple[OpenAISummarizer, S
 
     parts = urlsplit(url or OPENAI)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return summarizer, partial(stream_answer, client, model), address
+    return summarizer, partial(stream_answer, get_client, model), address
 
 
-def stream_answer(client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:
+def stream_answer(get_client: Callable[[], Any], model: str, messages: Messages) -> Generator[str, None, None]:
     """Yield the answer to *messages* in pieces. Raises ``SummarizerError`` if it fails or breaks off."""
     try:
-        with client().chat.completions.create(model=model, messages=make_sendable(messages), stream=True) as answer:
+        with get_client().chat.completions.create(model=model, messages=make_sendable(messages), stream=True) as answer:
             text = _read_unstreamed(answer.response)
             streamed = (piece.choices[0].delta.content for piece in answer if piece.choices)
             yield from _join_surrogates(piece for piece in (streamed if text is None else [text]) if piece)
@@ -133,17 +133,17 @@ def open_memory(url: str | None, session: str | None) -> Iterator[Memory]:
         with open_named(url, create=True) as store:
             yield Memory(session, store=store)
     elif session is not None:
-        raise CannotRun("--session names a session in a store: pass --store, or set COMPACTOR_STORE")
+        raise CommandError("--session names a session in a store: pass --store, or set COMPACTOR_STORE")
     else:
         yield Memory()
 
 
 def add_system_message(memory: Memory, system: str) -> None:
-    """Add *system* to a new session. Raises ``CannotRun`` for one that began without it."""
+    """Add *system* to a new session. Raises ``CommandError`` for one that began without it."""
     if not system or system in [post.message for post in memory.header]:
         return
     if memory.header or len(memory.conversation.rounds):
-        raise CannotRun(
+        raise CommandError(
             f"session '{make_one_line(memory.session_id, 80)}' has begun without this system message; leave --system"
             f" out, or give another --session"
         )
@@ -227,7 +227,7 @@ class Chat:
             return
         pieces: list[str] = []
         try:
-            with self._screen.answer() as write, contextlib.closing(self._stream(prompt.messages)) as stream:
+            with self._screen.write_answer() as write, contextlib.closing(self._stream(prompt.messages)) as stream:
                 for piece in stream:
                     pieces.append(piece)
                     write(piece)

@@ -28,13 +28,13 @@ _RATE = 12
 _PAUSES = 5
 WITHOUT, WITH = "without", "with context-compactor"
 _STYLES = {WITHOUT: "red", WITH: "green"}
-_FATES = {"came in": ("+", "green"), "stayed": (" ", "default"), "dropped": ("-", "red")}
+_SENTENCE_MARKS = {"came in": ("+", "green"), "stayed": (" ", "default"), "dropped": ("-", "red")}
 #: Lines of the screen beside both panels' texts, the plot and the notes below.
 _FRAME = 10
 _MIN_ROWS = 3
 
 
-def play_live(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
+def play_on_screen(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
     """Play *count* rounds of about *pace* seconds each, on a screen of its own that redraws itself."""
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
@@ -52,7 +52,7 @@ def play_live(demo: Demo, count: int, pace: float, console: Console, interrupts:
         _play(demo, count, pause, draw)
 
 
-def play_plainly(demo: Demo, count: int, pace: float, console: Console | None, interrupts: Interrupts) -> None:
+def play_as_lines(demo: Demo, count: int, pace: float, console: Console | None, interrupts: Interrupts) -> None:
     """Play likewise, with a line on *console* for each thing that a compactor did; None prints nothing."""
     printed_tens = 0
 
@@ -60,11 +60,11 @@ def play_plainly(demo: Demo, count: int, pace: float, console: Console | None, i
         nonlocal printed_tens
         if console is None:
             return
-        news = [(role, text) for role, agent in demo.agents.items() for text in agent.watch.take_news()]
+        news = [(role, text) for role, agent in demo.agents.items() for text in agent.stats.take_news()]
         if demo.played // 10 > printed_tens:
             printed_tens = demo.played // 10
             for role, agent in demo.agents.items():
-                figures = agent.watch.figures()
+                figures = agent.stats.get_figures()
                 news.append((role, f"prompt: {figures['prompt_tokens']:,} tokens of {figures['raw_tokens']:,}"))
         for role, text in news:
             # Not wrapped, so that each thing is one line for other programs.
@@ -106,13 +106,13 @@ def draw_screen(demo: Demo, count: int, console: Console, height: int) -> Group:
     what = f"longest prompt in tokens, rounds 1-{count}"
     ascii_only = console.options.ascii_only
     lines += draw_plot(what, (series[0], series[1]), count, width, plot, ascii_only=ascii_only)
-    return Group(*lines, _score(demo, width), *notes)
+    return Group(*lines, _make_score_table(demo, width), *notes)
 
 
 def _choose_focus(demo: Demo) -> tuple[Agent, Agent]:
     """Return both sides' agent whose prompts are shown."""
     role = demo.scenario.focus
-    return demo.rival.agents[role], demo.agents[role]
+    return demo.baseline.agents[role], demo.agents[role]
 
 
 def _clip(text: str, style: str) -> Text:
@@ -130,7 +130,7 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, max_lines: int
 
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     agent = dict(zip(_STYLES, _choose_focus(demo), strict=True))[name]
-    waits = demo.rival.waits_since if name == WITHOUT else None
+    waits = demo.baseline.blocked_since if name == WITHOUT else None
     title, style = f"{name}: sends", _STYLES[name]
     if waits is not None:
         title, style = f"{name}: STOPPED for {time.perf_counter() - waits:.1f} s", "bold reverse red"
@@ -169,7 +169,7 @@ def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
         yield _make_row(title, agent.prompt[place][1], width, "bold")
         room = min(len(fates), max(1, (rows - 2) * 3 // 4))
         for fate, text in _choose(agent.sentences, room):
-            sign, style = _FATES[fate]
+            sign, style = _SENTENCE_MARKS[fate]
             yield _clip(f"  {sign} {make_one_line(text, width)}", style)
         rows -= 1 + room
     tail = agent.prompt[first:]
@@ -198,14 +198,14 @@ def _make_row(text: str, tokens: int, width: int, style: str) -> Text:
     return Text(f"{set_cell_size(text, max(1, width - 7))} {tokens:>6,}", style=style, no_wrap=True, overflow="crop")
 
 
-def _score(demo: Demo, width: int) -> Table:
+def _make_score_table(demo: Demo, width: int) -> Table:
     """Return the cost of both sides, for all agents together."""
-    sides = [list(one.values()) for one in (demo.rival.agents, demo.agents)]
-    figures = [[agent.watch.figures() for agent in side] for side in sides]
+    sides = [list(one.values()) for one in (demo.baseline.agents, demo.agents)]
+    figures = [[agent.stats.get_figures() for agent in side] for side in sides]
     sent = [sum(one["tokens_of_all_prompts"] for one in side) for side in figures]
-    bills = [demo.rival.bill.dollars, demo.bill.dollars]
+    bills = [demo.baseline.bill.dollars, demo.bill.dollars]
     number = sum(one["prompts"] for one in figures[1])
-    waits = [demo.rival.clock.longest_turn, demo.clock.longest_turn]
+    waits = [demo.baseline.clock.longest_turn, demo.clock.longest_turn]
     rows = [
         (f"tokens of {render_quantity(number, 'prompt')}", *(f"{one:,}" for one in sent), _describe_saving(sent)),
         (f"cost ({demo.model})", *(f"${one:.4f}" for one in bills), _describe_saving(bills)),
@@ -250,21 +250,21 @@ def _explain(demo: Demo) -> list[str]:
 def print_summary(demo: Demo, console: Console) -> None:
     """Print all figures as tables, and what the labels mean."""
     print_tables(demo, console)
-    console.print(_score(demo, console.width))
+    console.print(_make_score_table(demo, console.width))
     console.print(" ".join(_explain(demo)))
 
 
 def print_tables(demo: Demo, console: Console) -> None:
     """Print the figures of each agent."""
-    figures = {role: agent.watch.figures() for role, agent in demo.agents.items()}
+    figures = {role: agent.stats.get_figures() for role, agent in demo.agents.items()}
     covered = [agent.compaction.last_round if agent.compaction is not None else 0 for agent in demo.agents.values()]
     names = {
         "compactions": "compactions",
         "reductions": "reductions",
         "tokens of everything said": "raw_tokens",
         "tokens of the last prompt": "prompt_tokens",
-        "tool calls parted from their results": "torn_calls",
-        "newest queries not whole": "queries_not_whole",
+        "tool calls parted from their results": "orphaned_calls",
+        "newest queries not verbatim": "queries_not_verbatim",
     }
     rows = [(label, *(one[name] for one in figures.values())) for label, name in names.items()]
     rows += [
@@ -275,14 +275,14 @@ def print_tables(demo: Demo, console: Console) -> None:
     title = f"{demo.played} rounds in one Memory, {'one agent' if len(figures) == 1 else 'two agents'}"
     console.print(make_table(("", *figures), rows, title=title))
     if demo.scenario.recalls:
-        print_promises(demo, console)
+        print_guarantees(demo, console)
     console.print(demo.scenario.rule)
 
 
-def print_promises(demo: Demo, console: Console) -> None:
+def print_guarantees(demo: Demo, console: Console) -> None:
     """Print what a scenario with references has to keep, and the savings of each strategy."""
     (agent,) = demo.agents.values()
-    figures = agent.watch.figures()
+    figures = agent.stats.get_figures()
     console.print(make_strategy_table(figures["strategies"]))
     console.print(make_level_table(figures["levels"]))
     right = [one for one in demo.lookups if one["right"]]

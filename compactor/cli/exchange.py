@@ -17,7 +17,7 @@ from memory.transfer.jsonl import Imported, export_session, read_session
 from memory.transfer.state_dict import append_new, refuse_present
 
 from .sessions import open_named
-from .terminal import CannotRun, make_one_line
+from .terminal import CommandError, make_one_line
 
 
 def export(store: Store, session: str, to: str, *, force: bool) -> int:
@@ -27,35 +27,38 @@ def export(store: Store, session: str, to: str, *, force: bool) -> int:
     """
     if to == "-":
         return export_session(store, session, sys.stdout)
-    with (
-        name_errors(f"{make_one_line(to)} cannot be written", "give another path by --to"),
-        replace_when_complete(to, force=force) as file,
-    ):
+    with write_atomically(to, "give another path by --to", force=force) as file:
         return export_session(store, session, file)
 
 
 @contextmanager
-def replace_when_complete(path: str, *, force: bool = True) -> Iterator[TextIO]:
-    """Provide a file that is renamed to *path* at the end. Only its owner may read it."""
+def write_atomically(path: str, remedy: str, *, force: bool = True) -> Iterator[TextIO]:
+    """Provide a file that is renamed to *path* at the end. Only its owner may read it.
+
+    Raises ``CommandError`` with the *remedy* if it cannot be written.
+    """
     target = Path(path)
-    _require_free(target, force=force)
-    handle, name = tempfile.mkstemp(prefix=".export-", suffix=".part", dir=target.parent)
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _require_free(target, force=force)  # another process may have created it
-        os.replace(name, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+    with name_errors(f"{make_one_line(path)} cannot be written", remedy):
+        _require_free(target, force=force)
+        handle, name = tempfile.mkstemp(prefix=".export-", suffix=".part", dir=target.parent)
+        try:
+            with open(handle, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _require_free(target, force=force)  # another process may have created it
+            os.replace(name, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
 
 
 def _require_free(target: Path, *, force: bool) -> None:
     if not force and os.path.lexists(target):
-        raise CannotRun(f"{make_one_line(str(target))} already exists; give another name, or --force to overwrite it")
+        raise CommandError(
+            f"{make_one_line(str(target))} already exists; give another name, or --force to overwrite it"
+        )
 
 
 def import_into(url: str | None, file: str, session: str | None) -> Imported:
@@ -67,7 +70,7 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
     with name_errors(f"{name} cannot be read", "give a file that `compactor export` wrote"), _open(file) as text:
         first = text.readline()
         if not first:
-            raise CannotRun(f"{name} is empty; it needs what `compactor export` writes")
+            raise CommandError(f"{name} is empty; it needs what `compactor export` writes")
         with read_session(chain((first,), text), session) as (own, entries), open_named(url, create=True) as store:
             refuse_present(store, own)
             append_new(store, own, entries)
@@ -89,10 +92,10 @@ def _open(file: str) -> Iterator[TextIO]:
 
 @contextmanager
 def name_errors(what: str, remedy: str) -> Iterator[None]:
-    """Raise ``CannotRun`` with *what* failed, why and the *remedy* in place of an error of the file system."""
+    """Raise ``CommandError`` with *what* failed, why and the *remedy* in place of an error of the file system."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise CannotRun(f"{what} (it is not UTF-8 text); {remedy}") from error
+        raise CommandError(f"{what} (it is not UTF-8 text); {remedy}") from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
-        raise CannotRun(f"{what} ({getattr(error, 'strerror', None) or 'no such path'}); {remedy}") from error
+        raise CommandError(f"{what} ({getattr(error, 'strerror', None) or 'no such path'}); {remedy}") from error

@@ -50,7 +50,7 @@ def make_health_table(health: Health) -> Table | str:
         (
             make_one_line(one.session),
             make_one_line(one.role),
-            ", ".join(word for word, holds in (("circuit open", one.circuit_open), ("behind", one.behind)) if holds),
+            ", ".join(word for word, is_so in (("circuit open", one.circuit_open), ("behind", one.behind)) if is_so),
             one.failures,
             make_one_line(one.error or "", 60),
             one.uncovered,

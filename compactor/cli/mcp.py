@@ -16,7 +16,7 @@ from ..triggers import when
 from .serve import import_server, make_settings, run
 from .session_commands import Store, make_option
 from .sessions import open_named
-from .terminal import CannotRun
+from .terminal import CommandError
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def serve_mcp(
     try:
         from .. import mcp
     except ModuleNotFoundError as error:
-        raise CannotRun(str(error)) from error
+        raise CommandError(str(error)) from error
     # Who only reads a session should not make somebody pay for a summary.
     options: dict[str, Any] = {"trigger": when(lambda _view: False), "roles": (role,)}
     if http:
@@ -60,7 +60,7 @@ def serve_mcp(
         join_name(tenant, session or "")
         base = Settings.from_file(config).base if config is not None else None
     except ConfigError as error:
-        raise CannotRun(str(error)) from error
+        raise CommandError(str(error)) from error
     with open_named(store, create=True) as opened, Sessions(opened, config=base, **options) as sessions:
         server = mcp.make_server(lambda: sessions, session=session, role=role, get_tenant=lambda _context: tenant)
         anyio.run(mcp.serve_stdio, server)

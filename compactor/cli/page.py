@@ -11,7 +11,7 @@ from string import Template
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 
-from .exchange import name_errors, replace_when_complete
+from .exchange import write_atomically
 from .terminal import Screen
 
 _PAGE = Template("""\
@@ -49,7 +49,7 @@ def open_page(path: str | None, title: str) -> Iterator[Console | None]:
         return
     options = {"force_terminal": True, "color_system": "truecolor", "legacy_windows": False, "no_color": False}
     console = Screen(record=True, file=io.StringIO(), width=140, height=40, **options)
-    with name_errors(f"{path} cannot be written", "give another path by --html"), replace_when_complete(path) as file:
+    with write_atomically(path, "give another path by --html") as file:
         yield console
         text = console.export_html(theme=THEME, code_format="<pre>{code}</pre>", inline_styles=True)
         file.write(make_page(title, _STYLE, text))

@@ -30,18 +30,26 @@ from .plot import draw_plot
 from .savings import (
     Figures,
     Messages,
-    Watch,
+    StatsCollector,
     add_figures,
     count_open_calls,
-    count_torn_calls,
-    is_whole,
+    count_orphaned_calls,
+    is_verbatim,
     make_level_table,
     make_strategy_table,
 )
-from .terminal import CannotRun, make_one_line, make_table, name_options, render_percent, render_quantity, show_progress
+from .terminal import (
+    CommandError,
+    make_one_line,
+    make_table,
+    name_options,
+    render_percent,
+    render_quantity,
+    show_progress,
+)
 
 #: Its ``id`` in the file, or else its number there; and its messages in OpenAI's format, all accepted by Memory.
-Conversation = tuple[str, Messages]
+NamedConversation = tuple[str, Messages]
 
 _SHAPES = 'a list of messages, {"messages": [...]}, a list of such conversations, or one message or conversation a line'
 #: Maximum budget if none is given.
@@ -56,25 +64,25 @@ _MAX_ROWS = 20
 _MAX_SHOWN = 400
 
 
-def read_transcript(path: str) -> list[Conversation]:
+def read_transcript(path: str) -> list[NamedConversation]:
     """Return the conversations in the file at *path* (``-``: standard input), at least one.
 
-    Raises ``CannotRun`` with the line, conversation and message that cannot be used.
+    Raises ``CommandError`` with the line, conversation and message that cannot be used.
     """
     name = "standard input" if path == "-" else path
     try:
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: the path contains NUL
         reason = "is a folder" if Path(path).is_dir() else getattr(error, "strerror", None) or "no such file"
-        raise CannotRun(f"{name}: cannot be read ({reason}); give the path of a JSON or JSONL file") from error
+        raise CommandError(f"{name}: cannot be read ({reason}); give the path of a JSON or JSONL file") from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CannotRun(f"{name}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+        raise CommandError(f"{name}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if "\0" in text:
-        raise CannotRun(f"{name}: is binary, not text; give a JSON or JSONL file")
+        raise CommandError(f"{name}: is binary, not text; give a JSON or JSONL file")
     if not text.strip():
-        raise CannotRun(f"{name}: is empty; it needs {_SHAPES}")
+        raise CommandError(f"{name}: is empty; it needs {_SHAPES}")
     values = _parse_values(text, name)
     if values and all(_is_message(value) for _, value in values):  # one message a line
         return [("1", [_check_message(value, f"{name}, {where}") for where, value in values])]
@@ -83,21 +91,21 @@ def read_transcript(path: str) -> list[Conversation]:
         for number, (where, value) in enumerate(values, 1)
     ]
     if not conversations:
-        raise CannotRun(f"{name}: holds no conversation; it needs {_SHAPES}")
+        raise CommandError(f"{name}: holds no conversation; it needs {_SHAPES}")
     return conversations
 
 
-class BudgetTooSmall(CannotRun):
+class BudgetTooSmall(CommandError):
     """A prompt does not fit, however short its texts."""
 
 
-def choose_budget(conversations: Sequence[Conversation], model: str) -> int:
+def choose_budget(conversations: Sequence[NamedConversation], model: str) -> int:
     """Return a budget at which something happens: a quarter of the longest conversation, at most ``MAX_BUDGET``."""
     count = get_counter(model)
     return min(MAX_BUDGET, max(count_prompt(messages, count) for _, messages in conversations) // 4 + 1)
 
 
-def join_conversations(conversations: Sequence[Conversation]) -> Conversation:
+def join_conversations(conversations: Sequence[NamedConversation]) -> NamedConversation:
     """Return one conversation with all messages in order, later system messages included."""
     name = conversations[0][0] if len(conversations) == 1 else f"1-{len(conversations)} joined"
     return name, [message for _, messages in conversations for message in messages]
@@ -128,21 +136,21 @@ def _parse_json(text: str, name: str, first_line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise CannotRun(f"{name}: is not JSON (line {line}, column {error.colno}: {error.msg})") from None
+        raise CommandError(f"{name}: is not JSON (line {line}, column {error.colno}: {error.msg})") from None
     except RecursionError:
-        raise CannotRun(f"{name}: is nested too deeply to be read (line {first_line})") from None
+        raise CommandError(f"{name}: is nested too deeply to be read (line {first_line})") from None
     except ValueError:  # a number with thousands of digits
-        raise CannotRun(f"{name}: holds a number too long to be read (line {first_line})") from None
+        raise CommandError(f"{name}: holds a number too long to be read (line {first_line})") from None
 
 
-def _make_conversation(value: Any, number: int, where: str) -> Conversation:
-    known_as, messages = (value.get("id"), value.get("messages")) if isinstance(value, dict) else (None, value)
+def _make_conversation(value: Any, number: int, where: str) -> NamedConversation:
+    given_id, messages = (value.get("id"), value.get("messages")) if isinstance(value, dict) else (None, value)
     if _is_message(value):
-        raise CannotRun(f"{where}: is a message among conversations; the file must hold only one of the two")
+        raise CommandError(f"{where}: is a message among conversations; the file must hold only one of the two")
     if not isinstance(messages, list):
         kinds = {dict: "an object without a list of messages", str: "a text", bool: "true or false", type(None): "null"}
-        raise CannotRun(f"{where}: is no conversation but {kinds.get(type(value), 'a number')}; it needs {_SHAPES}")
-    name = make_one_line(str(known_as), 40) if isinstance(known_as, (str, int)) else str(number)
+        raise CommandError(f"{where}: is no conversation but {kinds.get(type(value), 'a number')}; it needs {_SHAPES}")
+    name = make_one_line(str(given_id), 40) if isinstance(given_id, (str, int)) else str(number)
     return name, [_check_message(message, f"{where}, message {index}") for index, message in enumerate(messages, 1)]
 
 
@@ -150,7 +158,7 @@ def _check_message(message: Any, where: str) -> Mapping[str, Any]:
     try:
         parse(message)
     except MessageError as error:
-        raise CannotRun(f"{where}: {error}") from error
+        raise CommandError(f"{where}: {error}") from error
     return message  # type: ignore[no-any-return]
 
 
@@ -189,7 +197,7 @@ class Replay:
     #: Name of a function in ``compactor.presets``; "": the default strategies and the configuration above.
     preset: str = ""
 
-    def options(self) -> dict[str, Any]:
+    def make_options(self) -> dict[str, Any]:
         """Return a compactor's options. Each compactor needs its own: strategies may have state."""
         if not self.preset:
             return {"config": self.config, "summarizer": self.summarizer, "strategies": (compact_rounds,)}
@@ -199,19 +207,19 @@ class Replay:
         make = getattr(presets, self.preset)
         return dict(make(max_token=self.budget, summarizer=self.summarizer, config=config))
 
-    def run(self, conversation: Conversation, step: Callable[[], None] = lambda: None) -> tuple[Figures, Prompt]:
+    def run(self, conversation: NamedConversation, step: Callable[[], None] = lambda: None) -> tuple[Figures, Prompt]:
         """Replay *conversation*, and return its figures and its last prompt. *step* is called after each message.
 
         Waits for the compactor after each message: with a deterministic summarizer all figures but times are
-        repeatable. Raises ``CannotRun`` if the budget is too small or the summarizer fails ``MAX_FAILURES`` times in a
-        row.
+        repeatable. Raises ``CommandError`` if the budget is too small, or after ``MAX_FAILURES`` failures of the
+        summarizer in a row.
         """
         name, messages = conversation
-        memory, options = Memory(), self.options()
-        watch, looked = Watch(options["strategies"]), threading.Event()
+        memory, options = Memory(), self.make_options()
+        stats, event_seen = StatsCollector(options["strategies"]), threading.Event()
         clock = NextMessageClock() if self.summarizer is None else None
-        compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=watch, clock=clock)
-        for hook in (*self.hooks, lambda _: looked.set()):
+        compactor = ContextCompactor.for_role(memory, ASSISTANT, **options, on_event=stats, clock=clock)
+        for hook in (*self.hooks, lambda _: event_seen.set()):
             compactor.on_event(hook)
         count = get_counter(self.config.model)
         raw_tokens, longest_ms = PROMPT_TOKENS, 0.0
@@ -226,10 +234,10 @@ class Replay:
                 raise BudgetTooSmall(f"conversation {name}, message {index + 1}: {error}") from error
             longest_ms = max(longest_ms, round(1000 * (time.perf_counter() - began), 3))
             open_calls = count_open_calls(prompt.messages) - count_open_calls(messages[:index])
-            torn = count_torn_calls(prompt.messages) + max(open_calls, 0)
-            whole = not queries or is_whole(queries[-1], prompt.messages, queries[:-1])
+            orphaned = count_orphaned_calls(prompt.messages) + max(open_calls, 0)
+            has_query = not queries or is_verbatim(queries[-1], prompt.messages, queries[:-1])
             tokens = count_prompt(prompt.messages, count)
-            watch.add_prompt(prompt, tokens, raw_tokens, budget=self.budget, torn=torn, has_query=whole)
+            stats.add_prompt(prompt, tokens, raw_tokens, budget=self.budget, orphaned=orphaned, has_query=has_query)
             return prompt
 
         with compactor:
@@ -242,7 +250,7 @@ class Replay:
                 if message["role"] == "user":
                     queries.append(message)
                 if clock is None:
-                    _wait_for_model(compactor, looked)
+                    _wait_for_model(compactor, event_seen)
                 else:
                     if backing_off:
                         clock.make_calls()
@@ -257,9 +265,9 @@ class Replay:
             "covered_rounds": covered,
             "longest_compose_ms": longest_ms,
         }
-        return figures | watch.figures(), prompt
+        return figures | stats.get_figures(), prompt
 
-    def run_all(self, conversations: Sequence[Conversation], console: Console) -> list[tuple[Figures, Prompt]]:
+    def run_all(self, conversations: Sequence[NamedConversation], console: Console) -> list[tuple[Figures, Prompt]]:
         """Replay *conversations*, with a progress bar if *console* can redraw."""
         total = sum(len(messages) for _, messages in conversations)
         with show_progress("replaying", total, "messages", console, self.hooks) as step:
@@ -267,7 +275,7 @@ class Replay:
 
     def make_document(self, file: str, results: Sequence[Figures], *, joined: bool) -> dict[str, Any]:
         """Return everything as one JSON document."""
-        config = self.options()["config"]
+        config = self.make_options()["config"]
         return {
             "file": file,
             "joined": joined,
@@ -282,17 +290,17 @@ class Replay:
         }
 
 
-def _wait_for_model(compactor: ContextCompactor, looked: threading.Event) -> None:
-    """Wait until *compactor* is done, through ``MAX_FAILURES`` failures at most. Its events set *looked*."""
+def _wait_for_model(compactor: ContextCompactor, event_seen: threading.Event) -> None:
+    """Wait until *compactor* is done, through ``MAX_FAILURES`` failures at most. Its events set *event_seen*."""
     while True:
-        looked.clear()
+        event_seen.clear()
         if _wait_for_cycle(compactor):
             return
         status = compactor.status()
         if status.failures >= MAX_FAILURES:
             reason = name_options(status.last_error or "no reason is known")
-            raise CannotRun(f"the summarizer failed {render_quantity(status.failures, 'time')} in a row: {reason}")
-        looked.wait(_WAIT)
+            raise CommandError(f"the summarizer failed {render_quantity(status.failures, 'time')} in a row: {reason}")
+        event_seen.wait(_WAIT)
 
 
 def _wait_for_cycle(compactor: ContextCompactor) -> bool:
@@ -337,8 +345,8 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
         (f"{every}: composed tokens", composed),
         (f"{every}: saved", render_percent(composed, raw)),
         ("prompts over the budget", sums["prompts_over_budget"]),
-        ("tool calls parted from their results", sums["torn_calls"]),
-        ("newest user messages not whole", sums["queries_not_whole"]),
+        ("tool calls parted from their results", sums["orphaned_calls"]),
+        ("newest user messages not verbatim", sums["queries_not_verbatim"]),
         ("longest time to compose", f"{sums['longest_compose_ms']:.1f} ms"),
         ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
     ]

@@ -57,8 +57,8 @@ _OF_PROMPTS = (
     "raw_tokens",  # of the same messages with nothing compacted
     "prompts",
     "prompts_over_budget",
-    "torn_calls",  # calls without their result and results without their call, in any prompt
-    "queries_not_whole",  # prompts that lack the newest user message, or do not show it as it was said
+    "orphaned_calls",  # calls without their result and results without their call, in any prompt
+    "queries_not_verbatim",  # prompts that lack the newest user message, or do not show it as it was said
     "tokens_of_all_prompts",
     "raw_tokens_of_all_prompts",
 )
@@ -75,7 +75,7 @@ def add_figures(totals: Figures, more: Mapping[str, Any]) -> None:
             totals[name] = round(totals.get(name, 0) + value, 3)
 
 
-class Watch:
+class StatsCollector:
     """The figures of one role: sums over the events of its compactor, as its event hook, and over its prompts.
 
     Each of *strategies* is listed, also one that saves nothing. Thread-safe.
@@ -112,13 +112,13 @@ class Watch:
         add_figures(self._figures["strategies"].setdefault(name, dict(NO_SAVING)), more)
 
     def add_prompt(
-        self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, torn: int, has_query: bool
+        self, prompt: Prompt, tokens: int, raw_tokens: int, *, budget: int, orphaned: int, has_query: bool
     ) -> None:
         figures = {
             "prompts": 1,
             "prompts_over_budget": int(tokens > budget),
-            "torn_calls": torn,
-            "queries_not_whole": int(not has_query),
+            "orphaned_calls": orphaned,
+            "queries_not_verbatim": int(not has_query),
             "tokens_of_all_prompts": tokens,
             "raw_tokens_of_all_prompts": raw_tokens,
             "levels": count_levels(prompt),
@@ -128,7 +128,7 @@ class Watch:
             self._figures["sizes"].append([raw_tokens, tokens])
             add_figures(self._figures, figures)
 
-    def figures(self) -> Figures:
+    def get_figures(self) -> Figures:
         """Return a copy of all figures, as the JSON document has them."""
         with self._lock:
             return deepcopy(self._figures)
@@ -154,7 +154,7 @@ def count_levels(prompt: Prompt) -> dict[str, Figures]:
     return levels
 
 
-def count_torn_calls(messages: Messages) -> int:
+def count_orphaned_calls(messages: Messages) -> int:
     """Return how many tool calls lack their result, and how many results their call.
 
     As for a provider, results must follow their call at once. Results of the last call may still be missing.
@@ -186,7 +186,7 @@ def _call_ids(message: Mapping[str, Any]) -> Counter[str]:
     return Counter(str(call["id"]) for call in calls or () if isinstance(call, Mapping) and "id" in call)
 
 
-def is_whole(message: Mapping[str, Any], messages: Messages, earlier: Iterable[Mapping[str, Any]] = ()) -> bool:
+def is_verbatim(message: Mapping[str, Any], messages: Messages, earlier: Iterable[Mapping[str, Any]] = ()) -> bool:
     """Return whether *messages* contain *message* unchanged, with none of the *earlier* user messages after it.
 
     The order matters because users repeat themselves: an old "yes" must not count as the newest one.

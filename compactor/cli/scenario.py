@@ -36,8 +36,8 @@ from ..summarizers.extractive import ExtractiveSummarizer
 from ..tokens import MESSAGE_TOKENS, count_message, get_counter
 from ..triggers import over_tokens
 from ..view import View
-from .savings import Watch, count_open_calls, count_torn_calls, is_whole
-from .sides import Agent, Bill, InTurn, Side, join_text
+from .savings import StatsCollector, count_open_calls, count_orphaned_calls, is_verbatim
+from .sides import Agent, Bill, BlockingSide, Side, join_text
 
 #: Maximum tokens of each prompt.
 BUDGET = 4_000
@@ -49,7 +49,7 @@ _HIT = re.compile(r"^(r\d+\.p\d+) \(", re.MULTILINE)
 _RESULT = re.compile(r"^(r\d+\.p\d+) \(tool to ", re.MULTILINE)
 _REFERENCE = re.compile(r"\br(\d+)(?:-r(\d+)|\.p(\d+)(?:-p(\d+))?)(?![\w-])")
 #: A made-up part of a text: a number from a range, one of several words, or an id.
-_MADE_UP = re.compile(r"<(?:(\d+)\.\.(\d+)|([^<>|]+(?:\|[^<>|]+)+)|hex)>")
+_PLACEHOLDER = re.compile(r"<(?:(\d+)\.\.(\d+)|([^<>|]+(?:\|[^<>|]+)+)|hex)>")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Scenario:
     #: Plays one round of the script.
     play_round: Callable[[Demo, Mapping[str, Any]], None]
     #: Returns a compactor's options for a role, the current plan and the prices.
-    options: Callable[[str, Callable[[], Plan], Prices], dict[str, Any]]
+    make_options: Callable[[str, Callable[[], Plan], Prices], dict[str, Any]]
     #: When strategies run, for readers, and the figures of that.
     rule: str
     settings: Mapping[str, int]
@@ -83,14 +83,14 @@ class Scenario:
 @cache
 def load_script(file: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
     """Return the two parts of a script: its names and kinds of lines, and its rounds."""
-    made_up, rounds = yaml.safe_load_all(resources.files(__package__).joinpath(file).read_bytes())
-    return made_up, rounds
+    vocabulary, rounds = yaml.safe_load_all(resources.files(__package__).joinpath(file).read_bytes())
+    return vocabulary, rounds
 
 
 class Demo(Side):
     """A scenario being played, as the side that compacts in the background.
 
-    ``with Demo(...) as demo: demo.play(...)``, then ``demo.figures()``.
+    ``with Demo(...) as demo: demo.play(...)``, then ``demo.compute_figures()``.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Demo(Side):
         self._pause: Callable[[], None] = lambda: None
         self._tick: Callable[[], None] = lambda: None
         self._calls = 0
-        self._made_up, self._rounds = load_script(scenario.file)
+        self._vocabulary, self._rounds = load_script(scenario.file)
         self._random = random.Random(seed)  # noqa: S311  (figures in made-up output)
         self._names: dict[str, str] = {}
         self._plan = Plan("")
@@ -131,20 +131,20 @@ class Demo(Side):
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
         self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
         #: The other side. It hears the same, and compacts inside the turn.
-        self.rival = InTurn(self.prices, scenario.window)
+        self.baseline = BlockingSide(self.prices, scenario.window)
         for role in scenario.agents:
-            options = scenario.options(role, lambda: self._plan, self.prices)
+            options = scenario.make_options(role, lambda: self._plan, self.prices)
             self._add_agent(self, role, options, hooks)
-            self._add_agent(self.rival, role, {"config": options["config"], "strategies": [compact_rounds]})
+            self._add_agent(self.baseline, role, {"config": options["config"], "strategies": [compact_rounds]})
         self._recall = Recall(self.memory, scenario.focus)
         self._tools = self._recall.tools() if scenario.recalls else []
 
     def _add_agent(self, side: Side, role: str, options: dict[str, Any], hooks: Sequence[EventHook] = ()) -> None:
-        watch, summarizer = Watch(options["strategies"]), self._make_summarizer(side.bill)
-        compactor = ContextCompactor.for_role(side.memory, role, summarizer=summarizer, on_event=watch, **options)
+        stats, summarizer = StatsCollector(options["strategies"]), self._make_summarizer(side.bill)
+        compactor = ContextCompactor.for_role(side.memory, role, summarizer=summarizer, on_event=stats, **options)
         for hook in hooks:
             compactor.on_event(hook)
-        side.agents[role] = Agent(compactor, watch, Ledger(role, get_counter()), side.bill)
+        side.agents[role] = Agent(compactor, stats, Ledger(role, get_counter()), side.bill)
 
     def _make_summarizer(self, bill: Bill) -> Callable[[SummaryRequest], Summary]:
         """Return the extractive summarizer with a model's latency and price. Closing the demo ends all waits."""
@@ -187,8 +187,8 @@ class Demo(Side):
         for number in range(count):
             passes, index = divmod(number, len(self._rounds))
             if index == 0:
-                names = self._made_up["names"][passes % len(self._made_up["names"])]
-                self._names = {name: self._make_up(text) for name, text in names.items()}
+                names = self._vocabulary["names"][passes % len(self._vocabulary["names"])]
+                self._names = {name: self._fill_placeholders(text) for name, text in names.items()}
             script = self._rounds[index]
             self.asked = self.fill(script["user"])
             if self.scenario.recalls and "plan" in script:
@@ -212,24 +212,24 @@ class Demo(Side):
 
     def _open_round(self) -> None:
         self.create_round(self.asked)
-        self.rival.create_round(self.asked)
+        self.baseline.create_round(self.asked)
         self._said[self.round.number, 0] = self.asked
 
     def _close_round(self) -> None:
         self.finish_round()
-        self.rival.finish_round()
+        self.baseline.finish_round()
 
     def ask(self) -> None:
         """Ask about something said in the second round, and keep what each side answers.
 
         Nobody has more than a model would: the prompt; and what it leaves out, by the tools that the agent has for it.
         """
-        question, role = self._made_up["question"], self.scenario.focus
+        question, role = self._vocabulary["question"], self.scenario.focus
         self.asked, self.doing, right = self.fill(question["ask"]), "", self.fill(question["answer"])
         self._open_round()
         self.say(USER, role, self.asked)
         self._compose(role)
-        for side, agent in (("without", self.rival.agents[role]), ("with", self.agents[role])):
+        for side, agent in (("without", self.baseline.agents[role]), ("with", self.agents[role])):
             text = "\n".join(str(message.get("content")) for message, _ in agent.prompt)
             covered = agent.compaction.last_round if agent.compaction is not None else 0
             found, source = self._find(question, text), "in its summary" if covered > 1 else "in the round"
@@ -260,19 +260,19 @@ class Demo(Side):
 
     def make_line(self, kind: str, *, wanted: bool = False) -> str:
         """Return a made-up line of this kind, or the *wanted* one if the kind has one."""
-        made_up = self._made_up["kinds"][kind]
-        return self.fill(made_up["wanted"]) if wanted and "wanted" in made_up else self._make_up(made_up["line"])
+        entry = self._vocabulary["kinds"][kind]
+        return self.fill(entry["wanted"]) if wanted and "wanted" in entry else self._fill_placeholders(entry["line"])
 
     def make_result(self, script: Mapping[str, Any]) -> str:
         """Return a tool's result. Its wanted line stands at three fifths: no preview shows it."""
-        count, lines = script.get("lines", 0), [self._make_up(self.fill(script["result"]))]
-        if count and (header := self._made_up["kinds"][script["of"]].get("header")):
+        count, lines = script.get("lines", 0), [self._fill_placeholders(self.fill(script["result"]))]
+        if count and (header := self._vocabulary["kinds"][script["of"]].get("header")):
             lines += ["", header]
         lines += [self.make_line(script["of"], wanted=number == count * 3 // 5) for number in range(count)]
         return "\n".join(lines)
 
-    def _make_up(self, text: str) -> str:
-        def replace(match: re.Match[str]) -> str:
+    def _fill_placeholders(self, text: str) -> str:
+        def replace_placeholder(match: re.Match[str]) -> str:
             first, last, words = match.groups()
             if words:
                 return str(self._random.choice(words.split("|")))
@@ -280,8 +280,8 @@ class Demo(Side):
                 return f"{self._random.randint(int(first), int(last)):0{len(first)}}"
             return f"{self._random.getrandbits(40):010x}"
 
-        text, count = _MADE_UP.subn(replace, text)
-        return self._make_up(text) if count else text  # ranges may stand inside a choice
+        text, count = _PLACEHOLDER.subn(replace_placeholder, text)
+        return self._fill_placeholders(text) if count else text  # ranges may stand inside a choice
 
     def say(self, send_from: str, send_to: str, text: str, kind: str = "message", **more: str) -> None:
         """Add a message; *more* are its attachments by type, of which empty ones are left out."""
@@ -326,7 +326,7 @@ class Demo(Side):
         calls: Sequence[ToolCall] = more.get("tool_calls", ())
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
         more |= {"send_from": send_from, "send_to": send_to, "message": message}
-        self.rival.add_post(**more)
+        self.baseline.add_post(**more)
         self._said[self.round.number, self.add_post(**more).number] = tuple(call.arguments for call in calls) or message
 
     def _compose(self, role: str) -> Prompt:
@@ -334,18 +334,18 @@ class Demo(Side):
         plan = True if self.scenario.recalls else None
         with self.clock.measure_call():
             prompt = compose(self.memory, role, system=system, budget=BUDGET, tools=tools, plan=plan)
-        self.rival.compose(role, system, self._tick)
+        self.baseline.compose(role, system, self._tick)
         count = get_counter()
         extra = sum(MESSAGE_TOKENS + count(json.dumps(tool)) for tool in tools)
         header = count_message({"role": "system", "content": system}, count)
         rounds = self.memory.rounds_getter(role)()
-        agent.watch.add_prompt(
+        agent.stats.add_prompt(
             prompt,
-            agent.take(prompt, extra),
+            agent.record_prompt(prompt, extra),
             View(rounds, None, agent.ledger, header + extra, published=Reductions()).tokens,
             budget=BUDGET,
-            torn=count_torn_calls(prompt.messages) + count_open_calls(prompt.messages),
-            has_query=is_whole({"role": "user", "content": self.asked}, prompt.messages),
+            orphaned=count_orphaned_calls(prompt.messages) + count_open_calls(prompt.messages),
+            has_query=is_verbatim({"role": "user", "content": self.asked}, prompt.messages),
         )
         if self.scenario.recalls:
             text = join_text(prompt)
@@ -353,10 +353,10 @@ class Demo(Side):
             self.plans_lost += self._plan.pending and str(self._plan) not in text
             for match in _REFERENCE.finditer(text):
                 if match[0] not in self.references:
-                    self.references[match[0]] = self._gives_back(match)
+                    self.references[match[0]] = self._reloads_original(match)
         return prompt
 
-    def _gives_back(self, match: re.Match[str]) -> bool:
+    def _reloads_original(self, match: re.Match[str]) -> bool:
         """Return whether a reference reloads the original: exactly, if it names one message; else all of it."""
         try:
             text = self.memory.reload(match[0], role=self.scenario.focus)
@@ -377,15 +377,15 @@ class Demo(Side):
     def wrong_references(self) -> int:
         return sum(not right for right in self.references.values())
 
-    def figures(self) -> dict[str, Any]:
+    def compute_figures(self) -> dict[str, Any]:
         """Return all figures as the JSON document has them."""
-        figures = super().figures() | {
+        figures = super().compute_figures() | {
             "rounds": self.played,
             "budget": BUDGET,
             "summarizer": "extractive",
             "summarizer_latency_seconds": self.latency,
             "answers": self.answers,
-            "without": self.rival.figures(),
+            "without": self.baseline.compute_figures(),
             **self.scenario.settings,
         }
         if self.scenario.recalls:
@@ -420,7 +420,7 @@ def _play_forecast(demo: Demo, script: Mapping[str, Any]) -> None:
     demo.say(PLANNER, USER, answer, plan=plan)
 
 
-def _forecast_options(role: str, _plan: Callable[[], Plan], prices: Prices) -> dict[str, Any]:
+def _make_forecast_options(role: str, _plan: Callable[[], Plan], prices: Prices) -> dict[str, Any]:
     config = CompactorConfig(
         retain_recent=_RETAIN,
         target_tokens=400,
@@ -438,7 +438,7 @@ SALES_FORECAST = Scenario(
         INTERPRETER: "You write and run Python for Planner with the tool run_python, and report.",
     },
     play_round=_play_forecast,
-    options=_forecast_options,
+    make_options=_make_forecast_options,
     rule=f"Compactions were due when they cost least, and left the last {_RETAIN} rounds as they are.",
     settings={"retain_recent": _RETAIN},
     window=12_000,
@@ -471,7 +471,7 @@ def _play_incident(demo: Demo, script: Mapping[str, Any]) -> None:
     demo.say(RESPONDER, USER, demo.fill(script["answer"]))
 
 
-def _incident_options(_role: str, plan: Callable[[], Plan], _prices: Prices) -> dict[str, Any]:
+def _make_incident_options(_role: str, plan: Callable[[], Plan], _prices: Prices) -> dict[str, Any]:
     heaviest = compress_tool_runs(keep_last=4, scope="current")
     heaviest.__name__ = f"{heaviest.__name__}(current)"  # counted apart from the other
     return {
@@ -499,7 +499,7 @@ INCIDENT = Scenario(
         )
     },
     play_round=_play_incident,
-    options=_incident_options,
+    make_options=_make_incident_options,
     rule=(
         f"Strategies ran, from light to heavy, while a prompt was over {_MARK:,} tokens;\n"
         f"the last {_RETAIN_INCIDENT} rounds were not compacted."

@@ -19,7 +19,7 @@ from ..config import Settings
 from ..sessions import Session, Sessions
 from .scenario import BUDGET, INCIDENT, Demo, Scenario
 from .session_commands import Store, make_option
-from .terminal import CannotRun, make_console
+from .terminal import CommandError, make_console
 
 if TYPE_CHECKING:
     from ..server.settings import ServerSettings
@@ -63,7 +63,7 @@ def serve(
     """
     if demo:
         if config is not None:
-            raise CannotRun("--demo has its own settings; leave --config out")
+            raise CommandError("--demo has its own settings; leave --config out")
         run_demo(host, port)
         return
     given: dict[str, Any] = {"store": store, "host": host, "port": port, "budget": budget}
@@ -78,12 +78,12 @@ def serve(
 def _parse_upstream(text: str) -> tuple[str, str]:
     kind, separator, url = text.partition("=")
     if not separator or kind not in ("openai", "anthropic"):
-        raise CannotRun("--upstream is openai=URL or anthropic=URL")
+        raise CommandError("--upstream is openai=URL or anthropic=URL")
     return kind, url
 
 
 def make_settings(config: str | None, **values: Any) -> ServerSettings:
-    """Return the settings of a server; those that are None have their defaults. Raises ``CannotRun``."""
+    """Return the settings of a server; those that are None have their defaults. Raises ``CommandError``."""
     server = import_server()
     try:
         compactors = Settings.from_file(config) if config is not None else Settings.from_dict({})
@@ -91,7 +91,7 @@ def make_settings(config: str | None, **values: Any) -> ServerSettings:
         given = {name: value for name, value in values.items() if value is not None}
         return server.ServerSettings(**given, **more)  # type: ignore[no-any-return]
     except ConfigError as error:
-        raise CannotRun(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 class ServedDemo:
@@ -108,7 +108,7 @@ class ServedDemo:
         (self.role,) = scenario.agents
         #: Where the script is played first; each message then goes to the session.
         self._script = Demo(scenario, latency=0)
-        self.options = scenario.options(self.role, lambda: self._script.plan, self._script.prices)
+        self.options = scenario.make_options(self.role, lambda: self._script.plan, self._script.prices)
         self._stopping = threading.Event()
         self._posts: list[int] = []  # of each round, how many posts the session has
 
@@ -124,7 +124,7 @@ class ServedDemo:
     def play(self, sessions: Sessions) -> None:
         """Play all rounds, unless the server stops before."""
         with (
-            suppress(_Stopped, StoreError, RuntimeError),
+            suppress(_DemoStopped, StoreError, RuntimeError),
             self._script as script,
             sessions.open(self.session) as session,
         ):
@@ -144,28 +144,28 @@ class ServedDemo:
             memory.pin(reference)
         session.compose(self.role, system=self.scenario.agents[self.role], plan=True)
         if self._stopping.wait(self._pace):
-            raise _Stopped
+            raise _DemoStopped
 
 
-class _Stopped(Exception):
+class _DemoStopped(Exception):
     """The server ends, and the demo with it."""
 
 
 def run_demo(host: str, port: int) -> None:
     """Serve, and play the scripted incident to a session in memory meanwhile. Nobody needs a token."""
     server = import_server()
-    playing = ServedDemo(INCIDENT)
+    demo_run = ServedDemo(INCIDENT)
     try:
-        settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(playing.role,))
+        settings = server.ServerSettings(store="memory://", host=host, port=port, budget=BUDGET, roles=(demo_run.role,))
     except ConfigError as error:
-        raise CannotRun(str(error)) from error
-    app = server.create_app(settings, **playing.options)
-    with playing:
-        run(app, settings, lambda: playing.start(app.state.compactor.sessions))
+        raise CommandError(str(error)) from error
+    app = server.create_app(settings, **demo_run.options)
+    with demo_run:
+        run(app, settings, lambda: demo_run.start(app.state.compactor.sessions))
 
 
-def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lambda: None, *, path: str = "") -> None:
-    """Serve *app* until the process is told to end; call *started* when *path* can be reached."""
+def run(app: Any, settings: ServerSettings, on_start: Callable[[], object] = lambda: None, *, path: str = "") -> None:
+    """Serve *app* until the process is told to end; call *on_start* when *path* can be reached."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -174,7 +174,7 @@ def run(app: Any, settings: ServerSettings, started: Callable[[], object] = lamb
             if self.started:
                 port = self.servers[0].sockets[0].getsockname()[1] if self.servers else settings.port
                 name = f"[{settings.host}]" if ":" in settings.host else settings.host
-                started()
+                on_start()
                 make_console().print(f"compactor serves at http://{name}:{port}/{path}", soft_wrap=True)
 
         async def shutdown(self, sockets: Any = None) -> None:
@@ -221,17 +221,17 @@ def make_protocol() -> Any:
 
 
 def _bind(settings: ServerSettings) -> socket.socket:
-    """Return a socket at the server's address. Raises ``CannotRun`` if that is not to be had."""
+    """Return a socket at the server's address. Raises ``CommandError`` if that is not to be had."""
     try:
         family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        made = socket.create_server(address, family=family)
+        listener = socket.create_server(address, family=family)
         # asyncio sets TCP_NODELAY only where the protocol is named. Without it, the second packet of an answer waits
         # until the client acknowledges the first: 40 ms.
-        return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, made.detach())
+        return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listener.detach())
     except OSError as error:
         remedy = "choose another port with --port, or 0 for any free one"
         reason = error.strerror or type(error).__name__
-        raise CannotRun(f"cannot serve at {settings.host}, port {settings.port}: {reason}; {remedy}") from error
+        raise CommandError(f"cannot serve at {settings.host}, port {settings.port}: {reason}; {remedy}") from error
 
 
 def import_server() -> Any:
@@ -241,5 +241,5 @@ def import_server() -> Any:
         from .. import server
         from ..server import app, settings  # noqa: F401
     except ModuleNotFoundError as error:
-        raise CannotRun('serve needs FastAPI and uvicorn: pip install "context-compactor[server]"') from error
+        raise CommandError('serve needs FastAPI and uvicorn: pip install "context-compactor[server]"') from error
     return server

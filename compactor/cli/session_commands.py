@@ -26,10 +26,10 @@ from ..presets import expire_files
 from . import exchange, sessions
 from .costs import make_cost_table, measure_costs
 from .events import make_event_table, read_events
-from .exchange import name_errors, replace_when_complete
+from .exchange import write_atomically
 from .health import examine_store, make_health_document, make_health_table
 from .sessions import describe_size, open_named, require_session
-from .terminal import CannotRun, confirm, make_console, make_one_line, render_quantity
+from .terminal import CommandError, confirm, make_console, make_one_line, render_quantity
 
 
 def make_option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -67,7 +67,7 @@ def make_config(prompt: str, **fields: Any) -> CompactorConfig:
     try:
         return CompactorConfig(prompt_template_path=prompt, **fields)
     except ConfigError as error:
-        raise CannotRun("; ".join(wrong for _, wrong in error.problems)) from error  # the error itself names fields
+        raise CommandError("; ".join(wrong for _, wrong in error.problems)) from error  # the error itself names fields
 
 
 @app.command("sessions", short_help="List the sessions of a store.")
@@ -93,8 +93,8 @@ def list_sessions(
         make_console().print(f"there may be more; continue with --after '{make_one_line(page['next'])}'", markup=False)
 
 
-@app.command(short_help="Tell which sessions fail or are behind.")
-def health(
+@app.command("health", short_help="Tell which sessions fail or are behind.")
+def check_health(
     store: Store = None,
     active: Annotated[str, typer.Option(metavar="AGE", help="Look at sessions written to within it.")] = "1d",
     rounds: Annotated[
@@ -125,8 +125,8 @@ def health(
         raise typer.Exit(1)
 
 
-@app.command(short_help="Tell what compaction has spent and saved.")
-def costs(
+@app.command("costs", short_help="Tell what compaction has spent and saved.")
+def show_costs(
     store: Store = None,
     by: Annotated[Literal["day", "role", "model"], typer.Option(help="What a line is for; days are UTC.")] = "day",
     since: Annotated[str | None, make_option("DATE", "Only from this day on, as 2026-01-31 (UTC).", "--since")] = None,
@@ -156,11 +156,11 @@ def costs(
 def _parse_day(text: str) -> datetime:
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
-    raise CannotRun(f"--since takes a day, as in 2026-01-31, not '{make_one_line(text, 40)}'")
+    raise CommandError(f"--since takes a day, as in 2026-01-31, not '{make_one_line(text, 40)}'")
 
 
 @app.command("show", short_help="Show the present state of a stored session.")
-def show(
+def show_session(
     session: Session,
     store: Store = None,
     role: OnlyRole = None,
@@ -191,10 +191,7 @@ def show(
         size = sessions.measure_session(opened, session)
         memory = Memory(session, store=opened)
         if html is not None:
-            with (
-                name_errors(f"{html} cannot be written", "give another path by --html"),
-                replace_when_complete(html) as file,
-            ):
+            with write_atomically(html, "give another path by --html") as file:
                 file.write(make_offline_page(memory, budget=budget, model=model))
             print_result(
                 as_json, {"session": session, "file": html}, make_one_line(f"written to {html}; open it in a browser")
@@ -207,7 +204,7 @@ def show(
 
 
 @app.command("events", short_help="List the events in a session's history.")
-def events(
+def list_events(
     session: Session,
     store: Store = None,
     role: OnlyRole = None,
@@ -244,7 +241,7 @@ def export(
     JSON: {"session", "entries", "file"}.
     """
     if as_json and to == "-":
-        raise CannotRun("--json would mix with the session's lines; pass --to FILE, or leave --json out")
+        raise CommandError("--json would mix with the session's lines; pass --to FILE, or leave --json out")
     with open_named(store) as opened:
         require_session(opened, session)
         entries = exchange.export(opened, session, to, force=force)
@@ -256,7 +253,7 @@ def export(
 
 
 @app.command("import", short_help="Read a session from a JSONL file.")
-def import_(
+def import_session(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote; - is standard input.")],
     store: Store = None,
     name: Annotated[
@@ -302,12 +299,12 @@ def purge(
         document["archived"] = purge_archived(archive, session)
         described += ", and in the archive" if document["archived"] else ", and not in the archive"
         if size is None and not document["archived"]:
-            raise CannotRun(f"there is no session '{name}', neither in this store nor in the archive")
+            raise CommandError(f"there is no session '{name}', neither in this store nor in the archive")
     print_result(as_json, document, make_one_line(f"session {session} is erased: {described}"))
 
 
 @app.command("purge-tenant", short_help="Erase a tenant.")
-def purge_tenant_(
+def erase_tenant(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its name.")],
     store: Store = None,
     archive: Archive = None,
@@ -330,13 +327,13 @@ def purge_tenant_(
                 document["archived"] = purge_archived_tenant(archive, tenant)
                 document["purged"] += purge_tenant(opened, tenant)  # a session may have been restored meanwhile
         except ConfigError as error:
-            raise CannotRun(str(error)) from error
+            raise CommandError(str(error)) from error
     archived = f", and {document['archived']:,} in the archive" if archive is not None else ""
     print_result(as_json, document, f"{render_quantity(document['purged'], 'session')} erased{archived}")
 
 
 @app.command("expire", short_help="Erase old sessions or files.")
-def expire_(
+def erase_expired(
     older_than: Annotated[str, make_option("AGE", "Minimum time since the last write: 30d, 12h or 45m.")],
     store: Store = None,
     files: Annotated[
@@ -357,7 +354,7 @@ def expire_(
     """
     age = parse_age(older_than)
     if files is not None and archive is not None:
-        raise CannotRun("--files and --archive are two places; run this once for each")
+        raise CommandError("--files and --archive are two places; run this once for each")
     if archive is not None:
         place = f"{make_one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
         confirm(place, "nothing was erased", yes=yes)
@@ -367,7 +364,7 @@ def expire_(
     if files is not None:
         folder = make_one_line(files, 80)
         if not os.path.isdir(files):
-            raise CannotRun(f"there is no folder {folder}; give the store_dir that chats write to")
+            raise CommandError(f"there is no folder {folder}; give the store_dir that chats write to")
         confirm(f"{folder}: erase files older than {older_than}?", "nothing was erased", yes=yes)
         removed = expire_files(files, age)
         print_result(as_json, {"files": removed}, f"{render_quantity(removed, 'file')} erased")
@@ -399,13 +396,15 @@ def revert(
         shown = journal.read()
         of = _name_summary(session, role)
         if shown.current is None:
-            raise CannotRun(f"there is no summary {of} to go back from; `compactor show` lists the roles that have one")
+            raise CommandError(
+                f"there is no summary {of} to go back from; `compactor show` lists the roles that have one"
+            )
         covered = f"the summary {of} covers rounds 1-{shown.current.last_round}"
         confirm(f"{covered}. Go back to the one before, or to none?", "nothing was reverted", yes=yes)
         try:
             current = journal.revert(base=shown.generation)  # revert the confirmed one, or nothing
         except StaleCompaction as stale:
-            raise CannotRun(str(stale)) from stale
+            raise CommandError(str(stale)) from stale
         generation = journal.read().generation
     summary_generation, end = (current.generation, current.last_round) if current is not None else (None, None)
     document = {"session": session, "role": role, "generation": generation, "summary_generation": summary_generation}
@@ -461,11 +460,11 @@ def _find_summaries(
     def find(generation: int) -> CompactedMessage:
         if generation not in published:
             known = ", ".join(map(str, published))
-            raise CannotRun(f"there is no summary {of} of generation {generation}; there are {known}")
+            raise CommandError(f"there is no summary {of} of generation {generation}; there are {known}")
         return published[generation]
 
     if not published:
-        raise CannotRun(f"there is no summary {of}; `compactor show` lists the roles that have one")
+        raise CommandError(f"there is no summary {of}; `compactor show` lists the roles that have one")
     after = find(end) if end is not None else current or published[max(published)]
     earlier = [generation for generation in published if generation < after.generation]
     return find(start) if start is not None else published[max(earlier)] if earlier else None, after
@@ -482,7 +481,7 @@ def _name_summary(session: str, role: str) -> str:
 def parse_age(text: str, option_name: str = "--older-than") -> timedelta:
     match = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
     if match is None:
-        raise CannotRun(f"{option_name} is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
+        raise CommandError(f"{option_name} is a whole number and a unit: 30d for days, 12h for hours, 45m for minutes")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 

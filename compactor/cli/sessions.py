@@ -14,7 +14,7 @@ from rich.table import Table
 from memory import Memory, stores
 from memory.messages import from_post
 from memory.references import make_range_reference
-from memory.stores import Extent, SessionRow, Store
+from memory.stores import Extent, Store
 from memory.stores.base import Order
 from memory.visibility import sees
 
@@ -23,7 +23,7 @@ from ..inspector.views import find_roles
 from ..prompt.accounting import get_ledger
 from ..tokens import count_message, get_counter
 from ..view import View
-from .terminal import CannotRun, make_one_line, make_table, render_quantity
+from .terminal import CommandError, make_one_line, make_table, render_quantity
 
 _EXAMPLES = "sqlite:///chat.db or postgresql+psycopg://user@host/database"
 #: Longer tails are not counted: that would read all of them.
@@ -34,17 +34,17 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
     """Return the store at *url*, open until the end of the ``with`` block.
 
     *write* migrates an older database; *create* also allows a new database file. Otherwise nothing is changed.
-    Raises ``CannotRun`` if *url* is empty or names nothing that exists, ``StoreError`` if the store cannot be opened.
+    Raises ``CommandError`` if *url* is empty or names nothing that exists, ``StoreError`` if a store cannot be opened.
     """
     url = (url or "").strip()
     if not url:
-        raise CannotRun(f"no store is named: pass --store URL, such as {_EXAMPLES}, or set COMPACTOR_STORE")
+        raise CommandError(f"no store is named: pass --store URL, such as {_EXAMPLES}, or set COMPACTOR_STORE")
     path = _find_file(url)
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
-        raise CannotRun(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
+        raise CommandError(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
     if path is not None and not create and not os.path.isfile(path):
         place = make_one_line(path, 200)
-        raise CannotRun(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
+        raise CommandError(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
     return closing(stores.open_store(url, migrate=write or create))
 
 
@@ -58,14 +58,14 @@ def _find_file(url: str) -> str | None:
 
 
 def require_session(store: Store, session: str) -> None:
-    """Raise ``CannotRun`` unless *store* has *session*."""
+    """Raise ``CommandError`` unless *store* has *session*."""
     if next(iter(store.read(session, 0, 1)), None) is None:
         raise _make_unknown_error(store, session)
 
 
-def _make_unknown_error(store: Store, session: str) -> CannotRun:
+def _make_unknown_error(store: Store, session: str) -> CommandError:
     known = "others; `compactor sessions` lists them" if store.sessions() else "none at all"
-    return CannotRun(f"there is no session '{make_one_line(session, 80)}' in this store, which has {known}")
+    return CommandError(f"there is no session '{make_one_line(session, 80)}' in this store, which has {known}")
 
 
 def list_page(store: Store, tenant: str | None, after: str | None, limit: int, order: Order) -> dict[str, Any]:
@@ -74,16 +74,13 @@ def list_page(store: Store, tenant: str | None, after: str | None, limit: int, o
     following = None
     if len(rows) == limit:
         following = rows[-1].name if order == "name" else rows[-1].cursor
-    return {"sessions": [_describe_row(store, row) for row in rows], "next": following}
-
-
-def _describe_row(store: Store, row: SessionRow) -> dict[str, Any]:
-    size = Extent(row.entries, row.last_activity, row.rounds)
-    return _measure(store, row.name, size) | {"tenant": row.tenant}
+    sizes = ((row, Extent(row.entries, row.last_activity, row.rounds)) for row in rows)
+    sessions = [_measure(store, row.name, extent) | {"tenant": row.tenant} for row, extent in sizes]
+    return {"sessions": sessions, "next": following}
 
 
 def measure_session(store: Store, session: str) -> dict[str, Any]:
-    """Return the size of *session* without reading all of it. Raises ``CannotRun`` if there is none of that name."""
+    """Return the size of *session* without reading all of it. Raises ``CommandError`` if there is none of that name."""
     extent = store.get_extent(session)
     if extent is None:
         raise _make_unknown_error(store, session)
@@ -135,7 +132,7 @@ def read_texts(memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
     """Return the texts of the rounds *first* to *last* for the JSON document of ``show``."""
     rounds = memory.conversation.rounds
     if last > len(rounds):
-        raise CannotRun(f"there is no round {max(first, len(rounds) + 1)}; this session has {len(rounds)}")
+        raise CommandError(f"there is no round {max(first, len(rounds) + 1)}; this session has {len(rounds)}")
     return [
         {
             "round": number,
@@ -181,11 +178,13 @@ def _describe_role(memory: Memory, role: str, model: str, *, summary: bool) -> d
 
 
 def parse_rounds(text: str) -> tuple[int, int]:
-    """Return the first and last of the rounds in *text*, as in ``12``, ``3-9`` or ``r3-r9``; else ``CannotRun``."""
+    """Return the first and last of the rounds in *text*, as in ``12``, ``3-9`` or ``r3-r9``; else ``CommandError``."""
     match = re.fullmatch(r"r?(\d{1,12})(?:-r?(\d{1,12}))?", text.strip(), re.ASCII)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
-        raise CannotRun(f"--rounds takes a round or the first and the last of several, as in 12 or 3-9, not '{text}'")
+        raise CommandError(
+            f"--rounds takes a round or the first and the last of several, as in 12 or 3-9, not '{text}'"
+        )
     return first, last
 
 
@@ -206,11 +205,11 @@ def list_session_lines(document: Mapping[str, Any]) -> Iterator[str]:
     for one in document["roles"]:
         yield ""
         yield make_line("role", make_one_line(one["role"]) or "(sees everything)")
-        end, made = one["last_covered_round"], f"generation {one['summary_generation']}"
+        end, origin = one["last_covered_round"], f"generation {one['summary_generation']}"
         if one["model"]:
-            made += f", by {make_one_line(one['model'], 60)}"
+            origin += f", by {make_one_line(one['model'], 60)}"
         yield make_line(
-            "  summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({made})" if end else "nothing"
+            "  summarised", f"rounds 1-{end}, in {one['summary_tokens']:,} tokens ({origin})" if end else "nothing"
         )
         shorter = f", {render_quantity(one['reductions'], 'post')} read shorter" if one["reductions"] else ""
         tail = f"{render_quantity(one['tail_rounds'], 'round')}, {_render_tokens(one['tail_tokens'])}{shorter}"

@@ -19,7 +19,7 @@ from ..cost import Prices
 from ..difference import Fate, compare
 from ..prompt.accounting import Ledger
 from ..tokens import PROMPT_TOKENS, count_message, get_counter
-from .savings import Messages, Watch
+from .savings import Messages, StatsCollector
 
 #: Seconds between two looks at a summary that a turn waits for.
 _TICK = 1 / 12
@@ -80,7 +80,7 @@ class Agent:
     """One role of one side: its compactor, the figures of its events and prompts, and its last prompt."""
 
     compactor: ContextCompactor
-    watch: Watch
+    stats: StatsCollector
     #: Counts all messages as they were said.
     ledger: Ledger
     bill: Bill
@@ -92,7 +92,7 @@ class Agent:
     #: Tokens of the longest prompt in each round, the current one last.
     longest: list[int] = field(default_factory=list)
 
-    def take(self, prompt: Prompt, extra: int = 0) -> int:
+    def record_prompt(self, prompt: Prompt, extra: int = 0) -> int:
         """Keep *prompt* as the last one, charge it and return its tokens, with *extra* ones for tools.
 
         It is charged as cached as far as it begins like the one before.
@@ -136,27 +136,27 @@ class Side:
             self.memory.finish_round(self.round)
         self.clock.end_turn()
 
-    def figures(self) -> dict[str, Any]:
+    def compute_figures(self) -> dict[str, Any]:
         """Return all figures as the JSON document has them."""
         return {
             "longest_turn_ms": round(1000 * self.clock.longest_turn, 3),
             "longest_call_ms": round(1000 * self.clock.longest_call, 3),
             "dollars": round(self.bill.dollars, 6),
             "roles": {
-                role: {"covered_rounds": agent.compactor.status().end_index} | agent.watch.figures()
+                role: {"covered_rounds": agent.compactor.status().end_index} | agent.stats.get_figures()
                 for role, agent in self.agents.items()
             },
         }
 
 
-class InTurn(Side):
+class BlockingSide(Side):
     """A side whose agents send all they have, and compact inside the turn when the window is full."""
 
     def __init__(self, prices: Prices, window: int) -> None:
         super().__init__(prices)
         self.window = window
         #: When the current turn began to wait for a summary; None: it does not.
-        self.waits_since: float | None = None
+        self.blocked_since: float | None = None
 
     def compose(self, role: str, system: str, tick: Callable[[], None]) -> None:
         """Give *role* its next prompt, after a compaction if the window is full; call *tick* while that runs."""
@@ -167,12 +167,12 @@ class InTurn(Side):
             self._compact(agent, tick)
             with self.clock.measure_call():
                 prompt = compose(self.memory, role, system=system, budget=self.window)
-        tokens = agent.take(prompt)
-        agent.watch.add_prompt(prompt, tokens, tokens, budget=self.window, torn=0, has_query=True)
+        tokens = agent.record_prompt(prompt)
+        agent.stats.add_prompt(prompt, tokens, tokens, budget=self.window, orphaned=0, has_query=True)
 
     def _compact(self, agent: Agent, tick: Callable[[], None]) -> None:
         done = threading.Event()
-        began = self.waits_since = time.perf_counter()
+        began = self.blocked_since = time.perf_counter()
 
         def compact() -> None:
             try:
@@ -185,10 +185,10 @@ class InTurn(Side):
         threading.Thread(target=compact, daemon=True).start()
         while not done.wait(_TICK):
             tick()
-        self.waits_since = None
+        self.blocked_since = None
 
-    def figures(self) -> dict[str, Any]:
-        return {"window": self.window} | super().figures()
+    def compute_figures(self) -> dict[str, Any]:
+        return {"window": self.window} | super().compute_figures()
 
 
 def join_text(prompt: Prompt) -> str:

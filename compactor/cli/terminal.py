@@ -23,7 +23,7 @@ from ..events import escape_controls, log_events, make_logger
 _PROMPT = "you> "
 
 
-class CannotRun(ContextError):
+class CommandError(ContextError):
     """The command cannot run. The message is the one line that the user reads."""
 
 
@@ -100,15 +100,15 @@ def make_event_hooks(log_format: str | None) -> list[EventHook]:
 def confirm(question: str, otherwise: str, *, yes: bool) -> None:
     """Return if *yes* is set or the user answers yes to *question*.
 
-    Raises ``CannotRun(otherwise)`` for any other answer, and without a terminal to ask at.
+    Raises ``CommandError(otherwise)`` for any other answer, and without a terminal to ask at.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CannotRun(f"{otherwise}: there is no terminal to ask at; --yes does it without asking")
+        raise CommandError(f"{otherwise}: there is no terminal to ask at; --yes does it without asking")
     make_console(sys.stderr).print(f"{escape_controls(question)} [y/N] ", end="", soft_wrap=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CannotRun(otherwise)
+        raise CommandError(otherwise)
 
 
 class Interrupts:
@@ -181,7 +181,7 @@ class ConversationScreen:
         return line.strip() if line or self._interactive else None
 
     @contextlib.contextmanager
-    def answer(self) -> Iterator[Callable[[str], None]]:
+    def write_answer(self) -> Iterator[Callable[[str], None]]:
         """Provide a function that writes a piece of the answer. Notes wait until the answer is complete."""
         with self._lock:
             self._answering = True

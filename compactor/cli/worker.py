@@ -18,7 +18,7 @@ from ..events import log_events, make_logger
 from ..workers import Worker
 from .session_commands import Store, make_option
 from .sessions import open_named
-from .terminal import CannotRun, make_console
+from .terminal import CommandError, make_console
 
 app = typer.Typer()
 
@@ -43,11 +43,13 @@ def work(
     since they were left are found every minute. Needs: pip install "context-compactor[procrastinate]", or [celery].
     """
     if engine == "celery" and broker is None:
-        raise CannotRun("--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0")
+        raise CommandError(
+            "--engine celery needs --broker, such as amqp://guest:guest@localhost// or redis://localhost/0"
+        )
     try:
         settings = Settings.from_file(config) if config is not None else Settings.from_dict({})
     except ConfigError as error:
-        raise CannotRun(str(error)) from error
+        raise CommandError(str(error)) from error
     with open_named(store, create=True) as opened:
         options: Options = {"limits": SharedLimits(opened, limits)} if (limits := settings.base.limits) else {}
         roles = tuple(role or (ASSISTANT,))
@@ -67,7 +69,7 @@ def work(
         except StoreError:
             raise
         except Exception as error:
-            raise CannotRun(
+            raise CommandError(
                 f"{engine} cannot work: {type(error).__name__}; is its database or broker there?"
             ) from error
 
@@ -78,7 +80,7 @@ def _import(engine: str) -> Any:
     try:
         return import_module(f"..workers.{engine}", __package__)
     except ModuleNotFoundError as error:
-        raise CannotRun(f'{engine} is not installed: pip install "context-compactor[{engine}]"') from error
+        raise CommandError(f'{engine} is not installed: pip install "context-compactor[{engine}]"') from error
 
 
 def _serve_metrics(worker: Worker, port: int) -> None:
@@ -87,9 +89,9 @@ def _serve_metrics(worker: Worker, port: int) -> None:
 
         from ..telemetry.prometheus import make_registry
     except ImportError as error:
-        raise CannotRun('metrics need prometheus-client: pip install "context-compactor[server]"') from error
+        raise CommandError('metrics need prometheus-client: pip install "context-compactor[server]"') from error
     try:
         server, _ = start_http_server(port, "127.0.0.1", make_registry(worker))
     except OSError as error:
-        raise CannotRun(f"port {port} cannot be used ({error.strerror}); choose another") from error
+        raise CommandError(f"port {port} cannot be used ({error.strerror}); choose another") from error
     make_console().print(f"metrics at http://127.0.0.1:{server.server_port}/metrics", soft_wrap=True)

@@ -34,7 +34,7 @@ from compactor import (
 )
 from compactor.cli.demo import draw_screen
 from compactor.cli.plot import draw_plot
-from compactor.cli.savings import Watch
+from compactor.cli.savings import StatsCollector
 from compactor.cli.scenario import BUDGET, SALES_FORECAST, Demo, load_script
 from compactor.cli.sides import Agent, Bill
 from compactor.events import Published
@@ -102,7 +102,7 @@ def test_no_turn_waits_for_a_summarizer_that_takes_a_minute() -> None:
     assert states == [State.COMPACTING, State.COMPACTING]
     assert ends == [0, 0]
     assert len(demo.clock.turns) == 20
-    assert all(agent.watch.figures()["prompt_tokens"] <= BUDGET for agent in demo.agents.values())
+    assert all(agent.stats.get_figures()["prompt_tokens"] <= BUDGET for agent in demo.agents.values())
 
 
 def test_stopping_does_not_wait_for_the_added_latency() -> None:
@@ -115,7 +115,7 @@ def test_stopping_does_not_wait_for_the_added_latency() -> None:
 def test_the_time_that_turns_are_held_up_is_measured_turn_by_turn(played: Demo) -> None:
     assert len(played.clock.turns) == 24
     assert all(seconds > 0 for seconds in played.clock.turns)
-    assert played.figures()["longest_turn_ms"] == round(1000 * max(played.clock.turns), 3)
+    assert played.compute_figures()["longest_turn_ms"] == round(1000 * max(played.clock.turns), 3)
     assert played.clock.longest_call > 0
 
 
@@ -292,23 +292,23 @@ def test_the_summary_is_shown_as_it_grows(shown: Demo) -> None:
 
 def test_the_other_side_fills_its_window_and_then_holds_the_turn_up(shown: Demo) -> None:
     """It hears the same, and its figures are measured alike."""
-    rival = shown.rival
-    assert [one.user_query for one in rival.memory.conversation.rounds] == [
+    baseline = shown.baseline
+    assert [one.user_query for one in baseline.memory.conversation.rounds] == [
         one.user_query for one in shown.memory.conversation.rounds
     ]
-    for role, agent in rival.agents.items():
+    for role, agent in baseline.agents.items():
         assert WINDOW - 2_000 < max(agent.longest) <= WINDOW
         assert agent.longest[:5] == shown.agents[role].longest[:5]  # the same until something is compacted
-        assert agent.watch.figures()["compactions"] == 1
-    assert rival.bill.dollars > shown.bill.dollars > 0
+        assert agent.stats.get_figures()["compactions"] == 1
+    assert baseline.bill.dollars > shown.bill.dollars > 0
 
 
 def test_a_turn_on_the_other_side_waits_for_the_summary() -> None:
     """As long as the summary takes; on this side no turn waits."""
     with Demo(replace(SALES_FORECAST, window=1_500), latency=0.3) as demo:
         demo.play(9)
-    assert demo.rival.clock.longest_turn >= 0.3
-    waited = [seconds >= 0.3 for seconds in demo.rival.clock.turns]
+    assert demo.baseline.clock.longest_turn >= 0.3
+    waited = [seconds >= 0.3 for seconds in demo.baseline.clock.turns]
     assert any(waited)
     assert len(waited) == len(demo.clock.turns) == 9
 
@@ -364,12 +364,14 @@ def test_what_a_prompt_shares_with_the_last_one_is_cached() -> None:
     prices = Prices(cached_input=0.5, per_token=1.0)
     bill = Bill(prices)
     memory = Memory()
-    agent = Agent(ContextCompactor.for_role(memory, "a"), Watch(), Ledger("a", count_tokens), bill, longest=[0])
+    agent = Agent(
+        ContextCompactor.for_role(memory, "a"), StatsCollector(), Ledger("a", count_tokens), bill, longest=[0]
+    )
     memory.append({"role": "user", "content": "One, two, three."})
-    first = agent.take(compose(memory, "a", budget=1_000))
+    first = agent.record_prompt(compose(memory, "a", budget=1_000))
     assert bill.dollars == first
     memory.append({"role": "assistant", "content": "Four."})
-    second = agent.take(compose(memory, "a", budget=1_000))
+    second = agent.record_prompt(compose(memory, "a", budget=1_000))
     shared = first - PROMPT_TOKENS
     assert bill.dollars == first + second - shared * 0.5
     assert agent.longest == [second]

@@ -107,7 +107,7 @@ def test_without_a_model_nobody_is_asked(file: Path, server: ModelServer) -> Non
 def test_the_table_shows_each_kind_beside_the_baselines(file: Path) -> None:
     done = run("evaluate", file)
     assert done.code == 0
-    for text in ("offline", "first words", "last words", "ids", "numbers", "prohibitions", "tool outcomes", "made up"):
+    for text in ("offline", "first words", "last words", "ids", "numbers", "prohibitions", "tool outcomes", "invented"):
         assert text in done.out
 
 
@@ -179,7 +179,7 @@ def test_the_figures_of_a_model_fit_on_a_terminal_of_eighty_columns(file: Path, 
     done = run("evaluate", file, *options, "--json", "wide.json", OPENAI_API_KEY=KEY, COLUMNS="80")
     lines = done.out.splitlines()
     report = read_report("wide.json")
-    for label in ("ids", "numbers", "mean of kinds", "made up", "tokens, mean"):
+    for label in ("ids", "numbers", "mean of kinds", "invented", "tokens, mean"):
         (line,) = [line for line in lines if line.strip().startswith(label)]
         assert len(line) <= 80
     (ids,) = [line.split()[1:] for line in lines if line.split()[:1] == ["ids"]]
@@ -204,7 +204,7 @@ def test_what_is_made_up_is_counted_and_marked(file: Path, server: ModelServer) 
     server.always(invent)
     evaluate(file, server, "--html", "page.html")
     report = read_report()
-    assert report["methods"][0]["made_up"]["part"] == 1  # once, though every summary repeats it
+    assert report["methods"][0]["invented"]["part"] == 1  # once, though every summary repeats it
     assert report["figures"]["grounded"] < 100
     assert "<mark>QX-48213</mark>" in Path("page.html").read_text(encoding="utf-8")
 
@@ -214,7 +214,7 @@ def test_refused_answers_are_counted_by_their_check(file: Path, server: ModelSer
     done = evaluate(file, server)
     assert done.code == 0
     account = read_report()["account"]
-    assert account["refused"] == {"greeting": 1}
+    assert account["rejected"] == {"greeting": 1}
     assert account["failed"] == 1  # and the greeting before it is not paid for again
     assert account["calls_now"] == account["answers"] + 1 == len(server.requests)
     assert read_report()["figures"]["accepted"] == pytest.approx(100 * (1 - 1 / account["answers"]), abs=0.1)
@@ -228,7 +228,7 @@ def test_a_refused_compaction_is_left_out(file: Path, server: ModelServer, waits
     server.answers(stock_list, greeting, greeting)
     assert evaluate(file, server, "--answers", "others.jsonl").code == 0
     assert waits == []
-    assert read_report()["account"]["refused"] == {"greeting": 2}
+    assert read_report()["account"]["rejected"] == {"greeting": 2}
     assert {method["compactions"] for method in read_report()["methods"]} == {compactions - 1}
     assert read_report()["methods"][0]["retention"]["ids"]["1"] == {"part": ROUNDS, "of": ROUNDS}
 
@@ -262,7 +262,7 @@ def test_answers_that_keep_the_form_of_edits_are_counted(file: Path, server: Mod
 
 
 def test_a_dry_run_asks_nobody_and_says_the_calls(file: Path, server: ModelServer) -> None:
-    """As many calls as the run then makes, where no answer is refused."""
+    """As many calls as the run then makes, where no answer is rejected."""
     dry = evaluate(file, server, "--dry-run")
     assert (dry.code, server.requests) == (0, [])
     assert [path.name for path in Path().iterdir()] == [file.name]
@@ -436,7 +436,7 @@ def test_two_runs_are_compared(file: Path, server: ModelServer, tmp_path: Path) 
 
 
 def test_the_page_executes_nothing_that_was_said(tmp_path: Path, server: ModelServer) -> None:
-    """Every text is escaped: of the conversation, its name, the summary, what is made up."""
+    """Every text is escaped: of the conversation, its name, the summary, what is invented."""
     evil = "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>"
     messages = [
         message | {"content": f"{message['content']} {evil}"} if message["role"] == "user" else message

@@ -84,12 +84,12 @@ def whole() -> Demo:
 @pytest.mark.slow
 def test_every_prompt_fits_and_nothing_in_it_is_torn(whole: Demo) -> None:
     """4,000 tokens, tools and all, with results of thousands and sixty calls in one round."""
-    figures = whole.figures()
+    figures = whole.compute_figures()
     one = figures["roles"][ROLE]
     assert (figures["budget"], BUDGET) == (4_000, 4_000)
     assert one["prompts"] > 100
     assert one["raw_tokens"] > 8 * BUDGET
-    assert (one["prompts_over_budget"], one["torn_calls"], one["queries_not_whole"]) == (0, 0, 0)
+    assert (one["prompts_over_budget"], one["orphaned_calls"], one["queries_not_verbatim"]) == (0, 0, 0)
     assert (figures["pins_lost"], figures["plans_lost"]) == (0, 0)
 
 
@@ -104,7 +104,7 @@ def test_the_pressure_is_real(whole: Demo) -> None:
 
 def test_every_strategy_saves_something(whole: Demo) -> None:
     """All five have their part in it, those that ask a model as well as those that need none."""
-    figures = whole.agents[ROLE].watch.figures()
+    figures = whole.agents[ROLE].stats.get_figures()
     savings = figures["strategies"]
     assert list(savings) == STRATEGIES
     assert all(saving["overlays"] > 0 and saving["tokens_saved"] > 0 for saving in savings.values())
@@ -136,7 +136,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     """Where the compactor is waited for, to the token."""
 
     def figures(seed: int) -> Any:
-        document = played(4, seed=seed).figures()
+        document = played(4, seed=seed).compute_figures()
         return json.loads(re.sub(r'"\w+_(ms|seconds)": [\d.]+', '"": 0', json.dumps(document)))
 
     assert figures(3) == figures(3) != figures(4)
@@ -148,9 +148,9 @@ def test_without_a_summary_in_time_prompts_fit_all_the_same() -> None:
     with Demo(replace(INCIDENT, window=10**9), latency=60) as playing:
         playing.play(9)
         assert not playing.settle(timeout=0)
-        figures = playing.agents[ROLE].watch.figures()
+        figures = playing.agents[ROLE].stats.get_figures()
     assert figures["compactions"] == 0
-    assert (figures["prompts_over_budget"], figures["torn_calls"], figures["queries_not_whole"]) == (0, 0, 0)
+    assert (figures["prompts_over_budget"], figures["orphaned_calls"], figures["queries_not_verbatim"]) == (0, 0, 0)
     assert (playing.pins_lost, playing.wrong_references) == (0, 0)
     assert figures["levels"]["left_out"]["prompts"] > 10
 
@@ -176,10 +176,10 @@ def test_lost_pins_plans_and_queries_are_counted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scenario, "compose", empty)
     with Demo(INCIDENT, latency=0.0) as playing:
         playing.play(1)
-    figures = playing.agents[ROLE].watch.figures()
+    figures = playing.agents[ROLE].stats.get_figures()
     number = figures["prompts"]
     assert number == 2
-    assert [figures[name] for name in ("prompts_over_budget", "torn_calls", "queries_not_whole")] == [number] * 3
+    assert [figures[name] for name in ("prompts_over_budget", "orphaned_calls", "queries_not_verbatim")] == [number] * 3
     assert (playing.pins_lost, playing.plans_lost) == (number, number)
     assert (playing.references, playing.wrong_references) == ({"r9.p9": False}, 1)
 
@@ -328,4 +328,4 @@ def test_options_are_checked_as_without_pressure() -> None:
 def test_savings_without_overlays_are_shown_as_nothing() -> None:
     """Before anything was published there is a line for each strategy, with zeros."""
     with Demo(INCIDENT, latency=0.0) as playing:
-        assert playing.agents[ROLE].watch.figures()["strategies"] == dict.fromkeys(STRATEGIES, NO_SAVING)
+        assert playing.agents[ROLE].stats.get_figures()["strategies"] == dict.fromkeys(STRATEGIES, NO_SAVING)

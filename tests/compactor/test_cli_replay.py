@@ -28,7 +28,7 @@ from compactor import (
 )
 from compactor.cli import replay as module
 from compactor.cli.replay import MAX_BUDGET, Replay, choose_budget, read_transcript, sum_results
-from compactor.cli.terminal import CannotRun
+from compactor.cli.terminal import CommandError
 from compactor.presets import STEPS
 from compactor.testing import ScriptedSummarizer
 from compactor.tokens import count_prompt
@@ -199,8 +199,8 @@ def test_torn_calls_and_missing_queries_are_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(module, "compose", lossy)
     done = replayed(LONG[:9], 1000)
-    assert (done["prompts"], done["torn_calls"], done["queries_not_whole"]) == (5, 6, 5)
-    assert replayed(LONG[:3], 1000)["torn_calls"] == 0  # its call waits in the file too
+    assert (done["prompts"], done["orphaned_calls"], done["queries_not_verbatim"]) == (5, 6, 5)
+    assert replayed(LONG[:3], 1000)["orphaned_calls"] == 0  # its call waits in the file too
 
 
 def test_a_budget_is_chosen_at_which_something_happens(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_every_preset_keeps_the_promises_and_shows_what_it_saved(preset: str, ho
     first, second = (run("replay", heavy, how, "--preset", preset, "--budget", 1500, "--json").document for _ in "12")
     assert (first["preset"], first["threshold"], first["budget"]) == (preset, None, 1500)
     sums = first["totals"]
-    assert (sums["prompts_over_budget"], sums["torn_calls"], sums["queries_not_whole"]) == (0, 0, 0)
+    assert (sums["prompts_over_budget"], sums["orphaned_calls"], sums["queries_not_verbatim"]) == (0, 0, 0)
     saved = sums["strategies"]
     assert sum(one["overlays"] for one in saved.values()) == sums["compactions"] + sums["reductions"] > 5
     assert sum(one["tokens_saved"] for one in saved.values()) > 4_000
@@ -311,7 +311,7 @@ def test_what_compose_still_had_to_do_is_shown(heavy: Path) -> None:
     assert re.search(r"rounds left out, entirely or in part\W+[1-9]", pressed.out)
     free = run("replay", heavy, "--budget", 1_000_000)
     assert "shortened anew" not in free.out
-    assert re.search(r"newest user messages not whole\W+0 ", free.out)
+    assert re.search(r"newest user messages not verbatim\W+0 ", free.out)
     assert re.search(r"tool calls parted from their results\W+0 ", free.out)
 
 
@@ -474,7 +474,7 @@ def test_a_model_that_always_fails_ends_the_replay(server: ModelServer) -> None:
     server.always(status(401))
     with (
         OpenAISummarizer("m", base_url=server.base_url) as summarizer,
-        pytest.raises(CannotRun, match=r"failed \d+ times in a row: .*HTTP 401.*OPENAI_API_KEY"),
+        pytest.raises(CommandError, match=r"failed \d+ times in a row: .*HTTP 401.*OPENAI_API_KEY"),
     ):
         replayed(LONG, 8000, summarizer)
     assert len(server.requests) >= 3  # further attempts may begin before the replay looks
@@ -497,7 +497,7 @@ def test_a_summarizer_without_a_reason_of_its_own_is_named_by_its_error() -> Non
     def broken(request: SummaryRequest) -> Summary:
         raise Broken("base_url= is odd")
 
-    with pytest.raises(CannotRun, match=r"\d+ times in a row: --base-url is odd"):
+    with pytest.raises(CommandError, match=r"\d+ times in a row: --base-url is odd"):
         replayed(LONG, 8000, broken)
 
 

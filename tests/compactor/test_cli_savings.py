@@ -28,13 +28,13 @@ from compactor.cli.savings import (
     NO_SAVING,
     NO_WORK,
     Figures,
-    Watch,
+    StatsCollector,
     add_figures,
     count_levels,
     count_open_calls,
-    count_torn_calls,
+    count_orphaned_calls,
     describe_event,
-    is_whole,
+    is_verbatim,
     make_level_table,
     make_strategy_table,
 )
@@ -78,7 +78,7 @@ ASKED = {"role": "user", "content": "Which?"}
 )
 def test_calls_parted_from_their_results_are_counted(messages: list[Mapping[str, Any]], wrong: int) -> None:
     """As a provider would refuse them: a call without its results at once, a result without its call."""
-    assert count_torn_calls(messages) == wrong
+    assert count_orphaned_calls(messages) == wrong
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_calls_that_wait_at_the_end_are_counted(messages: list[Mapping[str, Any]
 
 
 def test_a_message_is_whole_only_as_it_was_said() -> None:
-    assert is_whole(ASKED, [calls("a"), dict(ASKED)])
-    assert not is_whole(ASKED, [{"role": "user", "content": "Whi"}])
-    assert not is_whole(ASKED, [])
+    assert is_verbatim(ASKED, [calls("a"), dict(ASKED)])
+    assert not is_verbatim(ASKED, [{"role": "user", "content": "Whi"}])
+    assert not is_verbatim(ASKED, [])
 
 
 def test_an_earlier_message_that_says_the_same_does_not_stand_for_the_newest() -> None:
     """Users say "yes" many times; the one that is answered now must be there itself."""
     yes, no, told = ({"role": "user", "content": text} for text in ("yes", "no", "[told by nobody]"))
-    assert is_whole(yes, [yes, calls("a"), no, yes, told], [yes, no])
-    assert not is_whole(yes, [yes, calls("a"), no, told], [yes, no])
+    assert is_verbatim(yes, [yes, calls("a"), no, yes, told], [yes, no])
+    assert not is_verbatim(yes, [yes, calls("a"), no, told], [yes, no])
 
 
 def test_tokens_are_those_that_compose_counts() -> None:
@@ -148,15 +148,15 @@ def test_a_watch_counts_what_each_strategy_saved() -> None:
         return []
 
     strategies = [lightest, never, compact_rounds]
-    watch = Watch(strategies)
-    assert watch.figures()["strategies"] == dict.fromkeys(("lightest", "never", "compact_rounds"), NO_SAVING)
+    stats = StatsCollector(strategies)
+    assert stats.get_figures()["strategies"] == dict.fromkeys(("lightest", "never", "compact_rounds"), NO_SAVING)
     refused_first = ScriptedSummarizer(["", "All items were told of."])
     config = CompactorConfig(threshold=1, retain_recent=1)
     with ContextCompactor.for_role(
-        memory, "P", config, refused_first, strategies=strategies, on_event=watch
+        memory, "P", config, refused_first, strategies=strategies, on_event=stats
     ) as compactor:
         assert compactor.wait_idle(20)
-    figures = watch.figures()
+    figures = stats.get_figures()
     assert list(figures["strategies"]) == ["lightest", "never", "compact_rounds"]
     light, none, heavy = figures["strategies"].values()
     assert (light["overlays"], light["requests"], none) == (1, 0, NO_SAVING)
@@ -172,11 +172,11 @@ def test_requests_count_though_nothing_came_of_them() -> None:
     memory = Memory()
     for number in range(4):
         memory.finish_round(memory.create_round(f"Question {number}: {'what? ' * 100}"))
-    watch = Watch()
+    stats = StatsCollector()
     config = CompactorConfig(threshold=1, retain_recent=1, summary_attempts=3)
-    with ContextCompactor.for_role(memory, "P", config, ScriptedSummarizer(default=""), on_event=watch) as compactor:
+    with ContextCompactor.for_role(memory, "P", config, ScriptedSummarizer(default=""), on_event=stats) as compactor:
         compactor.wait_idle(20)
-    saving = watch.figures()["strategies"]["compact_rounds"]
+    saving = stats.get_figures()["strategies"]["compact_rounds"]
     assert saving["requests"] % 3 == 0
     assert saving["requests"] >= 3
     assert saving["overlays"] == 0
@@ -325,12 +325,12 @@ def test_events_read_as_sentences(event: Any, says: str) -> None:
 
 def test_a_watch_adds_up_and_tells_each_thing_once() -> None:
     """From whatever thread events come, none is counted twice or lost."""
-    watch = Watch()
-    watch(Started(start=1, end=2, tokens_before=10))
-    watch(Published(start=1, end=2, tokens_before=10, tokens_after=5, seconds=0.5))
-    watch(Failed(error="echo", failures=1, retry_in=1.0))
-    watch(Evaluated(is_due=False, rounds=3, tail=3))
-    figures = watch.figures()
+    stats = StatsCollector()
+    stats(Started(start=1, end=2, tokens_before=10))
+    stats(Published(start=1, end=2, tokens_before=10, tokens_after=5, seconds=0.5))
+    stats(Failed(error="echo", failures=1, retry_in=1.0))
+    stats(Evaluated(is_due=False, rounds=3, tail=3))
+    figures = stats.get_figures()
     assert [figures[name] for name in ("compactions", "failures", "background_seconds")] == [1, 1, 0.5]
-    assert [said.split()[0] for said in watch.take_news()] == ["compacting", "rounds", "no"]
-    assert watch.take_news() == []
+    assert [said.split()[0] for said in stats.take_news()] == ["compacting", "rounds", "no"]
+    assert stats.take_news() == []

@@ -20,7 +20,7 @@ from compactor.cli import session_commands
 from compactor.cli import sessions as sessions_module
 from compactor.cli.events import read_events
 from compactor.cli.sessions import list_page, measure_session, open_named
-from compactor.cli.terminal import CannotRun
+from compactor.cli.terminal import CommandError
 from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, Entry, InMemoryStore, Memory, Store, open_store
 from memory.entries import CompactionPrepared, EventRecorded, HeaderAdded, UsageRecorded
@@ -733,7 +733,7 @@ def test_a_database_of_a_newer_version_is_one_line(url: str, tmp_path: Path) -> 
 
 
 def test_a_session_that_goes_away_is_said_to() -> None:
-    with pytest.raises(CannotRun, match="which has none at all"):
+    with pytest.raises(CommandError, match="which has none at all"):
         measure_session(InMemoryStore(), "s")
 
 

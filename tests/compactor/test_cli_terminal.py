@@ -113,7 +113,7 @@ def test_notes_wait_for_the_end_of_an_answer(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stdin", Stream())
     monkeypatch.setattr(sys, "stdout", out)
     shown = ConversationScreen(make_console(), make_console(Stream()))
-    with shown.answer() as write:
+    with shown.write_answer() as write:
         write("one ")
         shown.note("first")
         write("two")

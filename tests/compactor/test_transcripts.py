@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.cli.replay import Conversation, join_conversations, read_transcript
-from compactor.cli.terminal import CannotRun
+from compactor.cli.replay import NamedConversation, join_conversations, read_transcript
+from compactor.cli.terminal import CommandError
 
 ASK = {"role": "user", "content": "where is it?"}
 REPLY = {"role": "assistant", "content": "in hall 3"}
@@ -26,13 +26,13 @@ def lines(*values: object) -> str:
     return "\n".join(map(json.dumps, values))
 
 
-def read_text(folder: Path, text: str | bytes, name: str = "chat.json") -> list[Conversation]:
+def read_text(folder: Path, text: str | bytes, name: str = "chat.json") -> list[NamedConversation]:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_transcript(str(path))
 
 
-def messages(conversations: list[Conversation]) -> list[list[Any]]:
+def messages(conversations: list[NamedConversation]) -> list[list[Any]]:
     return [list(messages) for _, messages in conversations]
 
 
@@ -128,7 +128,7 @@ def test_the_real_dialogues_are_read(data: list[dict[str, Any]], tmp_path: Path)
 
 
 def refused(folder: Path, text: str | bytes) -> str:
-    with pytest.raises(CannotRun) as raised:
+    with pytest.raises(CommandError) as raised:
         read_text(folder, text)
     said = str(raised.value)
     assert said.startswith(f"{folder / 'chat.json'}")
@@ -195,16 +195,16 @@ def test_a_message_of_any_depth_is_read_or_refused(depth: int, tmp_path: Path) -
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotRun, match="cannot be read") as raised:
+    with pytest.raises(CommandError, match="cannot be read") as raised:
         read_transcript(str(tmp_path / "gone.json"))
     assert "gone.json" in str(raised.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(CannotRun, match="is a folder"):
+    with pytest.raises(CommandError, match="is a folder"):
         read_transcript(str(tmp_path))
 
 
 def test_a_path_that_no_system_takes_is_refused_too() -> None:
-    with pytest.raises(CannotRun, match="cannot be read"):
+    with pytest.raises(CommandError, match="cannot be read"):
         read_transcript("a\0b")

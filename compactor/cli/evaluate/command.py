@@ -22,30 +22,30 @@ from ...cost.prices import Prices
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import get_counter
 from ..chat import OPENAI, find_endpoint
-from ..exchange import name_errors, replace_when_complete
-from ..replay import Conversation, read_transcript
+from ..exchange import write_atomically
+from ..replay import NamedConversation, read_transcript
 from ..session_commands import BaseUrl, LogEvents, Prompt, make_config, make_option
-from ..terminal import CannotRun, make_console, make_event_hooks, make_one_line, render_quantity, show_progress
-from .answers import AnswerFile, Answers, Price, find_price, make_price, rehearse
+from ..terminal import CommandError, make_console, make_event_hooks, make_one_line, render_quantity, show_progress
+from .metered import MeteredSummarizer, PriceFunction, ResponseCache, find_price, make_price, rehearse
 from .page import make_report_page
 from .report import (
     AFTER,
     Measurement,
     Report,
-    check_limits,
     describe_dollars,
     find_failures,
     measure,
+    parse_limits,
     print_comparison,
     print_report,
     read_earlier,
     sum_method,
 )
-from .runner import Compaction, Runner, Source, cut_text, summarize_offline
+from .runner import Compaction, EvaluationRunner, Source, cut_text, summarize_offline
 
 _OFFLINE = "offline"
 _ANSWERS = "answers.jsonl"
-#: A refused compaction must not make the compactor summarise offline: its model is what is evaluated.
+#: A rejected compaction must not make the compactor summarise offline: its model is what is evaluated.
 _NEVER = 1_000_000
 
 app = typer.Typer()
@@ -98,8 +98,8 @@ def evaluate(
     compactions or as in ids@5; grounded (names that somebody said); accepted (answers); format (edits of notes).
     """
     if compare is not None and to_json == "-":
-        raise CannotRun("--compare would mix a table with the JSON; pass --json FILE, or leave --compare out")
-    limits = check_limits(fail_under or ())
+        raise CommandError("--compare would mix a table with the JSON; pass --json FILE, or leave --compare out")
+    limits = parse_limits(fail_under or ())
     strategy = strategy or ("compact_notes" if model else "compact_rounds")  # as a compactor does by itself
     earlier = read_earlier(compare) if compare is not None else None
     sources, transcripts = _read_sources(files, compactions)
@@ -109,28 +109,28 @@ def evaluate(
         "model": model or _OFFLINE,
         "endpoint": None,
         "prompt": prompt,
-        "prompt_sha256": _digest(config.prompt.content),
+        "prompt_sha256": _hash(config.prompt.content),
         "strategy": strategy,
         "target_tokens": target,
         "compactions": compactions,
     }
-    asked = _find_model(model, base_url, price, max_spend, dry_run=dry_run)
-    if asked is not None:
-        settings["endpoint"] = asked.endpoint
-        asked.max_spend = max_spend
-        asked.file = AnswerFile(_choose_answers_path(answers, to_json, to_html), read_only=dry_run)
+    metered = _find_model(model, base_url, price, max_spend, dry_run=dry_run)
+    if metered is not None:
+        settings["endpoint"] = metered.endpoint
+        metered.max_spend = max_spend
+        metered.file = ResponseCache(_choose_answers_path(answers, to_json, to_html), read_only=dry_run)
     hooks = make_event_hooks(log)
-    runner = Runner(
+    runner = EvaluationRunner(
         config,
         getattr(strategies, strategy),
-        asked or ExtractiveSummarizer(),
-        (*hooks, *([asked.watch] if asked else [])),
+        metered or ExtractiveSummarizer(),
+        (*hooks, *([metered.record_event] if metered else [])),
     )
     if dry_run:
-        _print_cost(asked, runner, sources)
+        _print_cost(metered, runner, sources)
         return
-    results = _run_all(runner, sources, asked, hooks)
-    report, measured = _make_report(settings, transcripts, sources, results, runner, asked)
+    results = _run_all(runner, sources, metered, hooks)
+    report, measured = _make_report(settings, transcripts, sources, results, runner, metered)
     if to_html is not None:
         _write(to_html, make_report_page(report, zip(sources, measured, strict=True)))
     if to_json == "-":
@@ -144,54 +144,56 @@ def evaluate(
     failures = find_failures(report, limits)
     for failure in failures:
         make_console(sys.stderr).print(f"compactor: {make_one_line(failure)}", soft_wrap=True)
-    if failures or report.stopped:
+    if failures or report.stop_reason:
         raise typer.Exit(1)
 
 
 def _read_sources(files: Sequence[str], compactions: int) -> tuple[list[Source], dict[str, str]]:
     """Return the conversations in *files*, and the SHA-256 of the messages in each file."""
 
-    def name(path: str, conversation: Conversation) -> str:
+    def make_name(path: str, conversation: NamedConversation) -> str:
         return make_one_line(f"{Path(path).name}: {conversation[0]}", 80)
 
     read = {path: read_transcript(path) for path in files}
-    sources = [Source.of(name(path, one), one, compactions) for path, many in read.items() for one in many]
+    sources = [
+        Source.from_conversation(make_name(path, one), one, compactions) for path, many in read.items() for one in many
+    ]
     found = [source for source in sources if source.rounds]
     if not found:
-        raise CannotRun("these transcripts hold no round; give some in which a user asks and an assistant answers")
-    return found, {path: _digest(json.dumps(many, sort_keys=True)) for path, many in read.items()}
+        raise CommandError("these transcripts hold no round; give some in which a user asks and an assistant answers")
+    return found, {path: _hash(json.dumps(many, sort_keys=True)) for path, many in read.items()}
 
 
 def _find_model(
     model: str, base_url: str | None, price: str | None, max_spend: float | None, *, dry_run: bool
-) -> Answers | None:
+) -> MeteredSummarizer | None:
     """Return the model that is asked, or with *dry_run* its stand-in; None: no model is asked."""
     if max_spend is not None and not 0 <= max_spend < math.inf:
-        raise CannotRun("--max-spend takes dollars, from 0 on")
+        raise CommandError("--max-spend takes dollars, from 0 on")
     if not model:
         for name, value in (("--base-url", base_url), ("--max-spend", max_spend), ("--price", price)):
             if value is not None:
-                raise CannotRun(f"{name} is for a model; name one with --model, or leave {name} out")
+                raise CommandError(f"{name} is for a model; name one with --model, or leave {name} out")
         return None
     paid = _read_price(price) if price is not None else find_price(model)
     if max_spend is not None and paid is None:
-        raise CannotRun(
+        raise CommandError(
             f"nobody here knows what {make_one_line(model, 60)} costs, so --max-spend cannot hold; give --price, as in"
             " --price 0.25,2"
         )
     count = get_counter(model)
     if dry_run and not (base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_KEY")):
-        return Answers(rehearse, count, paid, OPENAI, model)  # what it costs is known without a key
+        return MeteredSummarizer(rehearse, count, paid, OPENAI, model)  # what it costs is known without a key
     client, _, address = find_endpoint(model, base_url)
-    return Answers(rehearse if dry_run else client, count, paid, address, model)
+    return MeteredSummarizer(rehearse if dry_run else client, count, paid, address, model)
 
 
-def _read_price(text: str) -> Price:
+def _read_price(text: str) -> PriceFunction:
     try:
         read, written = (float(part) for part in text.split(","))
         return make_price(Prices(cached_input=1.0, output=written / read, per_token=read / 1_000_000))
     except (ValueError, ZeroDivisionError):
-        raise CannotRun(
+        raise CommandError(
             f"--price takes dollars per million input and output tokens, the first above 0, as in 0.25,2, not '{text}'"
         ) from None
 
@@ -202,7 +204,7 @@ def _choose_answers_path(answers: str | None, *reports: str | None) -> Path:
 
 
 def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
-    """Raise ``CannotRun`` if one of *paths* lies in no folder, is a transcript, or is named twice: better now than
+    """Raise ``CommandError`` if one of *paths* lies in no folder, is a transcript, or is named twice: better now than
     after paying for answers."""
     taken = {os.path.realpath(one) for one in files if one != "-"}
     for path in paths:
@@ -212,52 +214,48 @@ def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
         except (OSError, ValueError):
             can_be = False
         if not can_be:
-            raise CannotRun(f"{path}: cannot be written; give a file in a folder that exists")
+            raise CommandError(f"{path}: cannot be written; give a file in a folder that exists")
         if place in taken:
-            raise CannotRun(f"{path}: is a transcript or another report, which would be overwritten; give another file")
+            raise CommandError(f"{path}: is a transcript or another report and would be overwritten; give another file")
         taken.add(place)
 
 
 def _write(path: str, text: str) -> None:
-    with (
-        name_errors(f"{make_one_line(path)} cannot be written", "the paid answers are kept: give another path"),
-        replace_when_complete(path) as file,
-    ):
+    with write_atomically(path, "the paid answers are kept: give another path") as file:
         file.write(text)
 
 
-def _digest(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _print_cost(asked: Answers | None, runner: Runner, sources: Sequence[Source]) -> None:
+def _print_cost(metered: MeteredSummarizer | None, runner: EvaluationRunner, sources: Sequence[Source]) -> None:
     """Print the cost of a run, estimated by one with a stand-in for the model."""
     console = make_console()
-    if asked is None:
+    if metered is None:
         console.print("No model is asked, so it costs nothing.")
         return
     for source in sources:
         runner.run(source)
-    read, written = asked.usage_now["input_tokens"], asked.usage_now["output_tokens"]
-    console.print(f"{render_quantity(asked.calls, 'call')} to {make_one_line(asked.endpoint)}")
+    read, written = metered.usage_now["input_tokens"], metered.usage_now["output_tokens"]
+    console.print(f"{render_quantity(metered.calls, 'call')} to {make_one_line(metered.endpoint)}")
+    cost = describe_dollars(metered.compute_cost(metered.usage_now))
+    console.print(f"about {read:,} input and {written:,} output tokens: {cost}")
+    if metered.reused:
+        console.print(f"{render_quantity(metered.reused, 'answer')} paid for already and not asked for again")
+    attempts = runner.config.summary_attempts
     console.print(
-        f"about {read:,} input and {written:,} output tokens: {describe_dollars(asked.compute_cost(asked.usage_now))}"
-    )
-    if asked.reused:
-        console.print(f"{render_quantity(asked.reused, 'answer')} paid for already and not asked for again")
-    most = runner.config.summary_attempts
-    console.print(
-        f"Up to {most} times as much if answers are refused and asked for again; more if a model thinks first."
+        f"Up to {attempts} times as much if answers are rejected and asked for again; more if a model thinks first."
     )
 
 
 def _run_all(
-    runner: Runner, sources: Sequence[Source], asked: Answers | None, hooks: Sequence[EventHook]
+    runner: EvaluationRunner, sources: Sequence[Source], metered: MeteredSummarizer | None, hooks: Sequence[EventHook]
 ) -> list[list[Compaction]]:
     """Return the compactions of each of *sources*, with a progress bar on a terminal."""
     total = sum(len(source.ends) for source in sources)
     with show_progress("evaluating", total, "compactions", make_console(sys.stderr), hooks) as step:
-        return [runner.run(source, step) if not (asked and asked.stopped) else [] for source in sources]
+        return [runner.run(source, step) if not (metered and metered.stop_reason) else [] for source in sources]
 
 
 def _make_report(
@@ -265,20 +263,20 @@ def _make_report(
     transcripts: dict[str, str],
     sources: Sequence[Source],
     results: Sequence[Sequence[Compaction]],
-    runner: Runner,
-    asked: Answers | None,
+    runner: EvaluationRunner,
+    metered: MeteredSummarizer | None,
 ) -> tuple[Report, list[list[Measurement]]]:
     """Return the figures of *results* and of the baselines, and for each source the items that its summaries keep."""
-    ways: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
-    if asked is not None:
-        ways[_OFFLINE] = partial(summarize_offline, runner=runner)
-    ways |= {"first words": partial(cut_text, last=False), "last words": partial(cut_text, last=True)}
+    baselines: dict[str, Callable[[Source, Sequence[Compaction]], Sequence[Compaction]]] = {}
+    if metered is not None:
+        baselines[_OFFLINE] = partial(summarize_offline, runner=runner)
+    baselines |= {"first words": partial(cut_text, last=False), "last words": partial(cut_text, last=True)}
     pairs = list(zip(sources, results, strict=True))
     measured = [measure(source, one, quotes=False) for source, one in pairs]
     methods = [sum_method(settings["model"], list(chain.from_iterable(measured)), quotes=False)]
-    for name, way in ways.items():
+    for name, make_baseline in baselines.items():
         quotes = name != _OFFLINE
-        found = (measure(source, way(source, one), quotes=quotes) for source, one in pairs)
+        found = (measure(source, make_baseline(source, one), quotes=quotes) for source, one in pairs)
         methods.append(sum_method(name, list(chain.from_iterable(found)), quotes=quotes))
     report = Report(
         settings,
@@ -287,7 +285,7 @@ def _make_report(
         sum(len(source.rounds) for source in sources),
         sum(source.tokens for source in sources),
         methods,
-        asked.make_account() if asked is not None else None,
-        asked.stopped if asked is not None else "",
+        metered.make_account() if metered is not None else None,
+        metered.stop_reason if metered is not None else "",
     )
     return report, measured

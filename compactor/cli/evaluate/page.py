@@ -46,8 +46,8 @@ def _render_figures(report: Report) -> Iterator[str]:
     yield "<h1>What survives</h1>"
     settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items() if value not in (None, ""))
     yield f"<p>{_render_text(settings)}</p>"
-    if report.stopped:
-        yield f'<p class="lost">Not everything was measured: {_render_text(report.stopped)}.</p>'
+    if report.stop_reason:
+        yield f'<p class="lost">Not everything was measured: {_render_text(report.stop_reason)}.</p>'
     yield "<p>Percent of what was said that survives.</p>"
     names = (f'<th colspan="{len(AFTER)}">{_render_text(method.name)}</th>' for method in report.methods)
     yield f"<table><tr><th></th>{''.join(names)}</tr>"
@@ -81,15 +81,15 @@ def _render_summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -
             )
             title = f"Compaction {number}, {rounds}"
             counts = f"{len(one.items) - len(lost)} of {len(one.items)} stand" if one.items else "nothing is asked for"
-            made_up = f", {len(one.made_up)} made up" if one.made_up else ""
-            yield f"<details><summary>{title}: {counts}{made_up}</summary>"
+            invented = f", {len(one.invented)} invented" if one.invented else ""
+            yield f"<details><summary>{title}: {counts}{invented}</summary>"
             yield '<div class="beside"><div><h3>Newly covered</h3>'
             for place in range(one.start, one.compaction.end + 1):
                 yield f'<p>Round {place}</p><div class="text">{_render_text(source.texts[place - 1])}</div>'
             yield "</div><div><h3>Summary</h3>"
-            yield f'<div class="text">{_mark(one.compaction.summary, one.made_up)}</div>'
-            if one.made_up:
-                yield f"<p>Nobody said: <mark>{'</mark> <mark>'.join(map(_render_text, one.made_up))}</mark></p>"
+            yield f'<div class="text">{_mark(one.compaction.summary, one.invented)}</div>'
+            if one.invented:
+                yield f"<p>Nobody said: <mark>{'</mark> <mark>'.join(map(_render_text, one.invented))}</mark></p>"
             if lost:
                 yield "<h3>Lost</h3><table><tr><th>what</th><th>round</th><th>after</th><th>as it was said</th></tr>"
                 for item, after in lost:

@@ -15,8 +15,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 
 from ...tokens import count_tokens
-from ..terminal import CannotRun, make_one_line, make_table, render_quantity
-from .retention import KINDS, Item, SummaryWords, find_made_up
+from ..terminal import CommandError, make_one_line, make_table, render_quantity
+from .retention import KINDS, Item, SummaryWords, find_invented
 from .runner import Compaction, Source
 
 #: Numbers of compactions after which it is looked for what was said.
@@ -56,7 +56,7 @@ class Measurement:
     items: Sequence[tuple[Item, int, bool]]
     #: Identifiers and numbers that no summary before it had: how many, and those that nobody said.
     named: int
-    made_up: tuple[str, ...]
+    invented: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Method:
     #: By kind, and by the number of compactions.
     retention: Mapping[str, Mapping[int, Share]]
     #: Identifiers and numbers that nobody said, of all; None: it only quotes.
-    made_up: Share | None
+    invented: Share | None
     compactions: int
     #: Mean length of a summary.
     summary_tokens: float
@@ -91,10 +91,10 @@ class Report:
     rounds: int
     tokens: int
     methods: Sequence[Method]
-    #: The model's work, as ``Answers.make_account`` returns it.
+    #: The model's work, as ``MeteredSummarizer.make_account`` returns it.
     account: Mapping[str, Any] | None = None
     #: Why not everything was measured; empty: it was.
-    stopped: str = ""
+    stop_reason: str = ""
     #: Percentages by their ``NAMES``; None: there was nothing to measure.
     figures: Mapping[str, float | None] = field(init=False)
 
@@ -105,7 +105,7 @@ class Report:
         return json.dumps(asdict(self), indent=2)
 
 
-class Earlier(BaseModel):
+class EarlierReport(BaseModel):
     """The part of an earlier report that is compared."""
 
     settings: dict[str, Any]
@@ -114,36 +114,42 @@ class Earlier(BaseModel):
     account: dict[str, Any] | None = None
 
 
-def read_earlier(path: str) -> Earlier:
-    """Return the report in the file at *path*. Raises ``CannotRun`` if it is none."""
+def read_earlier(path: str) -> EarlierReport:
+    """Return the report in the file at *path*. Raises ``CommandError`` if it is none."""
     try:
-        return Earlier.model_validate_json(Path(path).read_bytes())
+        return EarlierReport.model_validate_json(Path(path).read_bytes())
     except (OSError, ValueError) as error:  # a ValidationError is one, and quotes the file
-        why = f"{error.error_count()} faults" if isinstance(error, ValidationError) else getattr(error, "strerror", "")
-        raise CannotRun(f"{path}: is no report of evaluate ({why or 'unreadable'}); give a file of --json") from None
+        reason = (
+            f"{error.error_count()} faults" if isinstance(error, ValidationError) else getattr(error, "strerror", "")
+        )
+        raise CommandError(
+            f"{path}: is no report of evaluate ({reason or 'unreadable'}); give a file of --json"
+        ) from None
 
 
 def measure(source: Source, compactions: Sequence[Compaction], *, quotes: bool) -> list[Measurement]:
-    """Return the items of *source* that each of *compactions* keeps. With *quotes* nothing can be made up."""
+    """Return the items of *source* that each of *compactions* keeps. With *quotes* nothing can be invented."""
     # For each item, the first compaction that covers it.
-    born = [next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items]
+    first_covered = [
+        next((n for n, one in enumerate(compactions) if one.end >= item.round), None) for item in source.items
+    ]
     measured: list[Measurement] = []
     known: set[str] = set()
     for number, compaction in enumerate(compactions):
         words = SummaryWords(compaction.summary)
         items = [
             (item, number - first + 1, words.keeps(item))
-            for item, first in zip(source.items, born, strict=True)
+            for item, first in zip(source.items, first_covered, strict=True)
             if first is not None and number - first + 1 in AFTER and (item.until is None or item.until > compaction.end)
         ]
-        named, made_up = 0, tuple[str, ...]()
+        named, invented = 0, tuple[str, ...]()
         if not quotes:
-            names, unknown = find_made_up(compaction.summary, source.list_texts_until(compaction.end))
+            names, unknown = find_invented(compaction.summary, source.list_texts_until(compaction.end))
             named = len(names - known)
-            made_up = tuple(one for one in unknown if one not in known)
+            invented = tuple(one for one in unknown if one not in known)
             known |= names
         start = measured[-1].compaction.end + 1 if measured else 1
-        measured.append(Measurement(compaction, start, items, named, made_up))
+        measured.append(Measurement(compaction, start, items, named, invented))
     return measured
 
 
@@ -153,10 +159,10 @@ def sum_method(name: str, summaries: Sequence[Measurement], *, quotes: bool) -> 
     for summary in summaries:
         for item, after, stands in summary.items:
             kept[item.kind][after] += Share(int(stands), 1)
-    made_up = Share(sum(len(one.made_up) for one in summaries), sum(one.named for one in summaries))
+    invented = Share(sum(len(one.invented) for one in summaries), sum(one.named for one in summaries))
     lengths = [count_tokens(one.compaction.summary) for one in summaries]
     retention = {kind: dict(sorted(kept[kind].items())) for kind in KINDS if kind in kept}
-    return Method(name, retention, None if quotes else made_up, len(summaries), fmean(lengths) if lengths else 0.0)
+    return Method(name, retention, None if quotes else invented, len(summaries), fmean(lengths) if lengths else 0.0)
 
 
 def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator[tuple[str, float | None]]:
@@ -169,12 +175,12 @@ def _list_figures(method: Method, account: Mapping[str, Any] | None) -> Iterator
         yield name, next((value for value in reversed(found.values()) if value is not None), None)
         for after, value in found.items():
             yield f"{name}@{after}", value
-    made_up = method.made_up.percent if method.made_up is not None else None
-    yield "grounded", None if made_up is None else round(100 - made_up, 1)
+    invented = method.invented.percent if method.invented is not None else None
+    yield "grounded", None if invented is None else round(100 - invented, 1)
     if account is None:
         yield from (("accepted", None), ("format", None))
     else:
-        yield "accepted", Share(account["answers"] - sum(account["refused"].values()), account["answers"]).percent
+        yield "accepted", Share(account["answers"] - sum(account["rejected"].values()), account["answers"]).percent
         yield "format", Share(**account["format"]).percent
 
 
@@ -200,7 +206,7 @@ def print_report(report: Report, console: Console) -> None:
     ]
     rows.append(("mean of kinds", "", *(_render_cells(map(one.compute_mean, AFTER)) for one in report.methods)))
     rows.append(
-        ("made up", "", *(_render_percent(one.made_up.percent if one.made_up else None) for one in report.methods))
+        ("invented", "", *(_render_percent(one.invented.percent if one.invented else None) for one in report.methods))
     )
     rows.append(("tokens, mean", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
     columns = ("", "asked for", *(make_one_line(one.name, 24) for one in report.methods))
@@ -209,11 +215,11 @@ def print_report(report: Report, console: Console) -> None:
     console.print(make_table(columns, rows, **style))
     if report.account is not None:
         console.print(make_table(("", ""), list(list_account(report.account)), show_header=False, **style))
-    if report.stopped:
-        console.print(f"Not everything was measured: {report.stopped}.", soft_wrap=True)
+    if report.stop_reason:
+        console.print(f"Not everything was measured: {report.stop_reason}.", soft_wrap=True)
 
 
-def print_comparison(report: Report, earlier: Earlier, console: Console) -> None:
+def print_comparison(report: Report, earlier: EarlierReport, console: Console) -> None:
     """Print the figures of *report* beside those of an *earlier* one, and other differences."""
     rows = [
         (
@@ -243,8 +249,8 @@ def print_comparison(report: Report, earlier: Earlier, console: Console) -> None
 def list_account(account: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield a model's work as rows of a table."""
     yield "answers", account["answers"]
-    yield "answers refused", sum(account["refused"].values())
-    for check, count in account["refused"].items():
+    yield "answers rejected", sum(account["rejected"].values())
+    for check, count in account["rejected"].items():
         yield f"  {check}", count
     yield "calls without an answer", account["failed"]
     if account["format"]["of"]:
@@ -275,26 +281,29 @@ def _render_percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def check_limits(limits: Sequence[str]) -> dict[str, float]:
-    """Return the figures and minima in ``NAME=PERCENT`` texts. Raises ``CannotRun`` for anything else."""
+def parse_limits(limits: Sequence[str]) -> dict[str, float]:
+    """Return the figures and minima in ``NAME=PERCENT`` texts. Raises ``CommandError`` for anything else."""
     found: dict[str, float] = {}
     for text in limits:
         name, _, number = text.partition("=")
         try:
             found[name] = float(number)
         except ValueError:
-            raise CannotRun(f"--fail-under takes NAME=PERCENT, as in retention=80, not '{text}'") from None
+            raise CommandError(f"--fail-under takes NAME=PERCENT, as in retention=80, not '{text}'") from None
         if name not in NAMES or not 0 <= found[name] <= 100:
             known = ", ".join(("retention", *KINDS, *_OTHERS))
-            raise CannotRun(f"--fail-under has {known}, each up to 100, perhaps with @1, @5 or @20; not '{text}'")
+            raise CommandError(f"--fail-under has {known}, each up to 100, perhaps with @1, @5 or @20; not '{text}'")
     return found
 
 
 def find_failures(report: Report, limits: Mapping[str, float]) -> list[str]:
     """Return a line for each of *limits* that the figures of *report* are below."""
     failures = [
-        f"{name} is {value:g}, below {least:g}"
-        for name, least in limits.items()
-        if (value := report.figures[name]) is not None and value < least
+        f"{name} is {value:g}, below {minimum:g}"
+        for name, minimum in limits.items()
+        if (value := report.figures[name]) is not None and value < minimum
     ]
-    return [*failures, *([f"not everything was measured: {report.stopped}"] if report.stopped and limits else [])]
+    return [
+        *failures,
+        *([f"not everything was measured: {report.stop_reason}"] if report.stop_reason and limits else []),
+    ]

@@ -46,9 +46,9 @@ KINDS = {
 #: Words of a summary among which everything that belongs to one thing must stand.
 WINDOW = 40
 #: Share of the words of an instruction, of an outcome, and of a value's subject, that must stand there.
-OF_INSTRUCTION, OF_OUTCOME, OF_SUBJECT = 1 / 2, 1 / 3, 1 / 2
+MIN_INSTRUCTION_SHARE, MIN_OUTCOME_SHARE, MIN_SUBJECT_SHARE = 1 / 2, 1 / 3, 1 / 2
 #: Likewise of the words beside a number, and the most words that must stand.
-OF_NUMBER, MAX_BESIDE = 1 / 3, 4
+MIN_NUMBER_SHARE, MAX_BESIDE = 1 / 3, 4
 #: Maximum earlier values of one subject that a newer one is compared with.
 MAX_EARLIER = 8
 #: Maximum characters of a sentence.
@@ -98,10 +98,10 @@ class SummaryWords:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._places: defaultdict[str, list[int]] = defaultdict(list)
-        for place, keys in enumerate(_split_words(text)):
+        self._positions: defaultdict[str, list[int]] = defaultdict(list)
+        for position, keys in enumerate(_split_words(text)):
             for key in keys:
-                self._places[key].append(place)
+                self._positions[key].append(position)
 
     @cached_property
     def _letters(self) -> str:
@@ -119,25 +119,27 @@ class SummaryWords:
         if item.kind in ("instructions", "prohibitions") and keep_letters(item.text) in self._letters:
             return True
         if item.kind == "prohibitions":  # its words without a "not" would say the opposite
-            ((words, least),) = item.groups
-            return any(len(words & forbidden) >= least for forbidden in self._forbidden)
+            ((words, minimum),) = item.groups
+            return any(len(words & forbidden) >= minimum for forbidden in self._forbidden)
         return self._has_together(item.groups)
 
     def _has_together(self, groups: Sequence[Group]) -> bool:
         """Return whether a stretch of ``WINDOW`` words has enough words of each group."""
-        if any(sum(word in self._places for word in words) < least for words, least in groups):
+        if any(sum(word in self._positions for word in words) < minimum for words, minimum in groups):
             return False
         # A stretch with enough words still has them if it begins with the first of these.
-        starts = sorted({place for words, _ in groups for word in words for place in self._places.get(word, ())})
-        return any(all(self._count(words, start) >= least for words, least in groups) for start in starts)
+        starts = sorted(
+            {position for words, _ in groups for word in words for position in self._positions.get(word, ())}
+        )
+        return any(all(self._count(words, start) >= minimum for words, minimum in groups) for start in starts)
 
     def _count(self, words: Iterable[str], start: int) -> int:
-        return sum(self._is_within(self._places.get(word, ()), start) for word in words)
+        return sum(self._is_within(self._positions.get(word, ()), start) for word in words)
 
     @staticmethod
-    def _is_within(places: Sequence[int], start: int) -> bool:
-        at = bisect_left(places, start)
-        return at < len(places) and places[at] < start + WINDOW
+    def _is_within(positions: Sequence[int], start: int) -> bool:
+        at = bisect_left(positions, start)
+        return at < len(positions) and positions[at] < start + WINDOW
 
 
 def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
@@ -145,8 +147,8 @@ def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
     said = [one for round_ in rounds for one in _read_sentences(round_, role)]
     newer, newest = _find_newer(said)
     items: dict[tuple[str, int, str], Item] = {}
-    for place, one in enumerate(said):
-        for item in (*_find_items(one, newer.get(place)), *newest.get(place, ())):
+    for position, one in enumerate(said):
+        for item in (*_find_items(one, newer.get(position)), *newest.get(position, ())):
             items.setdefault((item.kind, item.round, item.key), item)
     for round_ in rounds:
         for item in (*_find_names(round_, role), *_find_outcomes(round_)):
@@ -154,7 +156,7 @@ def find_items(rounds: Sequence[Round], role: str) -> list[Item]:
     return list(items.values())
 
 
-def find_made_up(summary: str, sources: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+def find_invented(summary: str, sources: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the identifiers and numbers of *summary*, and those that none of *sources* contains.
 
     A sum or a difference that the summary states is among them, if nobody said it.
@@ -203,11 +205,11 @@ def _find_items(said: Sentence, until: int | None) -> Iterator[Item]:
         if number.startswith("0"):  # a part of a date or a time
             continue
         beside = words - {number}
-        groups = ((frozenset({number}), 1), (beside, min(MAX_BESIDE, _count_share(OF_NUMBER, beside))))
+        groups = ((frozenset({number}), 1), (beside, min(MAX_BESIDE, _count_share(MIN_NUMBER_SHARE, beside))))
         yield Item("numbers", f"{number}: {said.text}", said.round, number, groups=groups, until=until)
     if said.by_user and words:
         numbers = frozenset(word for word in words if word[0].isdigit())
-        half = (words, _count_share(OF_INSTRUCTION, words))
+        half = (words, _count_share(MIN_INSTRUCTION_SHARE, words))
         if is_prohibition(said.text):
             yield Item("prohibitions", said.text, said.round, said.text, groups=(half,), until=until)
         elif rate_instruction(said.text):
@@ -231,50 +233,50 @@ def _find_outcomes(round_: Round) -> Iterator[Item]:
         about = _find_keys(" ".join((action.name, *action.arguments)))
         words = words - about or words
         if words and about:
-            groups = ((about, 1), (words, _count_share(OF_OUTCOME, words)))
+            groups = ((about, 1), (words, _count_share(MIN_OUTCOME_SHARE, words)))
             yield Item("outcomes", action.line, round_.number, action.line, groups=groups)
 
 
 def _find_newer(said: Sequence[Sentence]) -> tuple[dict[int, int], dict[int, list[Item]]]:
-    """Return for each place in *said* the round that replaces its value, and the newest values that replace another.
+    """Return for each position in *said* the round that replaces its value, and the newest values that replace another.
 
     A value is replaced by a later one of the same subject that says that it changes, or says nearly the same.
     """
     newer: dict[int, int] = {}
     newest: dict[int, list[Item]] = defaultdict(list)
     known: defaultdict[frozenset[str], deque[tuple[int, Assignment]]] = defaultdict(partial(deque, maxlen=MAX_EARLIER))
-    for place, one in enumerate(said):
-        told = find_assignment(one.text)
-        value = _find_value(one.text, told)
-        if told is None or not value or one.text.startswith("#"):  # a heading assigns nothing
+    for position, one in enumerate(said):
+        assignment = find_assignment(one.text)
+        value = _find_value(one.text, assignment)
+        if assignment is None or not value or one.text.startswith("#"):  # a heading assigns nothing
             continue
         before = [
             (earlier, other)
-            for earlier, other in known[told.subject]
+            for earlier, other in known[assignment.subject]
             if earlier not in newer
             and _find_value(said[earlier].text, other) != value
             and said[earlier].by_user == one.by_user
-            and (told.change or _is_alike(other, told))
+            and (assignment.change or _is_alike(other, assignment))
         ]
         newer |= {earlier: one.round for earlier, _ in before}
         if before:
-            subject = frozenset(key for word in told.subject for key in _find_keys(word)) - value
-            groups = ((value, len(value)), (subject, _count_share(OF_SUBJECT, subject)))
-            newest[place].append(Item("newest", one.text, one.round, one.text, groups=groups))
-        known[told.subject].append((place, told))
-    for place, items in newest.items():
-        if place in newer:
-            newest[place] = [copy_with(one, until=newer[place]) for one in items]
+            subject = frozenset(key for word in assignment.subject for key in _find_keys(word)) - value
+            groups = ((value, len(value)), (subject, _count_share(MIN_SUBJECT_SHARE, subject)))
+            newest[position].append(Item("newest", one.text, one.round, one.text, groups=groups))
+        known[assignment.subject].append((position, assignment))
+    for position, items in newest.items():
+        if position in newer:
+            newest[position] = [copy_with(one, until=newer[position]) for one in items]
     return newer, newest
 
 
-def _find_value(text: str, told: Assignment | None) -> frozenset[str]:
+def _find_value(text: str, assignment: Assignment | None) -> frozenset[str]:
     """Return the words of the value that *text* assigns: numbers and names first, else plain words."""
-    if told is None:
+    if assignment is None:
         return frozenset()
     terms = read_content(text).terms
-    exact = [term for term, weight in terms.items() if weight >= _NAME_WEIGHT and term not in told.subject]
-    return frozenset(key for term in exact or told.words for key in _find_keys(term))
+    exact = [term for term, weight in terms.items() if weight >= _NAME_WEIGHT and term not in assignment.subject]
+    return frozenset(key for term in exact or assignment.words for key in _find_keys(term))
 
 
 def _is_alike(one: Assignment, other: Assignment) -> bool:

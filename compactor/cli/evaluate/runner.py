@@ -21,9 +21,9 @@ from ...summarizers.base import Summarizer, SummarizerError, Summary, SummaryReq
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...timers import DaemonExecutor
 from ...tokens import count_tokens
-from ..replay import Conversation
-from ..terminal import CannotRun, name_options
-from .answers import SpendReached
+from ..replay import NamedConversation
+from ..terminal import CommandError, name_options
+from .metered import SpendReached
 from .retention import Item, find_items, read_source
 
 #: Minimum mean tokens of a part: of less, no summary can be shorter.
@@ -49,7 +49,7 @@ class Source:
     """A conversation: its rounds, the items to keep of them, and the ends of its compactions."""
 
     name: str
-    conversation: Conversation
+    conversation: NamedConversation
     rounds: Sequence[Round]
     #: For each message, the number of rounds there are after it.
     reached: Sequence[int]
@@ -57,7 +57,7 @@ class Source:
     ends: Sequence[int]
 
     @classmethod
-    def of(cls, name: str, conversation: Conversation, compactions: int) -> Source:
+    def from_conversation(cls, name: str, conversation: NamedConversation, compactions: int) -> Source:
         """Return *conversation* cut into at most so many parts of about equal length."""
         memory, reached = Memory(), []
         for message in conversation[1]:
@@ -101,7 +101,7 @@ def _find_ends(rounds: Sequence[Round], compactions: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Runner:
+class EvaluationRunner:
     """Compacts sources with one summarizer and one configuration."""
 
     config: CompactorConfig
@@ -113,8 +113,8 @@ class Runner:
     def run(self, source: Source, step: Callable[[], None] = lambda: None) -> list[Compaction]:
         """Return the compactions of *source*, oldest first. *step* is called after each part.
 
-        A compaction whose answers are refused is left out, and the next one covers its rounds as well. Ends early if
-        the spend is reached. Raises ``CannotRun`` if the endpoint fails ``ATTEMPTS`` times in a row.
+        A compaction whose answers are rejected is left out, and the next one covers its rounds as well. Ends early if
+        the spend is reached. Raises ``CommandError`` if the endpoint fails ``ATTEMPTS`` times in a row.
         """
         memory, strategies = Memory(), (self.strategy,)
         compactor = ContextCompactor.for_role(memory, ASSISTANT, self.config, self.summarizer, strategies=strategies)
@@ -148,13 +148,13 @@ class Runner:
                     return False
                 if isinstance(cause, SummaryRejected):
                     return True
-                if isinstance(cause, CannotRun):
+                if isinstance(cause, CommandError):
                     raise cause from None
                 if attempt == ATTEMPTS:
                     reason = name_options(str(cause)) if isinstance(cause, SummarizerError) else type(cause).__name__
-                    raise CannotRun(f"no answer in {ATTEMPTS} attempts: {reason}") from None
-                asked = getattr(cause, "retry_after", None) or _FIRST_WAIT * 2.0 ** (attempt - 1)
-                self.wait(min(asked, _LONGEST_WAIT))
+                    raise CommandError(f"no answer in {ATTEMPTS} attempts: {reason}") from None
+                seconds = getattr(cause, "retry_after", None) or _FIRST_WAIT * 2.0 ** (attempt - 1)
+                self.wait(min(seconds, _LONGEST_WAIT))
         return True
 
 
@@ -171,7 +171,7 @@ def _compact_now(compactor: ContextCompactor, executor: DaemonExecutor) -> Compa
 # --- what needs no model ----------------------------------------------------------------------------------------------
 
 
-def summarize_offline(source: Source, like: Sequence[Compaction], runner: Runner) -> list[Compaction]:
+def summarize_offline(source: Source, like: Sequence[Compaction], runner: EvaluationRunner) -> list[Compaction]:
     """Return the offline summaries of *source*, each about as long as the one of *like* there."""
     lengths = {one.end: count_tokens(one.summary) for one in like}
 

@@ -24,7 +24,7 @@ from ...summarize import compute_digest
 from ...summarizers.base import RequestKind, Summarizer, SummarizerError, Summary, SummaryRequest
 from ...summarizers.extractive import ExtractiveSummarizer
 from ...tokens import TokenCounter, count_prompt
-from ..terminal import CannotRun
+from ..terminal import CommandError
 
 #: Length of an answer that is estimated where a request names none, and of one that edits notes.
 _LENGTH, _EDITS = 1_000, 200
@@ -35,10 +35,10 @@ class SpendReached(ContextError):
 
 
 #: Returns the dollars of a usage.
-Price = Callable[[Mapping[str, int]], float]
+PriceFunction = Callable[[Mapping[str, int]], float]
 
 
-def find_price(model: str) -> Price | None:
+def find_price(model: str) -> PriceFunction | None:
     """Return the price of *model*; None if it is unknown here."""
     try:
         return make_price(Prices.of_model(model))
@@ -46,12 +46,12 @@ def find_price(model: str) -> Price | None:
         return None
 
 
-def make_price(prices: Prices) -> Price:
+def make_price(prices: Prices) -> PriceFunction:
     """Return the cost of usage by *prices*, which have a dollar price per token."""
     return Limits(max_concurrency=1, prices=prices).cost
 
 
-class AnswerFile:
+class ResponseCache:
     """Answers by a hash of their request, as lines of JSON in a file that only its owner can read.
 
     Each line is written when its answer arrives, so an interrupted evaluation goes on from there. Lines that cannot
@@ -61,14 +61,14 @@ class AnswerFile:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Read the answers at *path*, if there are any; with *read_only*, none are added.
 
-        Raises ``CannotRun`` if the file cannot be read or written: nobody wants to learn that after paying for one.
+        Raises ``CommandError`` if the file cannot be read or written: nobody wants to learn that after paying for one.
         """
         self.path, self._read_only = path, read_only
         self._answers: dict[str, Mapping[str, Any]] = {}
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         except (OSError, ValueError) as error:
-            raise CannotRun(
+            raise CommandError(
                 f"{path}: the paid answers cannot be read ({_describe_reason(error)}); give --answers"
             ) from error
         for line in lines:
@@ -83,7 +83,7 @@ class AnswerFile:
         return self._answers.get(key)
 
     def add(self, key: str, answer: Summary, seconds: float) -> None:
-        """Add an answer to the request with the hash *key*. Raises ``CannotRun`` if the file cannot be written."""
+        """Add an answer to the request with the hash *key*. Raises ``CommandError`` if the file cannot be written."""
         if self._read_only:
             return
         line = {"key": key, "text": answer.text, "usage": answer.usage, "model": answer.model, "seconds": seconds}
@@ -97,7 +97,7 @@ class AnswerFile:
                 torn = file.read(1) not in (b"", b"\n")  # the line of an interrupted process
                 file.write((("\n" if torn else "") + (f"{line}\n" if line else "")).encode())
         except (OSError, ValueError) as error:
-            raise CannotRun(
+            raise CommandError(
                 f"{self.path}: answers cannot be written ({_describe_reason(error)}); give --answers"
             ) from error
 
@@ -119,19 +119,19 @@ def _describe_reason(error: Exception) -> str:
 
 
 @dataclass
-class Answers:
-    """Asks a model by *ask* and keeps account of its answers. A summarizer, for one compactor at a time.
+class MeteredSummarizer:
+    """Asks a model by *summarizer* and keeps account of its answers. A summarizer, for one compactor at a time.
 
     A stored answer costs nothing again. Raises ``SpendReached`` before a call that could exceed *max_spend* dollars.
     """
 
-    ask: Summarizer
+    summarizer: Summarizer
     count: TokenCounter
-    price: Price | None = None
+    price: PriceFunction | None = None
     #: The same request to another endpoint, or to another model there, has another answer.
     endpoint: str = ""
     model: str = ""
-    file: AnswerFile | None = None
+    file: ResponseCache | None = None
     max_spend: float | None = None
     clock: Callable[[], float] = time.monotonic
 
@@ -139,7 +139,7 @@ class Answers:
     takes_continued = False
 
     #: Why no more is asked, if the spend is reached.
-    stopped: str = ""
+    stop_reason: str = ""
     calls: int = 0
     reused: int = 0
     estimated: int = 0
@@ -148,9 +148,9 @@ class Answers:
     usage: Counter[str] = field(default_factory=Counter)
     usage_now: Counter[str] = field(default_factory=Counter)
     kinds: Counter[RequestKind] = field(default_factory=Counter)
-    #: Checks that refused answers, by their names; those of answers that edit notes by themselves.
-    refused: Counter[str] = field(default_factory=Counter)
-    refused_edits: Counter[str] = field(default_factory=Counter)
+    #: Checks that rejected answers, by their names; those of answers that edit notes by themselves.
+    rejected: Counter[str] = field(default_factory=Counter)
+    rejected_edits: Counter[str] = field(default_factory=Counter)
     restored: int = 0
     #: Calls that gave no answer, or none that is a text.
     failed: int = 0
@@ -168,7 +168,7 @@ class Answers:
         else:
             self._require_room(request)
             began = self.clock()
-            answer = self._ask(request)
+            answer = self._summarize(request)
             seconds = self.clock() - began
         # A compaction that is tried again asks the same again; that counts once.
         self._kind, self._is_new = request.kind, key not in self._counted
@@ -182,10 +182,10 @@ class Answers:
             self.file.add(key, answer, seconds)
         return answer
 
-    def _ask(self, request: SummaryRequest) -> Summary:
+    def _summarize(self, request: SummaryRequest) -> Summary:
         self.calls += 1
         try:
-            answer = self.ask(request)
+            answer = self.summarizer(request)
         except SummarizerError as error:
             self.failed += 1
             self._charge(getattr(error, "usage", None) or {}, paid_now=True)
@@ -197,12 +197,12 @@ class Answers:
         if paid_now:
             self.usage_now.update(usage)
 
-    def watch(self, event: object) -> None:
+    def record_event(self, event: object) -> None:
         """Take note of the compactor's *event* about the newest answer."""
         if not self._is_new:
             return
         if isinstance(event, Rejected):
-            (self.refused_edits if self._kind == "changes" else self.refused)[event.check] += 1
+            (self.rejected_edits if self._kind == "changes" else self.rejected)[event.check] += 1
         elif isinstance(event, Prepared):
             self.restored += event.restored
 
@@ -220,9 +220,9 @@ class Answers:
         edits = self.kinds["changes"]
         return {
             "answers": self.kinds.total(),
-            "refused": dict(sorted((self.refused + self.refused_edits).items())),
+            "rejected": dict(sorted((self.rejected + self.rejected_edits).items())),
             "failed": self.failed,
-            "format": {"part": edits - self.refused_edits["malformed"], "of": edits},
+            "format": {"part": edits - self.rejected_edits["malformed"], "of": edits},
             "restored": self.restored,
             **{name: self.usage[name] for name in ("input_tokens", "cached_tokens", "output_tokens")},
             "estimated": self.estimated,
@@ -247,11 +247,11 @@ class Answers:
         cost = self.price({"input_tokens": self._count_request(request), "output_tokens": length})
         spent = self.price(self.usage_now)
         if spent + cost > self.max_spend:
-            self.stopped = (
+            self.stop_reason = (
                 f"${spent:.4f} is spent and the next call costs about ${cost:.4f}: more than --max-spend"
                 f" {self.max_spend:g}"
             )
-            raise SpendReached(self.stopped)
+            raise SpendReached(self.stop_reason)
 
     def _count_request(self, request: SummaryRequest) -> int:
         return count_prompt(request.messages, self.count)
