@@ -108,13 +108,13 @@ def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
             case CompactionPrepared():
                 usage, model = record.usage, record.model
                 steps += record.kind not in ("rounds", "changes")
-            case CompactionPublished(digest="", compaction=made):
-                usage, model = made.usage, made.model
-            case ReductionPublished(reduction=made) if made.usage:
+            case CompactionPublished(digest="", compaction=compaction):
+                usage, model = compaction.usage, compaction.model
+            case ReductionPublished(reduction=reduction) if reduction.usage:
                 if steps:
                     steps -= 1
                 else:
-                    usage, model = made.usage, made.model
+                    usage, model = reduction.usage, reduction.model
             case EventRecorded(facts=facts):
                 usage = {
                     name: count

@@ -36,11 +36,11 @@ _MIN_ROWS = 3
 
 def play_on_screen(demo: Demo, count: int, pace: float, console: Console, interrupts: Interrupts) -> None:
     """Play *count* rounds of about *pace* seconds each, on a screen of its own that redraws itself."""
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    with Live(console=console, auto_refresh=False, screen=True) as screen:
 
         def draw() -> None:
             interrupts.check()
-            live.update(draw_screen(demo, count, console, console.height), refresh=True)
+            screen.update(draw_screen(demo, count, console, console.height), refresh=True)
 
         def pause() -> None:
             until = time.monotonic() + pace / _PAUSES
@@ -130,17 +130,17 @@ def _wrap(sentences: Sequence[str], width: int, console: Console, max_lines: int
 
 def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
     agent = dict(zip(_STYLES, _choose_focus(demo), strict=True))[name]
-    waits = demo.baseline.blocked_since if name == WITHOUT else None
+    blocked_since = demo.baseline.blocked_since if name == WITHOUT else None
     title, style = f"{name}: sends", _STYLES[name]
-    if waits is not None:
-        title, style = f"{name}: STOPPED for {time.perf_counter() - waits:.1f} s", "bold reverse red"
+    if blocked_since is not None:
+        title, style = f"{name}: STOPPED for {time.perf_counter() - blocked_since:.1f} s", "bold reverse red"
     elif name == WITH and agent.compactor.status().state is State.COMPACTING:
         title = f"{name}: compacts"  # and sends
     tokens = sum(tokens for _, tokens in agent.prompt)
     lines = list(_list_prompt(agent, rows, width - 4))
     if answer := demo.answers.get("with" if name == WITH else "without"):
-        said = answer["answer"] or "not in its prompt"
-        lines[rows - 1 :] = [Text(f"answers: {said}", style="bold")]
+        text = answer["answer"] or "not in its prompt"
+        lines[rows - 1 :] = [Text(f"answers: {text}", style="bold")]
     return Panel(
         Group(*lines),
         title=Text(title, style=style),
@@ -156,17 +156,17 @@ def _draw_side(demo: Demo, name: str, width: int, rows: int) -> Panel:
 def _list_prompt(agent: Agent, rows: int, width: int) -> Iterator[Text]:
     """Yield a line for each message of the last prompt, with its tokens; the summary with its sentences, if any."""
     summary = agent.compaction.summary if agent.compaction is not None else None
-    place = next((i for i, (one, _) in enumerate(agent.prompt) if summary and summary in str(one.get("content"))), None)
-    first = 0 if place is None else place + 1
-    for message, tokens in agent.prompt[: 1 if place is None else place]:
+    index = next((i for i, (one, _) in enumerate(agent.prompt) if summary and summary in str(one.get("content"))), None)
+    first = 0 if index is None else index + 1
+    for message, tokens in agent.prompt[: 1 if index is None else index]:
         yield _make_row(_describe(message), tokens, width, "default")
         rows, first = rows - 1, max(first, 1)
-    if place is not None and agent.compaction is not None:
+    if index is not None and agent.compaction is not None:
         fates = [fate for fate, _ in agent.sentences]
         title = f"summary 1-{agent.compaction.last_round}: {fates.count('came in')} new, {fates.count('stayed')} kept"
         if width > 50:
             title += f", {fates.count('dropped')} gone since the last one"
-        yield _make_row(title, agent.prompt[place][1], width, "bold")
+        yield _make_row(title, agent.prompt[index][1], width, "bold")
         room = min(len(fates), max(1, (rows - 2) * 3 // 4))
         for fate, text in _choose(agent.sentences, room):
             sign, style = _SENTENCE_MARKS[fate]

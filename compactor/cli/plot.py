@@ -32,12 +32,12 @@ def draw_plot(
     columns = [
         sorted(
             (
-                (_count_eighths(values, place, length, width, height / top), index)
+                (_count_eighths(values, column, length, width, height / top), index)
                 for index, (*_, values) in enumerate(series)
             ),
             key=lambda one: (-(-one[0] // 8), -one[1]),
         )
-        for place in range(max(1, width - _LABEL))
+        for column in range(max(1, width - _LABEL))
     ]
     for row in reversed(range(height)):
         label = (

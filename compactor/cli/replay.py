@@ -312,11 +312,11 @@ def _wait_for_cycle(compactor: ContextCompactor) -> bool:
 
 
 def sum_results(results: Sequence[Figures]) -> Figures:
-    """Return the sums of all figures; of ``longest_compose_ms``, the maximum."""
-    sums: Figures = {"conversations": len(results)}
+    """Return the totals of all figures; of ``longest_compose_ms``, the maximum."""
+    totals: Figures = {"conversations": len(results)}
     for figures in results:
-        add_figures(sums, figures)
-    return sums | {"longest_compose_ms": max(figures["longest_compose_ms"] for figures in results)}
+        add_figures(totals, figures)
+    return totals | {"longest_compose_ms": max(figures["longest_compose_ms"] for figures in results)}
 
 
 def print_report(results: Sequence[Figures], budget: int, console: Console) -> None:
@@ -326,40 +326,40 @@ def print_report(results: Sequence[Figures], budget: int, console: Console) -> N
         names = ("name", "rounds", "covered_rounds", "compactions", "raw_tokens", "prompt_tokens")
         few = [(*map(one.get, names), render_percent(one["prompt_tokens"], one["raw_tokens"])) for one in results]
         console.print(make_table(columns, few))
-    sums = sum_results(results)
-    composed, raw = sums["tokens_of_all_prompts"], sums["raw_tokens_of_all_prompts"]
+    totals = sum_results(results)
+    composed, raw = totals["tokens_of_all_prompts"], totals["raw_tokens_of_all_prompts"]
     name, last = f"{len(results)} conversations", "last prompts, together"
     if len(results) == 1:
         name, last = f"conversation {results[0]['name']}", "last prompt"
-    every = f"all {sums['prompts']:,} prompts"
+    every = f"all {totals['prompts']:,} prompts"
     rows = [
         ("budget", f"{budget:,} tokens"),
-        ("rounds", sums["rounds"]),
-        ("rounds summarised", sums["covered_rounds"]),
-        ("compactions", sums["compactions"]),
-        ("reductions", sums["reductions"]),
-        (f"{last}: raw tokens", sums["raw_tokens"]),
-        (f"{last}: composed tokens", sums["prompt_tokens"]),
-        (f"{last}: saved", render_percent(sums["prompt_tokens"], sums["raw_tokens"])),
+        ("rounds", totals["rounds"]),
+        ("rounds summarised", totals["covered_rounds"]),
+        ("compactions", totals["compactions"]),
+        ("reductions", totals["reductions"]),
+        (f"{last}: raw tokens", totals["raw_tokens"]),
+        (f"{last}: composed tokens", totals["prompt_tokens"]),
+        (f"{last}: saved", render_percent(totals["prompt_tokens"], totals["raw_tokens"])),
         (f"{every}: raw tokens", raw),
         (f"{every}: composed tokens", composed),
         (f"{every}: saved", render_percent(composed, raw)),
-        ("prompts over the budget", sums["prompts_over_budget"]),
-        ("tool calls parted from their results", sums["orphaned_calls"]),
-        ("newest user messages not verbatim", sums["queries_not_verbatim"]),
-        ("longest time to compose", f"{sums['longest_compose_ms']:.1f} ms"),
-        ("compacting, in the background", f"{sums['background_seconds']:.1f} s"),
+        ("prompts over the budget", totals["prompts_over_budget"]),
+        ("tool calls parted from their results", totals["orphaned_calls"]),
+        ("newest user messages not verbatim", totals["queries_not_verbatim"]),
+        ("longest time to compose", f"{totals['longest_compose_ms']:.1f} ms"),
+        ("compacting, in the background", f"{totals['background_seconds']:.1f} s"),
     ]
-    title = f"{name}: {render_quantity(sums['messages'], 'message')}"
+    title = f"{name}: {render_quantity(totals['messages'], 'message')}"
     console.print(make_table(("", ""), rows, title=title, show_header=False))
-    console.print(make_strategy_table(sums["strategies"]))
-    if any(level["prompts"] for level in sums["levels"].values()):
-        console.print(make_level_table(sums["levels"]))
+    console.print(make_strategy_table(totals["strategies"]))
+    if any(level["prompts"] for level in totals["levels"].values()):
+        console.print(make_level_table(totals["levels"]))
     console.print(_plot(max(results, key=lambda one: one["raw_tokens"]), console))
-    if not sums["compactions"] + sums["reductions"] + sum(level["prompts"] for level in sums["levels"].values()):
+    if not totals["compactions"] + totals["reductions"] + sum(level["prompts"] for level in totals["levels"].values()):
         console.print("Nothing had to be shortened: this conversation fits. Try a smaller --budget.")
-    if sums["failures"]:
-        attempts = render_quantity(sums["failures"], "attempt")
+    if totals["failures"]:
+        attempts = render_quantity(totals["failures"], "attempt")
         console.print(f"{attempts} at a summary failed; what was there before stayed in place.")
 
 

@@ -129,7 +129,7 @@ class Demo(Side):
         self._plan = Plan("")
         self._pinned: list[str] = []
         #: What was said, by round and post number: the text of a message, or the arguments of its calls.
-        self._said: dict[tuple[int, int], str | tuple[str, ...]] = {}
+        self._texts: dict[tuple[int, int], str | tuple[str, ...]] = {}
         #: The other side. It hears the same, and compacts inside the turn.
         self.baseline = BlockingSide(self.prices, scenario.window)
         for role in scenario.agents:
@@ -213,7 +213,7 @@ class Demo(Side):
     def _open_round(self) -> None:
         self.create_round(self.asked)
         self.baseline.create_round(self.asked)
-        self._said[self.round.number, 0] = self.asked
+        self._texts[self.round.number, 0] = self.asked
 
     def _close_round(self) -> None:
         self.finish_round()
@@ -327,7 +327,9 @@ class Demo(Side):
         self.doing = f"{send_from} to {send_to}: {message or ', '.join(f'{call.name}(...)' for call in calls)}"
         more |= {"send_from": send_from, "send_to": send_to, "message": message}
         self.baseline.add_post(**more)
-        self._said[self.round.number, self.add_post(**more).number] = tuple(call.arguments for call in calls) or message
+        self._texts[self.round.number, self.add_post(**more).number] = (
+            tuple(call.arguments for call in calls) or message
+        )
 
     def _compose(self, role: str) -> Prompt:
         agent, tools, system = self.agents[role], self._tools, self.scenario.agents[role]
@@ -365,13 +367,13 @@ class Demo(Side):
         first, last, post, last_post = (int(part) if part else None for part in match.groups())
         assert first is not None  # noqa: S101  (always part of the pattern)
         if post is None:
-            said = [texts for (number, _), texts in self._said.items() if first <= number <= (last or first)]
+            texts = [one for (number, _), one in self._texts.items() if first <= number <= (last or first)]
         else:
             posts = range(post, (last_post or post) + 1)
-            said = [self._said[first, number] for number in posts if (first, number) in self._said]
-            if last_post is None and said and isinstance(said[0], str):
-                return text == said[0]
-        return bool(said) and all(part in text for one in said for part in ((one,) if isinstance(one, str) else one))
+            texts = [self._texts[first, number] for number in posts if (first, number) in self._texts]
+            if last_post is None and texts and isinstance(texts[0], str):
+                return text == texts[0]
+        return bool(texts) and all(part in text for one in texts for part in ((one,) if isinstance(one, str) else one))
 
     @property
     def wrong_references(self) -> int:

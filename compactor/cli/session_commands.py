@@ -286,12 +286,12 @@ def purge(
     archive had it}, and "purged" is null if the store had none.
     """
     name = make_one_line(session, 80)
-    place = "" if archive is None else f", and its copy in {make_one_line(archive, 80)}"
+    where = "" if archive is None else f", and its copy in {make_one_line(archive, 80)}"
     with open_named(store, write=True) as opened:
         has_it = archive is None or opened.get_extent(session) is not None
         size = sessions.measure_session(opened, session) if has_it else None
         described = "not in the store" if size is None else describe_size(size)
-        confirm(f"session '{name}': {described}{place}. Erase all of it, for good?", "nothing was erased", yes=yes)
+        confirm(f"session '{name}': {described}{where}. Erase all of it, for good?", "nothing was erased", yes=yes)
         if size is not None:
             opened.purge(session)
     document: dict[str, Any] = {"purged": size}
@@ -318,8 +318,8 @@ def erase_tenant(
     JSON: {"tenant", "purged": number}; with --archive also {"archived": number}.
     """
     with open_named(store, write=True) as opened:
-        place = "" if archive is None else f" and in {make_one_line(archive, 80)}"
-        question = f"Erase all sessions of the tenant {make_one_line(tenant, 80)}{place}, for good?"
+        where = "" if archive is None else f" and in {make_one_line(archive, 80)}"
+        question = f"Erase all sessions of the tenant {make_one_line(tenant, 80)}{where}, for good?"
         confirm(question, "nothing was erased", yes=yes)
         try:
             document: dict[str, Any] = {"tenant": tenant, "purged": purge_tenant(opened, tenant)}
@@ -356,8 +356,8 @@ def erase_expired(
     if files is not None and archive is not None:
         raise CommandError("--files and --archive are two places; run this once for each")
     if archive is not None:
-        place = f"{make_one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
-        confirm(place, "nothing was erased", yes=yes)
+        where = f"{make_one_line(archive, 80)}: erase sessions that nobody has written to for {older_than}, for good?"
+        confirm(where, "nothing was erased", yes=yes)
         gone = expire_archive(archive, age, tenant=tenant)
         print_result(as_json, {"expired": gone}, f"{render_quantity(len(gone), 'session')} erased")
         return

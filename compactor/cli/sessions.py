@@ -43,8 +43,8 @@ def open_named(url: str | None, *, write: bool = False, create: bool = False) ->
     if url.partition(":")[0] == "memory" or path in ("", ":memory:"):
         raise CommandError(f"a session in memory ends with the process; pass --store {_EXAMPLES}")
     if path is not None and not create and not os.path.isfile(path):
-        place = make_one_line(path, 200)
-        raise CommandError(f"there is no database file {place}; check --store (sqlite:////... is an absolute path)")
+        name = make_one_line(path, 200)
+        raise CommandError(f"there is no database file {name}; check --store (sqlite:////... is an absolute path)")
     return closing(stores.open_store(url, migrate=write or create))
 
 

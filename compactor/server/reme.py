@@ -360,16 +360,16 @@ def _list_files(path: str, glob: str) -> Iterator[tuple[str, str]]:
         yield os.path.basename(path), path
         return
     seen = 0
-    for place, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path):
         folders.sort()
         for file in sorted(files):
-            name = os.path.relpath(os.path.join(place, file), path).replace(os.sep, "/")
+            name = os.path.relpath(os.path.join(folder, file), path).replace(os.sep, "/")
             if file.startswith(".") or not (not glob or any(fnmatchcase(one, glob) for one in _list_names(name, file))):
                 continue  # hidden files are drafts
             seen += 1
             if seen > MAX_FILES:
                 raise _SearchStopped("there are too many files")
-            yield name, os.path.join(place, file)
+            yield name, os.path.join(folder, file)
 
 
 def _list_names(name: str, file: str) -> Iterator[str]:

@@ -210,14 +210,14 @@ def _check_outputs(paths: Sequence[str], files: Sequence[str]) -> None:
     for path in paths:
         try:
             can_be = Path(path).parent.is_dir() and not Path(path).is_dir()
-            place = os.path.realpath(path)
+            real_path = os.path.realpath(path)
         except (OSError, ValueError):
             can_be = False
         if not can_be:
             raise CommandError(f"{path}: cannot be written; give a file in a folder that exists")
-        if place in taken:
+        if real_path in taken:
             raise CommandError(f"{path}: is a transcript or another report and would be overwritten; give another file")
-        taken.add(place)
+        taken.add(real_path)
 
 
 def _write(path: str, text: str) -> None:

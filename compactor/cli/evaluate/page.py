@@ -84,8 +84,8 @@ def _render_summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -
             invented = f", {len(one.invented)} invented" if one.invented else ""
             yield f"<details><summary>{title}: {counts}{invented}</summary>"
             yield '<div class="beside"><div><h3>Newly covered</h3>'
-            for place in range(one.start, one.compaction.end + 1):
-                yield f'<p>Round {place}</p><div class="text">{_render_text(source.texts[place - 1])}</div>'
+            for covered in range(one.start, one.compaction.end + 1):
+                yield f'<p>Round {covered}</p><div class="text">{_render_text(source.texts[covered - 1])}</div>'
             yield "</div><div><h3>Summary</h3>"
             yield f'<div class="text">{_mark(one.compaction.summary, one.invented)}</div>'
             if one.invented:
@@ -93,8 +93,8 @@ def _render_summaries(results: Iterable[tuple[Source, Sequence[Measurement]]]) -
             if lost:
                 yield "<h3>Lost</h3><table><tr><th>what</th><th>round</th><th>after</th><th>as it was said</th></tr>"
                 for item, after in lost:
-                    said = f"{item.name}: {item.text}" if item.name and item.name != item.text else item.text
-                    yield _render_row(KINDS[item.kind], (str(item.round), str(after), said), "lost")
+                    text = f"{item.name}: {item.text}" if item.name and item.name != item.text else item.text
+                    yield _render_row(KINDS[item.kind], (str(item.round), str(after), text), "lost")
                 yield "</table>"
             yield "</div></div></details>"
 
@@ -111,7 +111,7 @@ def _mark(text: str, names: Sequence[str]) -> str:
     longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     parts = re.split(rf"(?<!\w)({longest_first})(?!\w)", text, flags=re.IGNORECASE)
     return "".join(
-        f"<mark>{_render_text(part)}</mark>" if place % 2 else _render_text(part) for place, part in enumerate(parts)
+        f"<mark>{_render_text(part)}</mark>" if index % 2 else _render_text(part) for index, part in enumerate(parts)
     )
 
 

@@ -155,9 +155,9 @@ class _Format:
         """Return the values that replace those in *body*."""
         leading = [*given.leading]
         if fitted.added and leading and isinstance(leading[-1].get("content"), (str, list)):
-            said = leading[-1]["content"]
-            said = f"{said}\n\n{fitted.added}" if isinstance(said, str) else [*said, make_text(fitted.added)]
-            leading[-1] = {**leading[-1], "content": said}  # merged: many servers accept only one
+            old = leading[-1]["content"]
+            new = f"{old}\n\n{fitted.added}" if isinstance(old, str) else [*old, make_text(fitted.added)]
+            leading[-1] = {**leading[-1], "content": new}  # merged: many servers accept only one
         elif fitted.added:
             leading.append({"role": "system", "content": fitted.added})
         return {cls.key: [*leading, *fitted.items]}
@@ -189,8 +189,8 @@ class ResponsesFormat(_Format, Converted[Item]):
     @classmethod
     def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:
         instructions = body.get("instructions")
-        said = [read_text(one) for one in responses.to_chat(leading)]
-        return "\n\n".join([instructions, *said] if isinstance(instructions, str) and instructions else said)
+        content = [read_text(one) for one in responses.to_chat(leading)]
+        return "\n\n".join([instructions, *content] if isinstance(instructions, str) and instructions else content)
 
     @classmethod
     def change(cls, body: Mapping[str, Any], given: RequestConversation, fitted: Fitted[Item]) -> dict[str, Any]:  # noqa: ARG003
@@ -216,8 +216,8 @@ class MessagesFormat(_Format, MessagesCompaction):
     @classmethod
     def read_system(cls, body: Mapping[str, Any], leading: Sequence[Item]) -> str:
         system = body.get("system")
-        said = anthropic.to_chat(leading, system=system or None)
-        return "\n\n".join(map(read_text, said))
+        content = anthropic.to_chat(leading, system=system or None)
+        return "\n\n".join(map(read_text, content))
 
     @classmethod
     def change(cls, body: Mapping[str, Any], given: RequestConversation, fitted: Fitted[Item]) -> dict[str, Any]:

@@ -166,12 +166,12 @@ class RequestSummarizers:
             now = self._clock.monotonic()
             while self._known and next(iter(self._known.values())).used_at <= now - KEY_SECONDS:
                 left.append(self._known.popitem(last=False)[1])
-            waits = bool(self._known) and (is_due or not self._has_timer)
+            needs_timer = bool(self._known) and (is_due or not self._has_timer)
             self._has_timer = bool(self._known)
-            seconds = next(iter(self._known.values())).used_at + KEY_SECONDS - now if waits else 0.0
+            seconds = next(iter(self._known.values())).used_at + KEY_SECONDS - now if needs_timer else 0.0
         for one in left:
             one.forget()
-        if waits:
+        if needs_timer:
             self._clock.call_later(seconds, call_weakly(self._drop_on_timer))
 
     def _drop_on_timer(self) -> None:
