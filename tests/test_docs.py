@@ -116,6 +116,18 @@ def test_functions_stand_in_the_files_that_the_architecture_names() -> None:
             assert function in defined, f"{function} is not in {file}"
 
 
+@pytest.mark.parametrize("page", DOCS)
+def test_functions_stand_in_the_files_that_a_sentence_names(page: str) -> None:
+    """Wherever a page says that something is "in" a file, or names the file in parentheses behind it."""
+    text = text_of(page)
+    places = re.findall(r"`(\w+)` in\s+`((?:memory|prompts|compactor)/[\w/]+\.py)`", text)
+    places += re.findall(r"`(\w+)` \(`((?:memory|prompts|compactor)/[\w/]+\.py)`\)", text)
+    for name, file in places:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(?:(?:async )?def|class) {name}\b|^ *{name}\b.* = ", source, re.MULTILINE), (name, file)
+    assert places or page != "docs/architecture.md"
+
+
 # -- code ----------------------------------------------------------------------------------------------------------------
 
 
