@@ -244,7 +244,16 @@ FOREIGN = {
     "proxy": {"security"},
     "benchmarks": COMPARED,
     "configuration": {"FIELD", "ROLE", "CodeInterpreter", "llm", "false"},
-    "README": {"RoundCompressor", "key", "CodeInterpreter", "true", "ThreadPoolExecutor", "OPENAI_API_KEY"},
+    "README": {
+        "create_agent",
+        "middleware",
+        "RoundCompressor",
+        "key",
+        "CodeInterpreter",
+        "true",
+        "ThreadPoolExecutor",
+        "OPENAI_API_KEY",
+    },
     "architecture": {"fork"},
     "operate": {  # tests/test_grafana.py checks them
         f"{one.prometheus_name}{'_total' if one.kind == 'counter' else ''}" for one in METRICS
