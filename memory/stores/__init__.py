@@ -9,6 +9,7 @@ from ..errors import StoreError
 from .base import Checkpoint, DueSession, Extent, FoundText, FoundTexts, SessionRow, Store, StoredText
 from .inmemory import InMemoryStore
 from .retention import delete_files, expire, list_expired, purge_tenant
+from .tenants import join_name, split_name
 
 __all__ = [
     "Checkpoint",
@@ -22,9 +23,11 @@ __all__ = [
     "StoredText",
     "delete_files",
     "expire",
+    "join_name",
     "list_expired",
     "open_store",
     "purge_tenant",
+    "split_name",
 ]
 
 
