@@ -126,13 +126,13 @@ def run_all(given: argparse.Namespace) -> dict[str, Any]:
             handing.start()
             found["while_handed_over"] = measure(store, dispatcher, meanwhile, given.every)
             handing.join()
-        while limits.status().waiting + len(calls_in(Path(calls))) < 0.99 * given.busy_sessions:
+        while limits.status().queued + len(calls_in(Path(calls))) < 0.99 * given.busy_sessions:
             time.sleep(0.2)  # until a worker has looked at each
         looked, before, began = time.monotonic() - began, len(calls_in(Path(calls))), time.monotonic()
-        waiting = [limits.status().waiting]
+        waiting = [limits.status().queued]
         found["while_they_wait"] = measure(store, dispatcher, beside, given.every)
         made = (len(calls_in(Path(calls))) - before) / (time.monotonic() - began)
-        waiting.append(limits.status().waiting)
+        waiting.append(limits.status().queued)
     medians = {name: statistics.median(seconds) for name, seconds in found.items()}
     return {
         **vars(given),

@@ -63,7 +63,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 #: What a limit counts together: everything, or what has the same provider, model or tenant.
 Per = Literal["all", "provider", "model", "tenant"]
 #: What a limit sums: tokens in any minute, dollars in any hour.
-Unit = Literal["tokens", "spend"]
+Quantity = Literal["tokens", "spend"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -91,8 +91,8 @@ class Limit(ValueObject):
         if self.per not in ("all", "provider", "model", "tenant"):
             raise ConfigError(("per", "must be all, provider, model or tenant"))
 
-    def amounts(self) -> Iterator[tuple[Unit, float]]:
-        """Yield each limited unit with its maximum."""
+    def list_amounts(self) -> Iterator[tuple[Quantity, float]]:
+        """Yield each limited quantity with its maximum."""
         if self.max_tokens_per_minute is not None:
             yield "tokens", float(self.max_tokens_per_minute)
         if self.max_spend_per_hour is not None:

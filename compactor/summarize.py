@@ -383,7 +383,7 @@ class Work:
         if run is None or journal is None or self.deterministic or self.forbidden() == "late":
             return
         if run.permit is not None:
-            run.permit.hold(request, self.count)
+            run.permit.reserve(request, self.count)
         wait = journal.lease()
         if wait > 0:
             raise LeasedElsewhere(wait)

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from memory.stores import Store
 from memory.transfer.jsonl import Imported, export_session, read_session
-from memory.transfer.state_dict import append_new, refuse_present
+from memory.transfer.state_dict import append_session, refuse_existing
 
 from .sessions import open_named
 from .terminal import CommandError, make_one_line
@@ -72,8 +72,8 @@ def import_into(url: str | None, file: str, session: str | None) -> Imported:
         if not first:
             raise CommandError(f"{name} is empty; it needs what `compactor export` writes")
         with read_session(chain((first,), text), session) as (own, entries), open_named(url, create=True) as store:
-            refuse_present(store, own)
-            append_new(store, own, entries)
+            refuse_existing(store, own)
+            append_session(store, own, entries)
             return Imported(own, len(entries))
 
 

@@ -38,10 +38,10 @@ class LimitsStatus(ValueObject):
     #: Permits in use, including those of abandoned calls that have not ended.
     in_use: int
     #: Compactors in the queue.
-    waiting: int
-    #: Spent in the last hour, in ``Limits.unit``.
+    queued: int
+    #: Spent in the last hour, in ``Limits.spend_unit``.
     spent: float
-    #: Reserved for calls that have not ended, in ``Limits.unit``.
+    #: Reserved for calls that have not ended, in ``Limits.spend_unit``.
     reserved: float
 
 
@@ -85,11 +85,11 @@ class Limits:
         self._lock = threading.RLock()  # guards all below it, _spent, and the mutable state of permits and tickets
         self._in_use: set[Permit] = set()
         self._queue: OrderedDict[Ticket, float] = OrderedDict()  # the estimated cost of each
-        self._looks_at = math.inf  # when a timer checks the first in the queue
+        self._timer_at = math.inf  # when a timer checks the first in the queue
         self._reserved = 0.0
 
     @property
-    def unit(self) -> str:
+    def spend_unit(self) -> str:
         """The unit of spend: ``dollars`` or ``tokens``."""
         return "tokens" if self.prices.per_token is None else "dollars"
 
@@ -99,9 +99,9 @@ class Limits:
         with self._lock:
             return LimitsStatus(len(self._in_use), len(self._queue), self._sum_spent(now), self._reserved)
 
-    def cost(self, usage: Mapping[str, int]) -> float:
-        """Return the cost of a call with *usage*, in ``unit``."""
-        return self.prices.cost(usage)
+    def compute_cost(self, usage: Mapping[str, int]) -> float:
+        """Return the cost of a call with *usage*, in ``spend_unit``."""
+        return self.prices.compute_cost(usage)
 
     def wake_by(self, dispatcher: object) -> None:
         """Do nothing: a job's ticket leaves the queue when the job ends."""
@@ -119,11 +119,11 @@ class Limits:
             finally:
                 if not wanted:  # its compactor was stopped, or garbage collected
                     with self._lock:
-                        self._take_back(ticket)
+                        self._revoke(ticket)
 
     def _admit_on_time(self) -> None:
         with self._lock:
-            self._looks_at = math.inf
+            self._timer_at = math.inf
         self._admit_waiting()
 
     def _admit_first(self) -> Ticket | None:
@@ -133,22 +133,22 @@ class Limits:
             if not self._queue or self._is_full():
                 return None
             ticket, cost = next(iter(self._queue.items()))
-            seconds = self._room_in(cost, now)
+            seconds = self._find_wait(cost, now)
             if seconds == 0:
                 del self._queue[ticket]
                 ticket.granted = Permit(self, cost, ticket)
                 self._in_use.add(ticket.granted)
                 self._reserved += cost
                 return ticket
-            if seconds is None or self._looks_at <= now + seconds:  # the end of a call makes room, or a timer is set
+            if seconds is None or self._timer_at <= now + seconds:  # the end of a call makes room, or a timer is set
                 return None
-            self._looks_at = now + max(seconds, MIN_WAIT)
-            seconds = self._looks_at - now
+            self._timer_at = now + max(seconds, MIN_WAIT)
+            seconds = self._timer_at - now
         try:
             self._clock.call_later(seconds, call_weakly(self._admit_on_time))
         except BaseException:  # no thread could be started: the next attempt sets the timer
             with self._lock:
-                self._looks_at = math.inf
+                self._timer_at = math.inf
             raise
         return None
 
@@ -158,13 +158,13 @@ class Limits:
         """Reserve *cost* for the next call of *permit*. Raises ``LimitReached`` if it has to wait."""
         now = self._clock.monotonic()
         with self._lock:
-            inside, more = permit in self._in_use, cost - permit.reserved
-            seconds = self._room_in(more, now)
-            if seconds != 0 or not (inside or (not self._queue and not self._is_full())):
+            is_in_use, more = permit in self._in_use, cost - permit.reserved
+            seconds = self._find_wait(more, now)
+            if seconds != 0 or not (is_in_use or (not self._queue and not self._is_full())):
                 # A cycle that reserved too little goes to the front, else the next would pass it. A cycle that has made
                 # a call already queues at the end.
-                first = inside and not permit.asked
-                limit = LimitReached(self._seconds_until_room(cost, now), cost, first=first)
+                first = is_in_use and not permit.has_called
+                limit = LimitReached(self._find_queue_wait(cost, now), cost, first=first)
                 if first and permit.ticket is not None:
                     self._enqueue(permit.ticket, cost, first=True)
                 raise limit
@@ -174,7 +174,7 @@ class Limits:
         if more < 0:
             self._admit_waiting()
 
-    def _spend(self, permit: Permit, cost: float) -> None:
+    def _record_spent(self, permit: Permit, cost: float) -> None:
         """Record *cost* as spent by the call of *permit* that has ended, instead of its reservation."""
         now = self._clock.monotonic()
         with self._lock:
@@ -186,15 +186,15 @@ class Limits:
 
     def _release(self, permit: Permit) -> None:
         with self._lock:
-            self._return(permit)
+            self._end_use(permit)
         self._admit_waiting()
 
-    def _take(self, ticket: Ticket) -> Permit | None:
+    def _take_permit(self, ticket: Ticket) -> Permit | None:
         with self._lock:
             permit, ticket.granted = ticket.granted, None
         return permit
 
-    def _wait(self, ticket: Ticket, limit: LimitReached) -> None:
+    def _join_queue(self, ticket: Ticket, limit: LimitReached) -> None:
         with self._lock:
             self._enqueue(ticket, limit.cost, first=limit.first)
         self._admit_waiting()
@@ -203,13 +203,13 @@ class Limits:
         with self._lock:
             if from_queue:
                 self._queue.pop(ticket, None)
-            self._take_back(ticket)
+            self._revoke(ticket)
         self._admit_waiting()  # even if it only waited: the next in the queue may cost less
 
     def _find_limit(self) -> LimitReached:
         now = self._clock.monotonic()
         with self._lock:
-            return LimitReached(self._seconds_until_room(0.0, now))
+            return LimitReached(self._find_queue_wait(0.0, now))
 
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
         """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
@@ -218,12 +218,12 @@ class Limits:
             if first:
                 self._queue.move_to_end(ticket, last=False)
 
-    def _take_back(self, ticket: Ticket) -> None:
+    def _revoke(self, ticket: Ticket) -> None:
         """Revoke the unused permit of *ticket*, if any. Called with the lock held."""
-        self._return(ticket.granted)
+        self._end_use(ticket.granted)
         ticket.granted = None
 
-    def _return(self, permit: Permit | None) -> None:
+    def _end_use(self, permit: Permit | None) -> None:
         """End the use of *permit* and release its reservation. Called with the lock held."""
         if permit is not None and permit in self._in_use:
             self._in_use.remove(permit)
@@ -234,13 +234,13 @@ class Limits:
     def _is_full(self) -> bool:
         return self.max_concurrency is not None and len(self._in_use) >= self.max_concurrency
 
-    def _seconds_until_room(self, cost: float, now: float) -> float | None:
+    def _find_queue_wait(self, cost: float, now: float) -> float | None:
         """Return the seconds until there is room for *cost* and for the first in the queue; None if only the end of a
         call makes room. Called with the lock held."""
         first = next(iter(self._queue.values()), 0.0)
-        return self._room_in(max(cost, first), now) or None
+        return self._find_wait(max(cost, first), now) or None
 
-    def _room_in(self, cost: float, now: float) -> float | None:
+    def _find_wait(self, cost: float, now: float) -> float | None:
         """Return the seconds until there is room for *cost*; None if only the end of a call makes room."""
         if cost <= 0 or self.max_spend_per_hour is None:
             return 0.0
@@ -263,8 +263,8 @@ class Limits:
     def _add_spent(self, cost: float, now: float) -> None:
         if cost > 0 and self.max_spend_per_hour is not None:
             until = (now // SPEND_INTERVAL + 1) * SPEND_INTERVAL + HOUR
-            before = self._spent.pop()[1] if self._spent and self._spent[-1][0] == until else 0.0
-            self._spent.append((until, before + cost))
+            known = self._spent.pop()[1] if self._spent and self._spent[-1][0] == until else 0.0
+            self._spent.append((until, known + cost))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -277,33 +277,32 @@ class Permit:
     #: The ticket of the cycle's compactor.
     ticket: Ticket | None = None
     #: A call was made.
-    asked: bool = False
+    has_called: bool = False
 
-    def hold(self, request: SummaryRequest, count: TokenCounter) -> None:
+    def reserve(self, request: SummaryRequest, count: TokenCounter) -> None:
         """Reserve the estimated cost of *request*, which may then be sent.
 
         Raises ``LimitReached`` if it has to wait, and ``SpendExceeded`` if it costs more than an hour's limit.
         """
         limits, cost = self.limits, 0.0
         if limits.max_spend_per_hour is not None:
-            read = count_prompt(request.messages, count)
-            cost = limits.cost({"input_tokens": read, "output_tokens": request.target_tokens or DEFAULT_ANSWER})
+            cost = limits.compute_cost(estimate_usage(request, count))
             if cost > limits.max_spend_per_hour:
-                raise SpendExceeded(cost, limits.max_spend_per_hour, limits.unit)
+                raise SpendExceeded(cost, limits.max_spend_per_hour, limits.spend_unit)
         limits._reserve(self, cost)
 
     def ask(self, summarizer: Summarizer, request: SummaryRequest) -> str | Summary:
         """Return the answer of *summarizer*, and record its cost as spent."""
-        self.asked, cost = True, self.reserved
+        self.has_called, cost = True, self.reserved
         try:
             answer = summarizer(request)
             usage = answer.usage if isinstance(answer, Summary) else None
-            cost = self.limits.cost(usage) if usage is not None and "input_tokens" in usage else cost
+            cost = self.limits.compute_cost(usage) if usage is not None and "input_tokens" in usage else cost
         except BaseException as error:
             cost = 0.0 if is_refusal(error) else cost
             raise
         finally:
-            self.limits._spend(self, cost)
+            self.limits._record_spent(self, cost)
         return answer
 
     def release(self) -> None:
@@ -327,12 +326,12 @@ class Ticket:
         return self in self.limits._queue
 
     def take_permit(self, session: str = "", role: str = "") -> Permit:  # noqa: ARG002
-        """Return the granted permit, or a new one, which gets its room in ``Permit.hold``."""
-        return self.limits._take(self) or Permit(self.limits, ticket=self)
+        """Return the granted permit, or a new one, which gets its room in ``Permit.reserve``."""
+        return self.limits._take_permit(self) or Permit(self.limits, ticket=self)
 
     def wait(self, limit: LimitReached) -> None:
         """Join the queue for the call that *limit* refused."""
-        self.limits._wait(self, limit)
+        self.limits._join_queue(self, limit)
 
     def give_back(self) -> None:
         """Return the granted permit if no cycle has taken it."""
@@ -347,6 +346,12 @@ class Ticket:
     def limit(self) -> LimitReached | None:
         """Return the limit it waits for, as an error; None if it does not wait."""
         return self.limits._find_limit() if self.waiting else None
+
+
+def estimate_usage(request: SummaryRequest, count: TokenCounter) -> dict[str, int]:
+    """Return the estimated usage of a call."""
+    answer = request.target_tokens or DEFAULT_ANSWER
+    return {"input_tokens": count_prompt(request.messages, count), "output_tokens": answer}
 
 
 def is_refusal(error: BaseException) -> bool:

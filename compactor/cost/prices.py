@@ -67,7 +67,7 @@ class Prices(ValueObject):
             per_token=read,
         )
 
-    def cost(self, usage: Mapping[str, int]) -> float:
+    def compute_cost(self, usage: Mapping[str, int]) -> float:
         """Return the cost of a summarizer's call with *usage*: in dollars if ``per_token`` is known, else in tokens."""
         read = usage.get("input_tokens", 0)
         cached = min(usage.get("cached_tokens", 0), read)

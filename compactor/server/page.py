@@ -103,10 +103,10 @@ def make_page_router(state: ServerState) -> APIRouter:
             running=status.running,
             calls=status.limits.in_use,
             max_calls=limits.max_concurrency,
-            queued=status.limits.waiting,
+            queued=status.limits.queued,
             spent=status.limits.spent,
             max_spent=limits.max_spend_per_hour,
-            unit=limits.unit,
+            unit=limits.spend_unit,
         )
 
     @router.get("/inspect/events")

@@ -30,7 +30,7 @@ from memory.stores.retention import FILES_KEPT
 from memory.stores.tenants import join_name, split_name
 from memory.sync import SAYS, TOOL_NAMES
 from memory.transfer.jsonl import export_session, read_session
-from memory.transfer.state_dict import append_new
+from memory.transfer.state_dict import append_session
 
 from ..background import ContextCompactor
 from ..sessions import Session
@@ -618,7 +618,7 @@ def make_rest_router(state: ServerState) -> APIRouter:  # noqa: PLR0915  (a list
             with read_session(io.TextIOWrapper(io.BytesIO(body), "utf-8"), name) as (_, entries):
                 if any(_names_files(entry, name) for entry in entries):
                     raise HTTPException(422, "this session has files; import it under another name")
-                append_new(store, name, entries)
+                append_session(store, name, entries)
                 return Imported(id=session_id, entries=len(entries))
         except UnicodeDecodeError:
             raise HTTPException(422, "the body is not UTF-8 text; send the output of export") from None

@@ -14,7 +14,7 @@ from stored_sessions import SECRET, session, url_of
 from compactor.cli.sessions import open_named
 from memory import Memory
 from memory.stores.tenants import join_name
-from memory.transfer.archive import key_in_archive
+from memory.transfer.archive import make_archive_key
 
 ACME = join_name("acme", "a")
 
@@ -57,7 +57,7 @@ def test_old_sessions_go_to_an_archive_and_come_back(url: str, where: Path, tmp_
     assert {one["session"] for one in rows["sessions"]} == {"old", ACME}
     assert rows["unreadable"] == []
     (row,) = run("archived", where, "--tenant", "acme", "--json").document["sessions"]
-    assert (row["tenant"], row["rounds"], row["object"]) == ("acme", 1, key_in_archive(ACME))
+    assert (row["tenant"], row["rounds"], row["object"]) == ("acme", 1, make_archive_key(ACME))
     assert "old" in run("archived", where).out
     assert SECRET not in run("archived", where).out
 
@@ -87,7 +87,7 @@ def test_a_session_is_restored_under_another_name_or_as_a_copy(
 
 def test_what_stays_is_told_with_its_reason(url: str, where: Path) -> None:
     """The exit code is 0: the next run may do it."""
-    torn = where / key_in_archive("old")
+    torn = where / make_archive_key("old")
     torn.parent.mkdir(parents=True)
     torn.write_bytes(b"torn")
     done = run("archive", "--to", where, "--older-than", "30d", "--store", url)

@@ -165,7 +165,7 @@ def test_a_file_that_is_cut_off_stores_nothing(url: str, tmp_path: Path) -> None
     assert not (tmp_path / "new.db").exists(), "a database was made for nothing"
 
 
-@pytest.mark.parametrize("step", ["read_session", "append_new"])
+@pytest.mark.parametrize("step", ["read_session", "append_session"])
 def test_an_interrupted_import_stores_nothing(
     url: str, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,11 +191,11 @@ def test_where_there_is_no_room_to_ask_it_is_shown_as_it_is() -> None:
     clock = FakeClock()
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits, publish=deferred(DEAR, budget=700))
-    Permit(limits).hold(SummaryRequest(), len)
+    Permit(limits).reserve(SummaryRequest(), len)
     long_round(scene.memory)
     scene.executor.run_all()
     assert (scene.end, scene.compactor.status().skip_reason) == (7, Skip.LIMITED)
-    assert (limits.status().waiting, len(scene.summarizer.requests)) == (1, 1)
+    assert (limits.status().queued, len(scene.summarizer.requests)) == (1, 1)
 
 
 def test_where_it_can_be_neither_extended_nor_shown_the_failure_is_told() -> None:
@@ -285,14 +285,14 @@ def test_who_waits_for_a_turn_to_ask_shows_what_is_deferred_all_the_same() -> No
     limits = Limits(max_concurrency=1, clock=clock)
     scene = Scene(clock=clock, limits=limits)
     other = Permit(limits)
-    other.hold(SummaryRequest(), len)
+    other.reserve(SummaryRequest(), len)
     scene.add(5)
     assert scene.compactor.status().skip_reason is Skip.LIMITED
     assert (scene.deferred.end, scene.deferred.shows, scene.clock.pending) == (7, False, [300.0])
     scene.clock.advance(300)
     scene.executor.run_all()
     assert (scene.end, scene.deferred.reason, len(scene.summarizer.requests)) == (7, "cold", 1)
-    assert limits.status().waiting == 1, "it keeps its place in the line"
+    assert limits.status().queued == 1, "it keeps its place in the line"
     other.release()
     scene.executor.run_all()
     assert requests(scene)[1:] == [(8, 12, "Summary of rounds 1-7.")]

@@ -48,7 +48,7 @@ def find_price(model: str) -> PriceFunction | None:
 
 def make_price(prices: Prices) -> PriceFunction:
     """Return the cost of usage by *prices*, which have a dollar price per token."""
-    return Limits(max_concurrency=1, prices=prices).cost
+    return Limits(max_concurrency=1, prices=prices).compute_cost
 
 
 class ResponseCache:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compactor import ConfigError, Limit
-from compactor.cost.admission import Claim, Room, choose
+from compactor.cost.admission import Capacity, Claim, choose_ticket
 
 PROVIDERS, TENANTS = ("a", "b"), ("ada", "bob", "cyd")
 ALL = [
@@ -59,33 +59,35 @@ class Fairness(RuleBasedStateMachine):
         self.now += 1
         ended = self.permits.pop(place % len(self.permits))
         for limit in self.limits:
-            for unit, _ in limit.amounts():
+            for unit, _ in limit.list_amounts():
                 until = self.now + (60 if unit == "tokens" else 3_600)
-                self.usage.setdefault((ended.scope(limit.per), unit), []).append((until, share * ended.amount(unit)))
+                self.usage.setdefault((ended.make_scope(limit.per), unit), []).append(
+                    (until, share * ended.get_amount(unit))
+                )
         self.admit()
 
     @rule(provider=st.sampled_from(PROVIDERS), seconds=st.integers(1, 50))
     def close(self, provider: str, seconds: int) -> None:
-        self.marks[Claim("", provider=provider).closing] = self.now + seconds
+        self.marks[Claim("", provider=provider).closed_mark] = self.now + seconds
 
     @rule(seconds=st.sampled_from([1, 30, 60, 4_000]))
     def wait(self, seconds: int) -> None:
         self.now += seconds
         self.admit()
 
-    def room(self) -> Room:
-        return Room(self.limits, self.permits, self.marks, self.now, self.usage)  # type: ignore[arg-type]
+    def room(self) -> Capacity:
+        return Capacity(self.limits, self.permits, self.marks, self.now, self.usage)  # type: ignore[arg-type]
 
     def admit(self) -> None:
         while True:
             firsts = first_of_lanes(self.tickets)
-            ticket, self.seconds = choose(self.room(), firsts)
+            ticket, self.seconds = choose_ticket(self.room(), firsts)
             if ticket is None:
                 return
-            assert self.room().seconds_until(ticket) == 0, "there was no room for it"
+            assert self.room().find_wait(ticket) == 0, "there was no room for it"
             in_use = {tenant: sum(one.tenant == tenant for one in self.permits) for tenant in TENANTS}
             for other in firsts:
-                fits = self.room().seconds_until(other) == 0
+                fits = self.room().find_wait(other) == 0
                 if fits and other.provider == ticket.provider and other.tenant != ticket.tenant:
                     of_provider = {t: self.count(t, ticket.provider) for t in TENANTS}
                     counted = of_provider if self.limits_of("provider") or self.limits_of("model") else in_use
@@ -94,7 +96,7 @@ class Fairness(RuleBasedStateMachine):
                     assert self.passed[other.key] <= 3 * len(TENANTS), "others were served again and again"
             self.tickets.remove(ticket)
             self.permits.append(ticket)
-            self.marks[ticket.serving] = self.now = self.now + 0.001
+            self.marks[ticket.served_mark] = self.now = self.now + 0.001
 
     def count(self, tenant: str, provider: str) -> int:
         return sum((one.tenant, one.provider) == (tenant, provider) for one in self.permits)
@@ -106,12 +108,12 @@ class Fairness(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         """Whatever is in use or was used."""
         for limit in getattr(self, "limits", ()):
-            for scope in {one.scope(limit.per) for one in self.permits}:
-                inside = [one for one in self.permits if one.scope(limit.per) == scope]
+            for scope in {one.make_scope(limit.per) for one in self.permits}:
+                inside = [one for one in self.permits if one.make_scope(limit.per) == scope]
                 assert limit.max_concurrency is None or len(inside) <= limit.max_concurrency
-                for unit, most in limit.amounts():
+                for unit, most in limit.list_amounts():
                     used = sum(amount for until, amount in self.usage.get((scope, unit), ()) if until > self.now)
-                    assert used + sum(one.amount(unit) for one in inside) <= most * 1.001
+                    assert used + sum(one.get_amount(unit) for one in inside) <= most * 1.001
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
@@ -121,10 +123,10 @@ class Fairness(RuleBasedStateMachine):
             firsts = first_of_lanes(self.tickets)
             if firsts:
                 first = min(firsts, key=self.room().rank)
-                assert self.room().seconds_until(first) != 0
+                assert self.room().find_wait(first) != 0
 
     def teardown(self) -> None:
-        """Once nobody comes, everybody is served, by the ends of calls and the times that ``choose`` names."""
+        """Once nobody comes, everybody is served, by the ends of calls and the times that ``choose_ticket`` names."""
         for _ in range(3 * len(getattr(self, "tickets", ())) + 3):
             if not self.tickets:
                 break
@@ -145,10 +147,13 @@ def test_room_goes_to_the_tenant_with_the_fewest_calls_then_to_the_one_served_lo
     """And then to the oldest ticket."""
     limits = [Limit(max_concurrency=3, per="provider")]
     ada, bob, cyd = (Claim(name, name, "p", at=at) for at, name in enumerate(("ada", "bob", "cyd")))
-    assert choose(Room(limits, [], {}, 9.0), [cyd, bob, ada]) == (ada, None)
-    assert choose(Room(limits, [ada], {}, 9.0), [cyd, bob, ada]) == (bob, None)
-    assert choose(Room(limits, [], {bob.serving: 8.0, ada.serving: 9.0}, 9.0), [bob, ada]) == (bob, None)
-    assert choose(Room(limits, [ada, ada, ada], {}, 9.0), [cyd, bob]) == (None, None)
+    assert choose_ticket(Capacity(limits, [], {}, 9.0), [cyd, bob, ada]) == (ada, None)
+    assert choose_ticket(Capacity(limits, [ada], {}, 9.0), [cyd, bob, ada]) == (bob, None)
+    assert choose_ticket(Capacity(limits, [], {bob.served_mark: 8.0, ada.served_mark: 9.0}, 9.0), [bob, ada]) == (
+        bob,
+        None,
+    )
+    assert choose_ticket(Capacity(limits, [ada, ada, ada], {}, 9.0), [cyd, bob]) == (None, None)
 
 
 def test_who_lacks_what_its_own_tenant_may_spend_holds_up_nobody() -> None:
@@ -157,29 +162,31 @@ def test_who_lacks_what_its_own_tenant_may_spend_holds_up_nobody() -> None:
     poor = Claim("poor", "ada", "p", "m", tokens=90, spend=9.0, at=1.0)
     large = Claim("large", "bob", "p", "m", tokens=90, spend=1.0, at=2.0)
     small = Claim("small", "cyd", "p", "m", tokens=10, spend=1.0, at=3.0)
-    spent = {(poor.scope("tenant"), "spend"): [(3_000.0, 2.0)]}
-    used = {(poor.scope("model"), "tokens"): [(30.0, 20.0), (70.0, 20.0)]}
-    assert choose(Room(limits, [], {}, 10.0, spent), [poor, small]) == (small, None)
-    assert choose(Room(limits, [], {}, 10.0, {**spent, **used}), [poor, large, small]) == (None, 60.0)
-    assert choose(Room(limits, [], {}, 10.0, {**spent, **used}), [small]) == (small, None)
+    spent = {(poor.make_scope("tenant"), "spend"): [(3_000.0, 2.0)]}
+    used = {(poor.make_scope("model"), "tokens"): [(30.0, 20.0), (70.0, 20.0)]}
+    assert choose_ticket(Capacity(limits, [], {}, 10.0, spent), [poor, small]) == (small, None)
+    assert choose_ticket(Capacity(limits, [], {}, 10.0, {**spent, **used}), [poor, large, small]) == (None, 60.0)
+    assert choose_ticket(Capacity(limits, [], {}, 10.0, {**spent, **used}), [small]) == (small, None)
 
 
 def test_a_closed_provider_holds_up_nobody_elses_work() -> None:
     """And says when it opens."""
     limits = [Limit(max_concurrency=3, per="provider")]
     one, other = Claim("one", "ada", "p", at=1.0), Claim("other", "ada", "q", at=2.0)
-    closed = {one.closing: 25.0}
-    assert choose(Room(limits, [], closed, 10.0), [one, other]) == (other, None)
-    assert choose(Room(limits, [], closed, 10.0), [one]) == (None, 15.0)
-    assert choose(Room(limits, [], closed, 25.0), [one]) == (one, None)
+    closed = {one.closed_mark: 25.0}
+    assert choose_ticket(Capacity(limits, [], closed, 10.0), [one, other]) == (other, None)
+    assert choose_ticket(Capacity(limits, [], closed, 10.0), [one]) == (None, 15.0)
+    assert choose_ticket(Capacity(limits, [], closed, 25.0), [one]) == (one, None)
 
 
 def test_a_call_of_more_tokens_than_a_minute_has_gets_the_minute_to_itself() -> None:
     """Else it would wait for ever."""
     limits = [Limit(max_tokens_per_minute=100, per="model")]
     huge = Claim("huge", "ada", "p", "m", tokens=500)
-    assert choose(Room(limits, [], {}, 0.0), [huge]) == (huge, None)
-    assert choose(Room(limits, [], {}, 0.0, {(huge.scope("model"), "tokens"): [(7.0, 1.0)]}), [huge]) == (None, 7.0)
+    assert choose_ticket(Capacity(limits, [], {}, 0.0), [huge]) == (huge, None)
+    assert choose_ticket(
+        Capacity(limits, [], {}, 0.0, {(huge.make_scope("model"), "tokens"): [(7.0, 1.0)]}), [huge]
+    ) == (None, 7.0)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class Actor:
         self.estimate = tokens
         self.permit = self.permit if self.permit is not None else self.ticket.take_permit()
         try:
-            self.permit.hold(asking(tokens), len)
+            self.permit.reserve(asking(tokens), len)
         except LimitReached as limit:
             permit, self.permit = self.permit, None
             permit.release()
@@ -207,7 +207,7 @@ class AnyOrder(RuleBasedStateMachine):
     def nobody_is_forgotten(self) -> None:
         """Whoever waits has a reason to, and somebody or the timer to call him."""
         status = self.limits.status()
-        assert status.waiting == len(self.line) == len(self.actors_in("waiting"))
+        assert status.queued == len(self.line) == len(self.actors_in("waiting"))
         if self.line and status.in_use != self.limits.max_concurrency:
             assert self.limits.max_spend_per_hour is not None
             assert status.spent + status.reserved + self.line[0].estimate > self.limits.max_spend_per_hour
@@ -276,16 +276,16 @@ def test_money_is_counted_in_dollars_where_their_price_is_known() -> None:
     prices = Prices(cached_input=0.1, summarizer_input=0.5, summarizer_output=2.0, per_token=0.001)
     usage = {"input_tokens": 1_000, "cached_tokens": 800, "output_tokens": 100}
     in_dollars, in_tokens = Limits(1, prices=prices), Limits(1, prices=Prices(summarizer_output=2.0))
-    assert (in_dollars.unit, in_tokens.unit) == ("dollars", "tokens")
-    assert in_dollars.cost(usage) == pytest.approx(0.001 * (0.5 * (200 + 80) + 200))
-    assert in_tokens.cost(usage) == pytest.approx(200 + 80 + 200)
+    assert (in_dollars.spend_unit, in_tokens.spend_unit) == ("dollars", "tokens")
+    assert in_dollars.compute_cost(usage) == pytest.approx(0.001 * (0.5 * (200 + 80) + 200))
+    assert in_tokens.compute_cost(usage) == pytest.approx(200 + 80 + 200)
 
 
 def test_a_call_that_no_hour_has_room_for_is_refused_with_the_remedy() -> None:
     limits = Limits(max_spend_per_hour=2.0)
     request = SummaryRequest(messages=[{"role": "user", "content": "word " * 100}])
     with pytest.raises(SpendExceeded, match=r"about 2,\d+ tokens, and max_spend_per_hour is 2 tokens.*Prices.of_model"):
-        Permit(limits).hold(request, len)
+        Permit(limits).reserve(request, len)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_one_that_may_not_ask_is_skipped_holds_no_worker_and_is_called() -> None
         run_two.run_all()
         assert (two.status().state, two.status().skip_reason) == (State.IDLE, Skip.LIMITED)
         assert two.status().last_error is None
-        assert scene.limits.status() == LimitsStatus(in_use=1, waiting=1, spent=0.0, reserved=0.0)
+        assert scene.limits.status() == LimitsStatus(in_use=1, queued=1, spent=0.0, reserved=0.0)
         assert two.wait_idle(0) is False, "what is due was not done"
 
     one._runner._summarizer = during_a_call(summarizer, meanwhile)
@@ -498,7 +498,7 @@ def test_one_that_is_stopped_waits_no_longer() -> None:
         for executor in scene.executors[1:]:
             executor.run_all()
         assert three.stop(0)
-        assert scene.limits.status().waiting == 2
+        assert scene.limits.status().queued == 2
 
     one._runner._summarizer = during_a_call(summarizer, meanwhile)
     scene.start()
@@ -539,7 +539,7 @@ def test_one_that_nobody_holds_gives_its_turn_away() -> None:
         nonlocal dropped
         dropped.start()
         scene.executors[0].run_all()
-        assert scene.limits.status().waiting == 1
+        assert scene.limits.status().queued == 1
         gone = weakref.ref(dropped)
         del dropped
         gc.collect()
@@ -572,7 +572,7 @@ def test_one_whose_work_is_done_when_its_turn_comes_gives_it_back() -> None:
 def test_a_summarizer_that_asks_no_model_needs_no_place() -> None:
     clock = FakeClock()
     limits = Limits(1, clock=clock)
-    Permit(limits).hold(asking(1), len)
+    Permit(limits).reserve(asking(1), len)
     scene = Scene(limits, clock, [ExtractiveSummarizer()])
     scene.start()
     scene.executors[0].run_all()

@@ -16,13 +16,13 @@ import pytest
 from scene import CONFIG, ROLE, SOON, add_round, end_of
 
 from compactor import ContextCompactor, Limit, SharedLimits, SummaryRequest
-from compactor.cost import shared_limits
+from compactor.cost import admission, shared_limits
 from compactor.testing import ScriptedSummarizer
 from memory import Memory, open_store
 
 TESTS = Path(__file__).resolve().parents[2]
 #: A killed process's permit is free after so many seconds: its lease, and a look.
-FREE_AFTER = shared_limits.LEASE_SECONDS + shared_limits.RENEW_SECONDS
+FREE_AFTER = admission.LEASE_SECONDS + shared_limits.RENEW_SECONDS
 SETUP = """
     import os, sys, threading, time
     from pathlib import Path
@@ -136,18 +136,18 @@ def test_a_process_hears_by_a_notice_that_its_turn_has_come(postgres_url: str, m
         def __setitem__(self, name: str, limits: Any) -> None:
             pass
 
-    monkeypatch.setattr(shared_limits, "_HERE", Elsewhere())
+    monkeypatch.setattr(shared_limits, "_LIMITS_BY_HOLDER", Elsewhere())
     monkeypatch.setattr(shared_limits, "RENEW_SECONDS", 10_000.0)
-    monkeypatch.setattr(shared_limits, "LEASE_SECONDS", 10_000.0)
+    monkeypatch.setattr(admission, "LEASE_SECONDS", 10_000.0)
     listens = threading.Event()
     with closing(open_store(postgres_url)) as store, closing(open_store(postgres_url)) as other:
         one, two = (SharedLimits(place, [Limit(max_concurrency=1)]) for place in (store, other))
         woken = threading.Event()
         holds = one.make_ticket(ScriptedSummarizer(), lambda: True).take_permit("s", ROLE)
-        holds.hold(SummaryRequest(), len)
+        holds.reserve(SummaryRequest(), len)
         waits = two.make_ticket(ScriptedSummarizer(), lambda: woken.set() or True)
         with pytest.raises(shared_limits.LimitReached):
-            waits.take_permit("t", ROLE).hold(SummaryRequest(), len)
+            waits.take_permit("t", ROLE).reserve(SummaryRequest(), len)
         other.listen("x", listens.set)
         assert listens.wait(SOON)
         assert not woken.is_set()

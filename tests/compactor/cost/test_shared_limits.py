@@ -38,7 +38,8 @@ from compactor import (
     open_store,
 )
 from compactor.cost import Prices, shared_limits
-from compactor.cost.shared_limits import GRANT_SECONDS, SAFETY_SECONDS, SharedPermit, SharedTicket, provider_of
+from compactor.cost.admission import GRANT_SECONDS, SAFETY_SECONDS
+from compactor.cost.shared_limits import SharedPermit, SharedTicket, find_provider
 from compactor.events import Skipped
 from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
@@ -90,7 +91,7 @@ class Actor:
         if self.permit is None:
             self.permit = self.ticket.take_permit(self.session, ROLE)
         try:
-            self.permit.hold(SummaryRequest(target_tokens=tokens), len)
+            self.permit.reserve(SummaryRequest(target_tokens=tokens), len)
         except LimitReached as limit:
             self.permit.release()
             self.permit = None
@@ -225,7 +226,7 @@ class Shared(RuleBasedStateMachine):
             status = self.scene.limits.status()
             assert len(self.those("inside")) <= status.in_use <= 2
             assert status.in_use <= len(self.those("inside")) + len(self.those("called"))
-            assert status.waiting == len(self.those("waiting"))
+            assert status.queued == len(self.those("waiting"))
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
@@ -266,7 +267,7 @@ def test_processes_share_the_calls_and_who_ends_one_wakes_the_next() -> None:
     assert refused is not None
     assert refused.seconds is None
     assert three.ask() is not None
-    assert scene.limits.status() == other.status() == LimitsStatus(in_use=1, waiting=2, spent=0.0, reserved=0.0)
+    assert scene.limits.status() == other.status() == LimitsStatus(in_use=1, queued=2, spent=0.0, reserved=0.0)
     one.end()
     assert (two.woken, three.woken) == (1, 0)
     assert Actor(scene.limits).ask() is not None, "the permit waits for its ticket's owner"
@@ -305,10 +306,10 @@ def test_who_asks_too_late_keeps_the_place_that_it_got_then() -> None:
     scene.clock.advance(GRANT_SECONDS + 1.0)
     assert other.ask() is None
     with pytest.raises(LimitReached):
-        late.permit.hold(SummaryRequest(target_tokens=10), len)
+        late.permit.reserve(SummaryRequest(target_tokens=10), len)
     assert last.ask() is not None
     late.permit.release()
-    assert scene.limits.status().waiting == 2
+    assert scene.limits.status().queued == 2
     other.end()
     assert (late.woken, last.woken) == (2, 0)
 
@@ -321,7 +322,7 @@ def test_who_stops_leaves_the_queue_and_gives_back_what_it_was_granted() -> None
     assert three.ask() is not None
     two.ticket.leave()
     two.ticket.leave()
-    assert scene.limits.status().waiting == 1
+    assert scene.limits.status().queued == 1
     one.end()
     assert (two.woken, three.woken) == (0, 1)
     assert scene.limits.status() == LimitsStatus(1, 0, 0.0, 0.0)
@@ -392,7 +393,7 @@ def test_the_permits_and_tickets_of_a_killed_process_are_free_within_seconds() -
     scene.clock.advance(LEASE_SECONDS + 2.0)
     assert (queued.woken, waits.woken) == (0, 1)
     assert waits.ask(5) is None
-    assert scene.limits.status() == LimitsStatus(in_use=2, waiting=0, spent=30.0, reserved=25.0)
+    assert scene.limits.status() == LimitsStatus(in_use=2, queued=0, spent=30.0, reserved=25.0)
     scene.clock.advance(600)
     assert scene.limits.status().in_use == 2
     lost.end()  # it was only asleep
@@ -487,7 +488,7 @@ def test_a_further_call_of_a_cycle_needs_room_but_no_other_permit() -> None:
     assert scene.limits.status().in_use == 1
     one.permit.ask(one.model, SummaryRequest())
     assert one.ask(90) is not None
-    assert (two.woken, scene.limits.status().waiting) == (1, 1)
+    assert (two.woken, scene.limits.status().queued) == (1, 1)
 
 
 def test_a_permit_was_granted_for_what_its_ticket_asked_for() -> None:
@@ -519,7 +520,8 @@ def test_a_price_that_nobody_knows_is_refused_where_spend_is_limited() -> None:
         on_command(memory_of(1), Model(model="mine"), limits=scene.limits)
     on_command(memory_of(1), Model(model="gpt-5-mini"), limits=scene.limits)
     on_command(memory_of(1), None, limits=scene.limits)
-    assert scene.limits.price("gpt-5-mini", 1_000_000, 100_000) == pytest.approx(0.25 + 0.2)
+    usage = {"input_tokens": 1_000_000, "output_tokens": 100_000}
+    assert scene.limits.compute_cost("gpt-5-mini", usage) == pytest.approx(0.25 + 0.2)
     with pytest.raises(ConfigError, match="not in dollars"):
         Scene(ONE, prices=Prices())
 
@@ -580,10 +582,10 @@ def test_a_provider_is_the_host_of_the_endpoint_or_the_class() -> None:
     """A plain function has none."""
     pytest.importorskip("openai")
     assert (
-        provider_of(OpenAISummarizer("m", base_url="http://user:secret@localhost:1/v1", api_key="k")) == "localhost:1"
+        find_provider(OpenAISummarizer("m", base_url="http://user:secret@localhost:1/v1", api_key="k")) == "localhost:1"
     )
-    assert provider_of(Model()) == "Model"
-    assert provider_of(answering) == ""
+    assert find_provider(Model()) == "Model"
+    assert find_provider(answering) == ""
 
 
 # -- a store that fails ------------------------------------------------------------------------------------------------
@@ -666,7 +668,7 @@ def test_what_a_call_used_counts_once_if_the_store_could_not_confirm_it() -> Non
         one.permit.ask(one.model, SummaryRequest())
         store.loses_answers = True
         with pytest.raises(LimitReached):
-            one.permit.hold(SummaryRequest(target_tokens=20), len)
+            one.permit.reserve(SummaryRequest(target_tokens=20), len)
         store.loses_answers = False
         assert one.ask(20) is None
     one.end()
@@ -723,7 +725,7 @@ def test_signs_of_life_go_on_after_a_thread_could_not_be_started(fails: str, mon
             raise RuntimeError("can't start new thread")
         return begin(*args)
 
-    monkeypatch.setattr(shared_limits._BEATS, "run", partial(run, call) if fails == "thread" else call)
+    monkeypatch.setattr(shared_limits._HEARTBEATS, "run", partial(run, call) if fails == "thread" else call)
     if fails == "timer":
         monkeypatch.setattr(scene.clock, "call_later", partial(run, scene.clock.call_later))
     one, two = Actor(here), Actor(there)
@@ -743,9 +745,9 @@ def test_a_sign_of_life_that_was_lost_is_planned_again() -> None:
     scene = Scene(ONE)
     one = Actor(scene.limits)
     assert one.ask() is None
-    scene.limits._beats_at = scene.clock.monotonic() - 3.0
+    scene.limits._heartbeat_at = scene.clock.monotonic() - 3.0
     scene.limits._settle()
-    assert scene.limits._beats_at == scene.clock.monotonic() + 2.0
+    assert scene.limits._heartbeat_at == scene.clock.monotonic() + 2.0
 
 
 def test_signs_of_life_are_not_doubled_when_two_threads_plan_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -762,7 +764,7 @@ def test_signs_of_life_are_not_doubled_when_two_threads_plan_them(monkeypatch: p
     def between(seconds: float, callback: Any) -> Any:
         monkeypatch.setattr(scene.clock, "call_later", call_later)
         cancel = call_later(seconds, callback)
-        limits._plan_beat(shared_limits._Admission(is_queued=True, seconds=0.5))
+        limits._schedule_heartbeat(shared_limits.Admission(is_queued=True, seconds=0.5))
         return cancel
 
     assert Actor(limits).ask() is None
@@ -853,9 +855,9 @@ def test_a_compactor_that_stops_leaves_the_queue() -> None:
     compactor, executor, _ = on_command(memory_of(10), ScriptedSummarizer(), clock=scene.clock, limits=scene.limits)
     compactor.start()
     executor.run_all()
-    assert scene.limits.status().waiting == 1
+    assert scene.limits.status().queued == 1
     compactor.stop(0)
-    assert scene.limits.status().waiting == 0
+    assert scene.limits.status().queued == 0
 
 
 def test_sessions_show_what_all_processes_use() -> None:
@@ -908,7 +910,7 @@ def test_a_job_that_may_not_ask_ends_and_comes_again_when_there_is_room(store: S
     assert [outcome.reason for outcome in outcomes] == [Skip.LIMITED] * 3
     waits = [outcome.retry_in for outcome in outcomes]
     assert waits == [SAFETY_SECONDS, SAFETY_SECONDS + 1, SAFETY_SECONDS]
-    assert held.ticket.limits.status().waiting == 2
+    assert held.ticket.limits.status().queued == 2
     held.end()
     assert {*jobs.asked} == {("s", ROLE)}
     assert workers[1].run("u", ROLE).reason == Skip.LIMITED, "it is not its turn"
@@ -927,7 +929,7 @@ def test_a_run_without_a_dispatcher_leaves_no_ticket_behind(store: Store) -> Non
     write(store, "s")
     outcome = run_due(store, "s", ROLE, settings=Settings(CONFIG), summarizer=ScriptedSummarizer(), limits=limits)
     assert (outcome.reason, outcome.retry_in) == (Skip.LIMITED, 5.0)
-    assert limits.status().waiting == 0
+    assert limits.status().queued == 0
 
 
 def test_a_purged_session_leaves_the_queue(store: Store) -> None:
@@ -935,7 +937,7 @@ def test_a_purged_session_leaves_the_queue(store: Store) -> None:
     assert Actor(limits, "t").ask() is None
     assert Actor(limits, "s").ask() is not None
     store.purge("s")
-    assert limits.status().waiting == 0
+    assert limits.status().queued == 0
 
 
 def test_a_compactor_takes_shared_limits() -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("procrastinate", reason="the extra `procrastinate` is not in
 import psycopg
 
 from compactor import Limit, Settings, SharedLimits
-from compactor.cost.shared_limits import SAFETY_SECONDS
+from compactor.cost.admission import SAFETY_SECONDS
 from compactor.events import Published
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
@@ -214,7 +214,7 @@ def test_jobs_share_limits_and_come_again_when_there_is_room(postgres_url: str) 
             assert time.monotonic() - began < SAFETY_SECONDS
         assert {event.session for event in heard.events} == {*names}
         assert summarizer.most_in_flight == 1
-        assert limits.status().waiting == 0
+        assert limits.status().queued == 0
 
 
 def test_tenants_with_few_jobs_go_first_and_jobs_that_have_a_permit_before_all(postgres_url: str) -> None:
