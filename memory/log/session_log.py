@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -58,10 +57,10 @@ News = tuple[type[Redacted] | type[Rewound], tuple[str, ...]]
 _NO_NEWS: tuple[News, ...] = ()
 
 
-class Log(ABC):
+class Log:
     """The log of one session. A process has one writer at a time; processes notice each other by ``Conflict``.
 
-    ``_announce`` is called for each new round once, with no lock held.
+    ``_announce`` is called for each new round once, with no lock held; ``Memory`` overrides it to call hooks.
     """
 
     # Ids of the rounds that the next round finishes: the newest that this Memory opened, or those that it took over.
@@ -118,11 +117,9 @@ class Log(ABC):
             itertools.count(),
         )  # ids of entries: random, then a running number
 
-    @abstractmethod
     def _announce(self, rounds: Iterable[int] = (), news: Iterable[News] = ()) -> None:
         """Announce *news* and numbers of new *rounds*, and that something happened."""
 
-    @abstractmethod
     def _report_checkpoint(self, error: str) -> None:
         """Report that a checkpoint could not be stored."""
 

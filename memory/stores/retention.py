@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from ..arguments import ConfigError
-from ..entries import EventRecorded, list_kinds
+from ..entries import Entry, EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
@@ -94,8 +94,13 @@ def delete_files(store: Store, session: str) -> int:
 
     Raises ``StoreError`` if a file cannot be deleted.
     """
+    return delete_named_files(adapt_store(store).read_kinds(session, list_kinds(EventRecorded)), session)
+
+
+def delete_named_files(events: Iterable[Entry], session: str) -> int:
+    """Delete the files of *session* that these entries name, and return their number. Raises ``StoreError``."""
     folders: dict[str, None] = {}
-    for entry in adapt_store(store).read_kinds(session, list_kinds(EventRecorded)):
+    for entry in events:
         with suppress(StoreDamaged, NewerVersion):  # a session may be purged because it is damaged
             record = entry.record
             if isinstance(record, EventRecorded) and record.name == FILES_KEPT:

@@ -24,12 +24,13 @@ from ..entries import Entry, EventRecorded, PostRedacted, list_kinds
 from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
 from ..log.session_log import Log
 from ..rounds import make_id, utc_now
-from ..stores import InMemoryStore, Store, delete_files, list_expired
+from ..stores import Store, list_expired
 from ..stores.base import adapt_store
+from ..stores.retention import delete_named_files
 from ..stores.tenants import join_name, split_name
-from .archive_storage import Storage, name_faults, open_storage
+from .archive_storage import Storage, convert_errors, open_storage
 from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
-from .state_dict import LogValidator, append_new, read_entry, refuse_present, require_number
+from .state_dict import LogValidator, append_session, read_entry, refuse_existing, require_number
 
 __all__ = [
     "ArchiveResult",
@@ -119,7 +120,7 @@ def archive_sessions(
     store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
     wanted = None if sessions is None else set(sessions)
     result = ArchiveResult([], {})
-    with name_faults(where):
+    with convert_errors(where):
         storage = open_storage(where)
         for session in list_expired(store, older_than, now=now, tenant=tenant):
             if wanted is None or session in wanted:
@@ -133,26 +134,26 @@ def archive_sessions(
 
 def _archive(store: Store, storage: Storage, session: str, before: datetime) -> SkipReason | None:
     """Move one session to the archive. Return None, or the reason why it was not moved."""
-    key = key_in_archive(session)
+    key = make_archive_key(session)
     try:
-        with _claim(store, session) as keep_claim:
-            head = _head_of(store, session, before)
-            there = _read_head(storage, key)
-            if there is not None and not _has_all_of(store, there):
+        with _hold_lease(store, session) as renew_lease:
+            head = _make_head(store, session, before)
+            archived = _read_head(storage, key)
+            if archived is not None and not _has_entire_log(store, archived):
                 return "name_taken"
             with storage.write(key + _PART) as raw:
-                digest = _write_object(raw, head, store, keep_claim)
+                digest = _write_object(raw, head, store, renew_lease)
             with storage.open(key + _PART) as raw:
-                packed = _Object(raw, key)
-                for _ in packed.values():
-                    keep_claim()
-                if packed.digest != digest:
+                reader = _ObjectReader(raw, key)
+                for _ in reader.read_entries():
+                    renew_lease()
+                if reader.digest != digest:
                     raise StoreDamaged(f"{key} reads back differently; no session was lost: check the storage")
-            keep_claim()
+            renew_lease()
             storage.rename(key + _PART, key)
             if _read_head(storage, key) != head:  # the archive was expired or purged in between
                 return "busy"
-            keep_claim()
+            renew_lease()
             if store.evict(session, head.entries, head.last):
                 return None
             # The store keeps the session, so delete the object: later redactions would not reach it. But if this
@@ -163,34 +164,35 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
             return "gone" if store.get_extent(session) is None else "active"
     except StoreBusy:
         return "busy"
-    except _Stays as stays:
-        return stays.reason
+    except _NotArchived as error:
+        reason: SkipReason = error.args[0]
+        return reason
 
 
-def _head_of(store: Store, session: str, before: datetime) -> ArchivedSession:
-    """Return the head for the object of *session*. Raises ``_Stays`` if the session cannot be archived now."""
+def _make_head(store: Store, session: str, before: datetime) -> ArchivedSession:
+    """Return the head for the object of *session*. Raises ``_NotArchived`` if the session cannot be archived now."""
     try:
         redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
         # Opening the log finishes an interrupted redaction, so that erased text does not get into the archive.
-        if redactions is not None and _Opened(session, store, utc_now).is_redacting:
-            raise _Stays("unreadable")
+        if redactions is not None and Log(session, store, utc_now)._to_erase:
+            raise _NotArchived("unreadable")
         extent = store.get_extent(session)
         last = None if extent is None else next(store.read(session, extent.number - 1, 1), None)
-    except (StoreDamaged, NewerVersion) as fault:
-        raise _Stays("unreadable") from fault
+    except (StoreDamaged, NewerVersion) as error:
+        raise _NotArchived("unreadable") from error
     if extent is None or last is None:
-        raise _Stays("gone")
+        raise _NotArchived("gone")
     if extent.created_at >= before:
-        raise _Stays("active")
-    key, at = key_in_archive(session), extent.created_at
+        raise _NotArchived("active")
+    key, at = make_archive_key(session), extent.created_at
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id, make_id())
 
 
-def _has_all_of(store: Store, there: ArchivedSession) -> bool:
-    """Return whether *store* still has the whole log of the object *there*, as after a killed run."""
-    last = None if there.fault else next(store.read(there.session, there.entries - 1, 1), None)
-    return last is not None and last.id == there.last
+def _has_entire_log(store: Store, archived: ArchivedSession) -> bool:
+    """Return whether *store* still has the entire log of the object *archived*, as after a killed run."""
+    last = None if archived.fault else next(store.read(archived.session, archived.entries - 1, 1), None)
+    return last is not None and last.id == archived.last
 
 
 def restore_session(
@@ -206,10 +208,10 @@ def restore_session(
     ``StoreDamaged`` for a damaged object, ``NewerVersion`` for an object of a newer version, and ``StoreBusy`` while
     another process archives or restores the session.
     """
-    store, name, key = adapt_store(store), session if session_id is None else session_id, key_in_archive(session)
-    with name_faults(where), _claim(store, session) as keep_claim:
+    store, name, key = adapt_store(store), session if session_id is None else session_id, make_archive_key(session)
+    with convert_errors(where), _hold_lease(store, session) as renew_lease:
         storage = open_storage(where)
-        refuse_present(store, name)
+        refuse_existing(store, name)
         try:
             raw = storage.open(key)
         except FileNotFoundError as error:
@@ -218,25 +220,25 @@ def restore_session(
             ) from error
         with raw, SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
             entries, validator = SpooledEntries(file), LogValidator()
-            packed = _Object(raw, key)
-            for value in packed.values():
-                keep_claim()
-                entry = _entry_in(value)
-                validator.take(entry)
+            reader = _ObjectReader(raw, key)
+            for value in reader.read_entries():
+                renew_lease()
+                entry = _parse_entry(value)
+                validator.check(entry)
                 entries.add(entry)
-            append_new(store, name, entries)
+            append_session(store, name, entries)
         if not keep and not store.is_resident:
             with suppress(StoreBusy):  # the session is restored; the next archive run replaces the object
-                keep_claim()
-                if _read_head(storage, key) == packed.head:  # otherwise it was archived again
+                renew_lease()
+                if _read_head(storage, key) == reader.head:  # otherwise it was archived again
                     storage.delete(key)
         return Imported(name, len(entries))
 
 
 def find_archived(where: Where, session: str) -> ArchivedSession | None:
     """Return the archive's record of *session*, or None if it has none. Reads the head of one object."""
-    with name_faults(where):
-        return _read_head(open_storage(where), key_in_archive(session))
+    with convert_errors(where):
+        return _read_head(open_storage(where), make_archive_key(session))
 
 
 def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[ArchivedSession]:
@@ -244,9 +246,9 @@ def list_archive(where: Where, *, tenant: str | None = None) -> Iterator[Archive
 
     Reads the head of each object. An unreadable object is included, with its ``fault``.
     """
-    with name_faults(where):
+    with convert_errors(where):
         storage = open_storage(where)
-        for key in storage.keys(None if tenant is None else folder_of(tenant)):
+        for key in storage.list_keys(None if tenant is None else hash_name(tenant)):
             if not key.endswith(_PART) and (found := _read_head(storage, key)) is not None:
                 yield found
 
@@ -256,8 +258,8 @@ def purge_archived(where: Where, session: str) -> bool:
 
     ``store.purge`` does not reach an archive. If the object cannot be read, its files are not found.
     """
-    with name_faults(where):
-        return _delete(open_storage(where), key_in_archive(session))
+    with convert_errors(where):
+        return _delete(open_storage(where), make_archive_key(session))
 
 
 def purge_archived_tenant(where: Where, tenant: str) -> int:
@@ -270,11 +272,11 @@ def purge_archived_tenant(where: Where, tenant: str) -> int:
     if not tenant:
         raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
     join_name(tenant, "")
-    with name_faults(where):
-        storage, folder = open_storage(where), folder_of(tenant)
+    with convert_errors(where):
+        storage, folder = open_storage(where), hash_name(tenant)
         # Unfinished objects are deleted with the object of their session.
-        purged = sum([_delete(storage, key) for key in {one.removesuffix(_PART) for one in storage.keys(folder)}])
-        if storage.keys(folder):
+        purged = sum([_delete(storage, key) for key in {one.removesuffix(_PART) for one in storage.list_keys(folder)}])
+        if storage.list_keys(folder):
             raise StoreError(
                 f"sessions of the tenant {tenant!r} were archived during this purge, which erased {purged}: stop"
                 " archiving for this tenant, and purge it again"
@@ -291,88 +293,67 @@ def expire_archive(
     Unreadable objects stay. Do not run it at the same time as ``archive_sessions``.
     """
     before, expired = (utc_now() if now is None else now) - older_than, list[str]()
-    with name_faults(where):
+    with convert_errors(where):
         storage = open_storage(where)
-        for key in storage.keys(None if tenant is None else folder_of(tenant)):
-            there = _read_head(storage, key)
-            if there is None:
+        for key in storage.list_keys(None if tenant is None else hash_name(tenant)):
+            archived = _read_head(storage, key)
+            if archived is None:
                 continue
-            if key.endswith(_PART) and (there.fault or there.last_activity < before):
+            if key.endswith(_PART) and (archived.fault or archived.last_activity < before):
                 storage.delete(key)
-            elif not there.fault and there.last_activity < before and _delete(storage, key):
-                expired.append(there.session)
+            elif not archived.fault and archived.last_activity < before and _delete(storage, key):
+                expired.append(archived.session)
     return sorted(expired)
 
 
-def key_in_archive(session: str) -> str:
+def make_archive_key(session: str) -> str:
     """Return the key of a session's object: lower case and of a fixed length, for any name."""
-    return f"{folder_of(split_name(session)[0])}/{_hash(session)}.jsonl.gz"
+    return f"{hash_name(split_name(session)[0])}/{hash_name(session)}.jsonl.gz"
 
 
-def folder_of(tenant: str) -> str:
-    return _hash(tenant)
-
-
-def _hash(name: str) -> str:
+def hash_name(name: str) -> str:
+    """Return the hash of a name. That of a tenant's name is the tenant's folder."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class _Opened(Log):
-    """A log that is opened only to finish an interrupted redaction."""
-
-    @property
-    def is_redacting(self) -> bool:
-        return bool(self._to_erase)
-
-    def _announce(self, rounds: Iterable[int] = (), news: Iterable[Any] = ()) -> None: ...
-
-    def _report_checkpoint(self, error: str) -> None: ...
-
-
-class _Stays(Exception):
-    """A session cannot be archived."""
-
-    def __init__(self, reason: SkipReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class _NotArchived(Exception):
+    """A session cannot be archived. The argument is the reason."""
 
 
 @contextmanager
-def _claim(store: Store, session: str) -> Iterator[Callable[[], None]]:
+def _hold_lease(store: Store, session: str) -> Iterator[Callable[[], None]]:
     """Hold the lease of *session*, and yield a function that renews it. Raises ``StoreBusy`` if another holds it."""
-    holder, taken = make_id(), time.monotonic()
+    holder, renewed_at = make_id(), time.monotonic()
     wait = store.lease(session, _LEASE, holder, _LEASE_SECONDS)
     busy = f"another process is archiving or restoring the session {session[:40]!r}; nothing was changed"
     if wait:
         raise StoreBusy(f"{busy}: try again in {wait:.0f} seconds")
 
-    def keep_claim() -> None:
-        nonlocal taken
+    def renew_lease() -> None:
+        nonlocal renewed_at
         now = time.monotonic()
-        if now - taken < _RENEW_AFTER:
+        if now - renewed_at < _RENEW_AFTER:
             return
         # Once the lease has expired, another process may have held it, even if it is free now.
-        if now - taken >= _LEASE_SECONDS or store.lease(session, _LEASE, holder, _LEASE_SECONDS):
+        if now - renewed_at >= _LEASE_SECONDS or store.lease(session, _LEASE, holder, _LEASE_SECONDS):
             raise StoreBusy(f"{busy}: try again later")
-        taken = now
+        renewed_at = now
 
     try:
-        yield keep_claim
+        yield renew_lease
     finally:
         store.release(session, _LEASE, holder)
 
 
 def _delete(storage: Storage, key: str) -> bool:
     """Delete an object, its unfinished copy, and the files that its log names. Return whether the object existed."""
-    events = InMemoryStore()
     with suppress(FileNotFoundError), storage.open(key) as raw:
-        session = ""
+        session, events = "", list[Entry]()
         with suppress(StoreDamaged, NewerVersion):  # a damaged object must be deletable
-            packed = _Object(raw, key)
-            session, of_files = packed.head.session, list_kinds(EventRecorded)
-            noted = [_entry_in(one) for one in packed.values() if one.get("kind") in of_files]
-            events.append(session, noted, 0)
-        delete_files(events, session)
+            reader = _ObjectReader(raw, key)
+            session, kinds = reader.head.session, list_kinds(EventRecorded)
+            events += [_parse_entry(one) for one in reader.read_entries() if one.get("kind") in kinds]
+        delete_named_files(events, session)
     storage.delete(key + _PART)
     return storage.delete(key)
 
@@ -381,48 +362,48 @@ def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
     """Return the head of an object, or None if there is no object."""
     try:
         with storage.open(key) as raw:
-            return _Object(raw, key.removesuffix(_PART)).head
+            return _ObjectReader(raw, key.removesuffix(_PART)).head
     except FileNotFoundError:
         return None
     except (StoreDamaged, NewerVersion) as error:
         return ArchivedSession("", "", datetime.min.replace(tzinfo=UTC), 0, 0, key, "", "", str(error))
 
 
-def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, keep_claim: Callable[[], None]) -> str:
-    """Write a session's object and return its digest. Raises ``_Stays`` if the object could not be restored later."""
+def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, renew_lease: Callable[[], None]) -> str:
+    """Write a session's object and return its digest. Raises ``_NotArchived`` if it could not be restored."""
     digest, size, validator = sha256(), 0, LogValidator()
     with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
 
-        def put(value: Mapping[str, Any]) -> None:
+        def write_line(value: Mapping[str, Any]) -> None:
             nonlocal size
             line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
             size += len(line)
             if len(line) > MAX_LINE or size > MAX_TOTAL:
-                raise _Stays("too_large")
+                raise _NotArchived("too_large")
             digest.update(line)
             packed.write(line)
 
         facts = {"session": head.session, "tenant": head.tenant, "last_activity": head.last_activity.isoformat()}
         numbers = {"entries": head.entries, "rounds": head.rounds, "last": head.last, "id": head.id}
-        put({"format": ARCHIVE_FORMAT, "version": ARCHIVE_VERSION} | facts | numbers)
+        write_line({"format": ARCHIVE_FORMAT, "version": ARCHIVE_VERSION} | facts | numbers)
         try:
             for entry in store.read(head.session, 0, head.entries):
-                keep_claim()
+                renew_lease()
                 # The body's JSON text is kept exactly as stored.
                 value = {"id": entry.id, "kind": entry.kind, "number": entry.number, "round": entry.round}
                 value |= {"created_at": entry.created_at.isoformat(), "version": entry.version, "body": entry.body}
-                validator.take(_entry_in(value))
-                put(value)
-        except (StoreDamaged, NewerVersion) as fault:
-            raise _Stays("unreadable") from fault
+                validator.check(_parse_entry(value))
+                write_line(value)
+        except (StoreDamaged, NewerVersion) as error:
+            raise _NotArchived("unreadable") from error
         if validator.number != head.entries:
-            raise _Stays("gone")
+            raise _NotArchived("gone")
         sealed = digest.hexdigest()
-        put({"sha256": sealed})
+        write_line({"sha256": sealed})
     return sealed
 
 
-def _entry_in(value: Mapping[str, Any]) -> Entry:
+def _parse_entry(value: Mapping[str, Any]) -> Entry:
     """Return the entry in a line's *value*. Raises ``StoreDamaged`` if there is none."""
     where, body = f"entry {value.get('number')!r}"[:40], value.get("body")
     try:
@@ -435,7 +416,7 @@ def _entry_in(value: Mapping[str, Any]) -> Entry:
     return entry
 
 
-class _Object:
+class _ObjectReader:
     """Reads an object line by line. The limits on lines and objects keep a gzip bomb from filling memory or disk.
 
     Raises ``StoreDamaged`` if the object is cut off, damaged or too large, and ``NewerVersion`` for a newer version.
@@ -447,9 +428,9 @@ class _Object:
     def __init__(self, raw: IO[bytes], key: str) -> None:
         self._packed = gzip.GzipFile(fileobj=raw)
         self._key, self._sum, self._size = key, sha256(), 0
-        first = self._read()
+        first = self._read_line()
         if first.get("format") != ARCHIVE_FORMAT:
-            raise self._damage("is not an archived session")
+            raise self._make_error("is not an archived session")
         if require_number(first, "version", key) > ARCHIVE_VERSION:
             raise NewerVersion(
                 f"{key} was written by a newer version of context-compactor; nothing was changed: upgrade to read it"
@@ -458,44 +439,44 @@ class _Object:
             session, last, id_ = first["session"], first["last"], first["id"]
             at = datetime.fromisoformat(first["last_activity"]).astimezone(UTC)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._damage("has an incomplete or invalid head") from error
+            raise self._make_error("has an incomplete or invalid head") from error
         entries, rounds = (require_number(first, name, key) for name in ("entries", "rounds"))
         texts = isinstance(session, str) and isinstance(last, str) and isinstance(id_, str)
-        if not texts or key_in_archive(session) != key:
-            raise self._damage("holds a session that does not belong to this key")
+        if not texts or make_archive_key(session) != key:
+            raise self._make_error("holds a session that does not belong to this key")
         self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last, id_)
 
-    def values(self) -> Iterator[dict[str, Any]]:
+    def read_entries(self) -> Iterator[dict[str, Any]]:
         """Yield the entries as plain values. Raises at the end if the digest does not match."""
         value: dict[str, Any] = {}
         for _ in range(self.head.entries):
-            value = self._read()
+            value = self._read_line()
             yield value
         self.digest = self._sum.hexdigest()
-        if value.get("id") != self.head.last or self._read().get("sha256") != self.digest or self._unpack(1):
-            raise self._damage("does not match its digest")
+        if value.get("id") != self.head.last or self._read_line().get("sha256") != self.digest or self._unpack(1):
+            raise self._make_error("does not match its digest")
 
-    def _read(self) -> dict[str, Any]:
+    def _read_line(self) -> dict[str, Any]:
         line = self._unpack(MAX_LINE + 1)
         self._size += len(line)
         if len(line) > MAX_LINE or self._size > MAX_TOTAL:
-            raise self._damage(f"is too large: the limits are {MAX_LINE:,} bytes a line and {MAX_TOTAL:,} in all")
+            raise self._make_error(f"is too large: the limits are {MAX_LINE:,} bytes a line and {MAX_TOTAL:,} in all")
         if not line.endswith(b"\n"):
-            raise self._damage("is cut off")
+            raise self._make_error("is cut off")
         self._sum.update(line)
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._damage("has a line that is not JSON") from error
+            raise self._make_error("has a line that is not JSON") from error
         if not isinstance(value, dict):
-            raise self._damage("has a line that is not a JSON object")
+            raise self._make_error("has a line that is not a JSON object")
         return value
 
     def _unpack(self, limit: int) -> bytes:
         try:
             return self._packed.readline(limit)
         except _TORN as error:
-            raise self._damage("is cut off or damaged") from error
+            raise self._make_error("is cut off or damaged") from error
 
-    def _damage(self, what: str) -> StoreDamaged:
+    def _make_error(self, what: str) -> StoreDamaged:
         return StoreDamaged(f"{self._key} {what}; {_REMEDY}")

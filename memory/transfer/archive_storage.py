@@ -36,7 +36,7 @@ class Storage(Protocol):
     def delete(self, key: str) -> bool:
         """Delete an object, and return whether it existed."""
 
-    def keys(self, folder: str | None = None) -> list[str]:
+    def list_keys(self, folder: str | None = None) -> list[str]:
         """Return the sorted keys of finished and unfinished objects in *folder*, or in all folders, without caching."""
 
 
@@ -53,7 +53,7 @@ def open_storage(where: str | os.PathLike[str]) -> Storage:
 
 
 @contextmanager
-def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
+def convert_errors(where: str | os.PathLike[str]) -> Iterator[None]:
     """Convert ``OSError`` and a driver's own errors to ``StoreError``, with place and remedy. Hides passwords in a
     URL."""
     try:
@@ -63,11 +63,11 @@ def name_faults(where: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) and not _SCHEME.match(os.fspath(where)):
             raise
-        place = re.sub(r"//[^/]*@", "//", os.fspath(where)).partition("?")[0]
+        shown = re.sub(r"//[^/]*@", "//", os.fspath(where)).partition("?")[0]
         kinds = {errno.ENOSPC: StoreFull, errno.EACCES: StoreReadOnly, errno.EROFS: StoreReadOnly}
         kind, what = kinds.get(getattr(error, "errno", None) or 0, StoreError), getattr(error, "strerror", None)
         raise kind(
-            f"the archive {place[:200]!r} failed ({what or type(error).__name__}); no session was lost: check that it"
+            f"the archive {shown[:200]!r} failed ({what or type(error).__name__}); no session was lost: check that it"
             " exists and that you may write to it, and run this again"
         ) from error
 
@@ -78,12 +78,12 @@ class LocalStorage:
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
 
-    def _path(self, key: str) -> str:
+    def _make_path(self, key: str) -> str:
         return os.path.join(self._root, *key.split("/"))
 
     @contextmanager
     def write(self, key: str) -> Iterator[IO[bytes]]:
-        path = self._path(key)
+        path = self._make_path(key)
         os.makedirs(self._root, 0o700, exist_ok=True)
         if not os.path.isdir(folder := os.path.dirname(path)):
             os.makedirs(folder, 0o700, exist_ok=True)
@@ -101,20 +101,20 @@ class LocalStorage:
             raise
 
     def open(self, key: str) -> IO[bytes]:
-        return open(self._path(key), "rb")
+        return open(self._make_path(key), "rb")
 
     def rename(self, key: str, new: str) -> None:
-        os.replace(self._path(key), self._path(new))
-        _sync_folder(os.path.dirname(self._path(new)))
+        os.replace(self._make_path(key), self._make_path(new))
+        _sync_folder(os.path.dirname(self._make_path(new)))
 
     def delete(self, key: str) -> bool:
         with suppress(FileNotFoundError):
-            os.unlink(self._path(key))
-            _sync_folder(os.path.dirname(self._path(key)))
+            os.unlink(self._make_path(key))
+            _sync_folder(os.path.dirname(self._make_path(key)))
             return True
         return False
 
-    def keys(self, folder: str | None = None) -> list[str]:
+    def list_keys(self, folder: str | None = None) -> list[str]:
         found: list[str] = []
         with suppress(FileNotFoundError):
             for one in os.listdir(self._root) if folder is None else [folder]:
@@ -151,12 +151,12 @@ class FsspecStorage:
             raise StoreError(f"fsspec does not support {scheme}:, or the URL is invalid; correct it") from error
         self._root = root.rstrip("/")
 
-    def _path(self, key: str) -> str:
+    def _make_path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
     @contextmanager
     def write(self, key: str) -> Iterator[IO[bytes]]:
-        path = self._path(key)
+        path = self._make_path(key)
         try:
             file = self._files.open(path, "wb")
         except FileNotFoundError:  # only then: S3's driver would create a bucket from a mistyped name
@@ -171,28 +171,28 @@ class FsspecStorage:
             raise
 
     def open(self, key: str) -> IO[bytes]:
-        file: IO[bytes] = self._files.open(self._path(key), "rb", block_size=_BLOCK)
+        file: IO[bytes] = self._files.open(self._make_path(key), "rb", block_size=_BLOCK)
         return file
 
     def rename(self, key: str, new: str) -> None:
         self.delete(new)  # not every file system replaces on a move
-        self._files.mv(self._path(key), self._path(new))
+        self._files.mv(self._make_path(key), self._make_path(new))
 
     def delete(self, key: str) -> bool:
         self._files.invalidate_cache()
         with suppress(FileNotFoundError):
-            self._files.info(self._path(key))  # exists() hides errors, and S3 "deletes" missing keys
-            self._files.rm_file(self._path(key))
+            self._files.info(self._make_path(key))  # exists() hides errors, and S3 "deletes" missing keys
+            self._files.rm_file(self._make_path(key))
             return True
         return False
 
-    def keys(self, folder: str | None = None) -> list[str]:
+    def list_keys(self, folder: str | None = None) -> list[str]:
         self._files.invalidate_cache()
-        folders = self._names(self._root) if folder is None else [folder]
-        keys = (f"{one}/{name}" for one in folders for name in self._names(self._path(one)))
+        folders = self._list_names(self._root) if folder is None else [folder]
+        keys = (f"{one}/{name}" for one in folders for name in self._list_names(self._make_path(one)))
         return sorted(key for key in keys if _OURS.fullmatch(key))
 
-    def _names(self, path: str) -> list[str]:
+    def _list_names(self, path: str) -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
             # Not find(): it silently omits folders that it fails to list.
             return [one.rstrip("/").rpartition("/")[2] for one in self._files.ls(path, detail=False)]

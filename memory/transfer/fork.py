@@ -24,7 +24,7 @@ from ..errors import SessionPurged, UnknownRound
 from ..journal import show_newest_query
 from ..rounds import copy_with
 from ..stores import InMemoryStore, Store
-from .state_dict import append_new, find_round_id, refuse_present
+from .state_dict import append_session, find_round_id, refuse_existing
 
 if TYPE_CHECKING:
     from ..memory import Memory
@@ -47,29 +47,29 @@ def fork_session(memory: M, at_round: int, session_id: str | None = None, store:
     if not isinstance(at_round, int) or isinstance(at_round, bool) or not 1 <= at_round <= now.total:
         raise UnknownRound(f"there is no round {at_round!r} to fork at; this session has {now.total}, from 1")
     session = memory._new_id() if session_id is None else session_id
-    kept = memory._store if store is None else store
-    refuse_present(kept, session)
+    target = memory._store if store is None else store
+    refuse_existing(target, session)
     log = list(memory._store.read(memory.session_id, 0, now.number))
     if len(log) != now.number or log[-1].id != now.last:
         raise SessionPurged.at(now.number)
     entries = list(_copy_entries(log, at_round))
     if now.reductions:
-        entries = [*entries, *_show_newest_query(type(memory), session, entries, made_at=memory._clock())]
-    append_new(kept, session, entries)
-    fork = type(memory)(session, store=kept, clock=memory._clock, new_id=memory._new_id)
+        entries = [*entries, *_show_newest_query(type(memory), session, entries, created_at=memory._clock())]
+    append_session(target, session, entries)
+    fork = type(memory)(session, store=target, clock=memory._clock, new_id=memory._new_id)
     fork.adopt_rounds(memory._own_rounds)  # the next round finishes them, as in the original
     return fork
 
 
 def _show_newest_query(
-    cls: type[Memory], session: str, entries: Sequence[Entry], *, made_at: datetime
+    cls: type[Memory], session: str, entries: Sequence[Entry], *, created_at: datetime
 ) -> Iterator[Entry]:
     """Yield withdrawals of the reductions that hide the user's newest query: in the fork it is another one."""
     draft = InMemoryStore()
     draft.append(session, entries, 0)
     copied = cls(session, store=draft).snapshot
     for record in show_newest_query(copied, copied.total):
-        yield Entry.of(record, created_at=made_at, round=copied.find_number(record.round_id))
+        yield Entry.of(record, created_at=created_at, round=copied.find_number(record.round_id))
 
 
 def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
@@ -87,13 +87,13 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
         if type(record) is RoundOpened:  # isinstance() is slow for pydantic's classes
             numbers[record.round_id] = len(numbers) + 1
         about = find_round_id(record)
-        place = entry.round if about is None else numbers.get(about, 0)
+        number = entry.round if about is None else numbers.get(about, 0)
         hides = type(record) in (RoundFailed, RoundUndone) and about not in hidden
         if hides or type(record) is PostRedacted:
             hidden |= {about or ""} if hides else set()
             for role, ends in ends_by_role.items():
-                ends_by_role[role] = [end for end in ends if end < place]
-        stays = (place or len(numbers)) <= at_round
+                ends_by_role[role] = [end for end in ends if end < number]
+        stays = (number or len(numbers)) <= at_round
         match record:
             case PostAdded() | RoundOpened() | RoundFinished():  # most entries
                 pass
@@ -114,6 +114,6 @@ def _copy_entries(log: Iterable[Entry], at_round: int) -> Iterator[Entry]:
                 record=record,
                 body=entry._body,
                 created_at=entry.created_at,
-                round=place,
+                round=number,
                 version=entry.version,
             )

@@ -18,10 +18,10 @@ from .state_dict import (
     REMEDY,
     STATE_VERSION,
     LogValidator,
-    append_new,
+    append_session,
     check_head,
     read_entry,
-    refuse_present,
+    refuse_existing,
     require_number,
     write_value,
 )
@@ -51,13 +51,13 @@ def export_session(store: Store, session: str, stream: TextIO) -> int:
         raise StoreError(f"there is no session {session[:40]!r} in this store; its sessions are those it lists")
     head = {"format": JSONL_FORMAT, "version": STATE_VERSION, "session": session, "entries": extent.number}
     stream.write(_write_line(head))
-    written = 0
+    count = 0
     for entry in store.read(session, 0, extent.number):
         stream.write(_write_line(write_value(entry)))
-        written += 1
-    if written != extent.number:
+        count += 1
+    if count != extent.number:
         raise StoreError(f"session {session[:40]!r} was purged while it was exported; what was written is not whole")
-    return written
+    return count
 
 
 def import_session(store: Store, stream: Iterable[str], session: str | None = None) -> Imported:
@@ -69,7 +69,7 @@ def import_session(store: Store, stream: Iterable[str], session: str | None = No
     file of a newer version, and ``StoreError`` if the store has the session already.
     """
     with read_session(stream, session, into=store) as (name, entries):
-        append_new(store, name, entries)
+        append_session(store, name, entries)
         return Imported(name, len(entries))
 
 
@@ -89,23 +89,23 @@ def read_session(
     own, count = check_head(head, "line 1", JSONL_FORMAT), require_number(head, "entries", "line 1")
     name = own if session is None else session
     if into is not None:
-        refuse_present(into, name)
+        refuse_existing(into, name)
     with SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
-        kept, validator = SpooledEntries(file), LogValidator()
+        entries, validator = SpooledEntries(file), LogValidator()
         for line, text in lines:
-            if len(kept) == count:
+            if len(entries) == count:
                 raise StoreDamaged(f"line {line} is one more than line 1 says there are; {REMEDY}")
             entry = read_entry(_parse(text, f"line {line}"), f"line {line}")
             try:
-                validator.take(entry)
+                validator.check(entry)
             except StoreDamaged as error:
                 raise StoreDamaged(f"line {line}: {error}") from error
-            kept.add(entry)
-        if len(kept) < count:
+            entries.add(entry)
+        if len(entries) < count:
             raise StoreDamaged(
-                f"the file is cut off: line {line} ends it after {len(kept)} of {count} entries; {REMEDY}"
+                f"the file is cut off: line {line} ends it after {len(entries)} of {count} entries; {REMEDY}"
             )
-        yield name, kept
+        yield name, entries
 
 
 def _number_lines(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -148,7 +148,7 @@ class SpooledEntries(Sequence[Entry]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+            return [self[one] for one in range(*index.indices(len(self)))]
         self._file.seek(self._offsets[index])
         kind, body, id_, stamp, numbers = json.loads(self._file.readline())
         return Entry(kind, body=body, id=id_, created_at=datetime.fromisoformat(stamp), **numbers)

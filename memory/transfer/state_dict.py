@@ -38,9 +38,7 @@ REMEDY = "nothing was stored, take an undamaged copy"
 STATE_FORMAT = "context-compactor state"
 STATE_VERSION = 1
 
-_PRESENT = (
-    "there is a session {!r} in this store already, left as it is: give another name, or purge that session first"
-)
+_EXISTS = "there is a session {!r} in this store already, left as it is: give another name, or purge that session first"
 #: A body nests a little deeper than its record's values may.
 _BODY_DEPTH = -16
 
@@ -82,31 +80,31 @@ def load_memory(
     validator, entries = LogValidator(), []
     for value in values:
         entry = read_entry(value, f"entry {validator.number + 1} of the state")
-        validator.take(entry)
+        validator.check(entry)
         entries.append(entry)
-    kept = InMemoryStore() if store is None else store
-    refuse_present(kept, session)
-    cls(session, store=kept, **options)  # refuses wrong options before anything is written
-    append_new(kept, session, entries)
-    memory = cls(session, store=kept, **options)
+    target = InMemoryStore() if store is None else store
+    refuse_existing(target, session)
+    cls(session, store=target, **options)  # refuses wrong options before anything is written
+    append_session(target, session, entries)
+    memory = cls(session, store=target, **options)
     memory.adopt_rounds(own_rounds)
     return memory
 
 
-def refuse_present(store: Store, session: str) -> None:
+def refuse_existing(store: Store, session: str) -> None:
     """Raise ``StoreError`` if *store* has that session."""
     if next(iter(store.read(session, 0, 1)), None) is not None:
-        raise StoreError(_PRESENT.format(session[:40]))
+        raise StoreError(_EXISTS.format(session[:40]))
 
 
-def append_new(store: Store, session: str, entries: Sequence[Entry]) -> None:
+def append_session(store: Store, session: str, entries: Sequence[Entry]) -> None:
     """Write a new session in one append. Raises ``StoreError`` if the session exists."""
     if not entries:
         return
     try:
         store.append(session, entries, 0)
     except Conflict as conflict:  # another writer was faster
-        raise StoreError(_PRESENT.format(session[:40])) from conflict
+        raise StoreError(_EXISTS.format(session[:40])) from conflict
 
 
 def check_head(head: Mapping[str, Any], where: str, format_: str) -> str:
@@ -214,7 +212,7 @@ class LogValidator:
         self._generations: dict[str, int] = {}
         self._redactions = 0
 
-    def take(self, entry: Entry) -> None:
+    def check(self, entry: Entry) -> None:
         """Check *entry* as the next one, and set the number of its round.
 
         Raises ``StoreDamaged`` if it does not fit the entries before, ``NewerVersion`` for a body of a newer version.
@@ -230,7 +228,7 @@ class LogValidator:
         except StoreDamaged as error:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) cannot be read; {REMEDY}") from error
         round_id = find_round_id(record)
-        fault = self._take_record(record, round_id, entry.number)
+        fault = self._find_fault(record, round_id, entry.number)
         if fault:
             raise StoreDamaged(f"entry {entry.number} ({entry.kind}) does not fit those before it: {fault}; {REMEDY}")
         self.number = entry.number
@@ -239,30 +237,30 @@ class LogValidator:
         if record is not None or not 0 <= entry.round <= len(self._rounds):
             entry.round = self._rounds.get(round_id or "", 0)
 
-    def _take_record(self, record: Record | None, round_id: str | None, number: int) -> str:  # noqa: PLR0912  (a branch a kind)
+    def _find_fault(self, record: Record | None, round_id: str | None, number: int) -> str:  # noqa: PLR0912  (a branch a kind)
         """Return why *record* cannot be the next one; empty if it can: then it counts."""
-        place = 0 if round_id is None else self._rounds.get(round_id, 0)
-        last = self._last_post.get(place, 0)
+        round_number = 0 if round_id is None else self._rounds.get(round_id, 0)
+        last = self._last_post.get(round_number, 0)
         match record:
             case RoundOpened(round_id=opened):
-                if place:
+                if round_number:
                     return "there is a round of that id"
-                place = self._rounds[opened] = len(self._rounds) + 1
-                self._open.add(place)
-                self._last_post[place] = 0
-            case _ if round_id is not None and not place:
+                round_number = self._rounds[opened] = len(self._rounds) + 1
+                self._open.add(round_number)
+                self._last_post[round_number] = 0
+            case _ if round_id is not None and not round_number:
                 return "there is no round of that id"
             case HeaderAdded(post=post) if self._rounds and not post.kind.startswith(HEADER_PART):
                 return "the header is before the first round"
             case PostAdded(post=post):
-                if place not in self._open:
+                if round_number not in self._open:
                     return "the round is closed"
                 # Not "last + 1": an entry may have been erased with its number. Bounded: a store has to hold it.
                 if not last < post.number <= number:
                     return "the post's number is not the next"
-                self._last_post[place] = post.number
+                self._last_post[round_number] = post.number
             case RoundFinished() | RoundFailed() | RoundUndone():
-                self._open.discard(place)
+                self._open.discard(round_number)
             case PostPinned(number=pinned) if not 0 <= pinned <= last:
                 return "there is no such post"
             case PostRedacted(numbers=numbers):
@@ -279,14 +277,14 @@ class LogValidator:
                 end = self._rounds.get(compaction.end_round_id or "", 0)
                 if not end or compaction.end_number != end or not self._rounds.keys() >= set(round_ids):
                     return "it covers rounds that are not there"
-                if any(place <= end for place in self._open):
+                if any(round_number <= end for round_number in self._open):
                     return "it covers a round that is open"
-                return self._advance(role, compaction.generation)
+                return self._advance_generation(role, compaction.generation)
             case CompactionReverted(role=role, generation=generation):
-                return self._advance(role, generation)
+                return self._advance_generation(role, generation)
         return ""
 
-    def _advance(self, role: str, generation: int) -> str:
+    def _advance_generation(self, role: str, generation: int) -> str:
         if generation <= self._generations.get(role, self._redactions):
             return "its generation is behind"
         self._generations[role] = generation

@@ -44,8 +44,8 @@ from memory.transfer.archive import (
     archive_sessions,
     expire_archive,
     find_archived,
-    key_in_archive,
     list_archive,
+    make_archive_key,
     purge_archived,
     purge_archived_tenant,
     restore_session,
@@ -229,7 +229,7 @@ def test_any_name_has_a_safe_object_of_its_own(where: str, tmp_path: Path) -> No
         write(store, name, name)
     logs = {name: letters(store, name) for name in HOSTILE}
     assert sorted(move(store, where).archived) == sorted(HOSTILE)
-    keys = [key_in_archive(name) for name in HOSTILE]
+    keys = [make_archive_key(name) for name in HOSTILE]
     assert len({*keys}) == len(HOSTILE)
     assert all(len(key) == 138 and key == key.lower() and ".." not in key for key in keys)
     assert names(where) == sorted(HOSTILE)
@@ -630,13 +630,13 @@ def test_what_reads_otherwise_than_it_was_written_is_found_out(
 ) -> None:
     """Before the session leaves its store."""
     write(store, "s")
-    read = archive._Object.values
+    read = archive._ObjectReader.read_entries
 
     def other(self: Any) -> Iterator[Any]:
         yield from read(self)
         self.digest = "0" * 64
 
-    monkeypatch.setattr(archive._Object, "values", other)
+    monkeypatch.setattr(archive._ObjectReader, "read_entries", other)
     with pytest.raises(StoreDamaged, match="no session was lost"):
         move(store, where)
     assert (list(store.sessions()), names(where)) == (["s"], [])
@@ -656,7 +656,7 @@ def test_a_place_that_may_not_be_written_to_is_named(tmp_path: Path) -> None:
 
 
 def object_of(where: Path) -> Path:
-    return where / key_in_archive("s")
+    return where / make_archive_key("s")
 
 
 @pytest.fixture
@@ -803,7 +803,7 @@ def test_objects_that_cannot_be_read_are_listed_and_left_alone(archived: Path) -
     (archived / ("0" * 64)).mkdir()
     (archived / ("0" * 64) / "notes.txt").write_text("theirs")
     (row,) = list_archive(archived)
-    assert (row.session, row.key) == ("", key_in_archive("s"))
+    assert (row.session, row.key) == ("", make_archive_key("s"))
     assert "put an undamaged copy" in row.fault
     assert expire_archive(archived, timedelta(0), now=LATER) == []
     store = open_store("memory://")
@@ -854,14 +854,14 @@ def test_nothing_of_a_purged_tenant_is_left_in_an_archive(store: Store, where: s
             noted(store, join_name(tenant, f"s{number}"), tmp_path / "files" / f"{tenant}{number}")
     assert len(move(store, where).archived) == 9
     storage = archive_storage.open_storage(where)
-    left, torn = (key_in_archive(join_name("acme", name)) for name in ("left", "s0"))
+    left, torn = (make_archive_key(join_name("acme", name)) for name in ("left", "s0"))
     with storage.write(left + ".part") as file:
         file.write(b"half of what was sa")
     with storage.write(torn) as file:
         file.write(b"torn")
     purge_tenant(store, "acme")
     assert purge_archived_tenant(where, "acme") == 3
-    assert names(where, tenant="acme") == storage.keys(archive.folder_of("acme")) == []
+    assert names(where, tenant="acme") == storage.list_keys(archive.hash_name("acme")) == []
     assert len(names(where)) == 6
     assert {path.name for path in (tmp_path / "files").iterdir()} == {
         "acme0",
@@ -908,14 +908,14 @@ def test_what_killed_runs_have_left_expires_too(where: str, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         patched.setattr(type(storage), "rename", lambda *_: None)
         assert move(store, where) == ([], {"s": "busy"})
-    part = key_in_archive("s") + ".part"
-    with storage.write(key_in_archive("torn") + ".part") as file:
+    part = make_archive_key("s") + ".part"
+    with storage.write(make_archive_key("torn") + ".part") as file:
         file.write(b"half of what was sa")
     assert names(where) == []
     assert expire_archive(where, 101 * DAY, now=LATER) == []
-    assert storage.keys() == [part]
+    assert storage.list_keys() == [part]
     assert expire_archive(where, 99 * DAY, now=LATER) == []
-    assert storage.keys() == []
+    assert storage.list_keys() == []
 
 
 # -- drivers of fsspec -------------------------------------------------------------------------------------------------
