@@ -32,7 +32,7 @@ from ..formats.parts import make_text, read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
 from .history import Group, Item, Message, Turn, keep_turns, list_ids, list_messages, read_turns
-from .unnamed import Unnamed
+from .unnamed import UnnamedSessions
 
 __all__ = ["Conversations", "Converted", "Fitted", "Group", "Message"]
 
@@ -91,7 +91,7 @@ class Conversations(ABC, Generic[Item]):
         self._session_id = session_id
         self._owns_sessions = sessions is None
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
-        self._unnamed = Unnamed(self._sessions.store, self._sessions.purge)
+        self._unnamed = UnnamedSessions(self._sessions.store, self._sessions.purge)
         self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
         self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
         self._known: WeakKeyDictionary[Memory, list[Turn[Item]]] = WeakKeyDictionary()

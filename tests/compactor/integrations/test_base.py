@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from compactor import RECALL_TOOLS, CompactorConfig, ExtractiveSummarizer, Sessions, SummaryRequest
 from compactor.formats import anthropic, gemini, responses
 from compactor.integrations.base import Conversations, Converted, Group, Message, join_names
-from compactor.integrations.unnamed import Unnamed
+from compactor.integrations.unnamed import UnnamedSessions
 from memory import InMemoryStore, MessageError, StoreError
 from memory.io_threads import MAX_THREADS
 from memory.sync import NEWEST
@@ -558,7 +558,7 @@ def test_sessions_without_a_name_take_limited_room(monkeypatch: pytest.MonkeyPat
 
 def test_callers_without_a_name_who_say_the_same_at_once_have_a_session_each() -> None:
     purged: list[str] = []
-    unnamed = Unnamed(InMemoryStore(), purged.append)
+    unnamed = UnnamedSessions(InMemoryStore(), purged.append)
     with unnamed.find(ask(1)[0].messages) as one, unnamed.find(ask(1)[0].messages) as other:
         assert one != other
     with unnamed.find(ask(1)[0].messages) as again:
@@ -570,7 +570,7 @@ def test_a_request_without_a_name_that_is_sent_again_keeps_its_conversation() ->
     """While the first is still running: the conversation's own session stays, whichever ends first."""
     for first_ends_first in (True, False):
         purged: list[str] = []
-        unnamed = Unnamed(InMemoryStore(), purged.append)
+        unnamed = UnnamedSessions(InMemoryStore(), purged.append)
         history = [message for turn in range(3) for message in ask(turn)[0].messages]
         with unnamed.find(history) as session:
             pass
@@ -599,7 +599,7 @@ def test_a_damaged_log_hides_no_other_conversation_without_a_name(broken: int) -
     damaged, sound = [*sessions][broken], [*sessions][1 - broken]
     store.redact(damaged, len([*store.read(damaged)]), "{")
     messages = [message for turn in sessions[sound] for message in turn.messages]
-    with Unnamed(store, store.purge).find(messages) as found:
+    with UnnamedSessions(store, store.purge).find(messages) as found:
         assert found == sound
 
 
