@@ -60,7 +60,8 @@ async def measure(application: AdapterContract, turns: int) -> dict[str, Any]:
             with compaction.sessions().open("s") as session:
                 await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
     read = {
-        ours: sum(len(host.text_of(message)) for seen in host.seen for message in seen) for ours, host in hosts.items()
+        ours: sum(len(host.read_text(message)) for seen in host.seen for message in seen)
+        for ours, host in hosts.items()
     }
     return {"same": same, "read": read, "seconds": seconds}
 

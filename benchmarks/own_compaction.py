@@ -135,7 +135,7 @@ def pydantic_ai(tests: Any, turns: Turns) -> dict[str, Any]:
             self.kept = done.all_messages()
             return str(done.output)
 
-        async def history(self, session: str) -> Any:
+        async def list_history(self, session: str) -> Any:
             return self.kept
 
     return {"compaction": ProcessHistory(summarize_old), "Host": Messages}
@@ -302,11 +302,11 @@ async def measure(name: str, application: AdapterContract, count: int) -> None:
     tests = sys.modules[type(application).__module__]
     plain, turns = application.make_host(None), Turns()
     answers = [await turns.say(plain, number) for number in range(count)]
-    kept = [plain.text_of(one) for one in await plain.history("s")]
+    kept = [plain.read_text(one) for one in await plain.list_history("s")]
 
     async def report(side: str, host: Host, turns: Turns, said: list[str]) -> None:
-        history = [host.text_of(one) for one in await host.history("s")]
-        read = sum(len(host.text_of(message)) for seen in host.seen for message in seen) + sum(map(len, turns.added))
+        history = [host.read_text(one) for one in await host.list_history("s")]
+        read = sum(len(host.read_text(message)) for seen in host.seen for message in seen) + sum(map(len, turns.added))
         answered = sum(map(str.__eq__, said, answers))
         is_whole = history == kept
         print(
@@ -349,7 +349,7 @@ async def measure(name: str, application: AdapterContract, count: int) -> None:
 
 def _count(tests: Any, messages: Iterable[Any]) -> int:
     """Return the tokens of *messages*, as LangChain and ADK estimate them."""
-    return sum(len(tests.Host.text_of(None, message)) for message in messages) // 4
+    return sum(len(tests.Host.read_text(None, message)) for message in messages) // 4
 
 
 def _count_torn(host: Host) -> int:

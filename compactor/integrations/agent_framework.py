@@ -52,7 +52,7 @@ class Compaction(Conversations[Item], ChatMiddleware):
     def tools(self) -> list[FunctionTool]:
         """Return the tools of ``Recall``, for the agent's ``tools``: they read back text that its prompt omits. If
         *session_id* is a function, it gets the tool call's context, which also has the ``session``."""
-        return [self._make_tool(*told) for told in self.describe_tools()]
+        return [self._make_tool(*tool) for tool in self.describe_tools()]
 
     def _make_tool(self, name: str, description: str, schema: dict[str, Any]) -> FunctionTool:
         async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str:

@@ -31,13 +31,13 @@ class Compaction(Converted[Item]):
         made by the request's own ``model`` is returned as its block. Raises the errors of ``compose``, and
         ``UnknownFormat``.
         """
-        fitted = self.fit(self.name_session(session_id, session_id), messages, **_read(**request))
-        return _change(request, fitted)
+        fitted = self.fit(self.name_session(session_id, session_id), messages, **_read_request(**request))
+        return _change_request(request, fitted)
 
     async def aprepare(self, session_id: str, *, messages: Sequence[Item], **request: Any) -> dict[str, Any]:
         """``prepare``, without blocking the event loop."""
-        fitted = await self.afit(self.name_session(session_id, session_id), messages, **_read(**request))
-        return _change(request, fitted)
+        fitted = await self.afit(self.name_session(session_id, session_id), messages, **_read_request(**request))
+        return _change_request(request, fitted)
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the definitions of ``Recall``'s tools, for the request's ``tools``. ``call_tool`` answers a call."""
@@ -54,22 +54,22 @@ class Compaction(Converted[Item]):
         return list(anthropic.from_chat(messages)["messages"])
 
     def write_for(self, items: Sequence[Item], messages: Sequence[Message]) -> Iterable[Item]:
-        made = list(self.write(messages))
+        new = list(self.write(messages))
         marks = sum(1 for _ in anthropic.find_breakpoints(to_plain(items)))
-        anthropic.limit_breakpoints(marks, made)  # dropped messages still have theirs in the log
-        return made
+        anthropic.limit_breakpoints(marks, new)  # dropped messages still have theirs in the log
+        return new
 
     def print_item(self, item: Item) -> str:
         return repr(to_plain(item))  # answers hold objects of the SDK
 
 
-def _read(system: Any = "", tools: Any = (), model: str = "", **_rest: Any) -> dict[str, Any]:
+def _read_request(system: Any = "", tools: Any = (), model: str = "", **_rest: Any) -> dict[str, Any]:
     text = read_text(anthropic.to_chat([], system=system)[0]) if system else ""
     schemas = [make_tool(one.get("name", ""), one.get("description"), one.get("input_schema")) for one in tools or ()]
     return {"system": text, "tools": schemas, "model": model}
 
 
-def _change(request: Mapping[str, Any], fitted: Fitted[Item]) -> dict[str, Any]:
+def _change_request(request: Mapping[str, Any], fitted: Fitted[Item]) -> dict[str, Any]:
     changed = {**request, "messages": fitted.items}
     if fitted.added:
         changed["system"] = fitted.extend(request.get("system") or "")

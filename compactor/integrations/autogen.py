@@ -34,7 +34,7 @@ class Compaction(Conversations[LLMMessage]):
 
     def tools(self, session_id: str) -> list[BaseTool[Any, Any]]:
         """Return the tools of ``Recall``, for the agent with that context: they read back text that it omits."""
-        return [_Tool(*told) for told in self.bind_tools(self.name_session(session_id, session_id))]
+        return [_Tool(*tool) for tool in self.bind_tools(self.name_session(session_id, session_id))]
 
     def read(self, items: Sequence[LLMMessage]) -> Iterable[Group[LLMMessage]]:
         return [Group([item], autogen.to_chat([item])) for item in items]
@@ -61,8 +61,10 @@ class Context(ChatCompletionContext):
 
 
 class _Tool(BaseTool[Any, Any]):
-    def __init__(self, name: str, told: str, arguments: type[BaseModel], call: Callable[..., Awaitable[str]]) -> None:
-        super().__init__(arguments, str, name, told)
+    def __init__(
+        self, name: str, description: str, arguments: type[BaseModel], call: Callable[..., Awaitable[str]]
+    ) -> None:
+        super().__init__(arguments, str, name, description)
         self._call = call
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:  # noqa: ARG002

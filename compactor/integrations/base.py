@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
-from base64 import b64decode, b64encode
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +29,8 @@ from ..formats.native import read_native
 from ..formats.parts import make_text, read_text
 from ..prompt.layout import SummaryAs
 from ..sessions import Session, Sessions
-from .history import Group, Item, Message, Turn, keep_turns, list_ids, list_messages, read_turns
+from .history import Group, Item, ItemTurn, Message, keep_turns, list_ids, list_messages, read_turns
+from .redaction import redact
 from .unnamed import UnnamedSessions
 
 __all__ = ["Conversations", "Converted", "Fitted", "Group", "Message"]
@@ -39,7 +38,7 @@ __all__ = ["Conversations", "Converted", "Fitted", "Group", "Message"]
 R = TypeVar("R")
 #: A session counts as shared once this many more calls rewound it than did not. A rewind that writes at most
 #: ``MAX_NEW`` messages does not count: some agents start anew each time.
-MAX_RETURNS, MAX_NEW = 5, 3
+MAX_REWINDS, MAX_NEW = 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,9 @@ class Conversations(ABC, Generic[Item]):
         self._owns_sessions = sessions is None
         self._sessions = sessions or Sessions(store, summarizer=summarizer, budget=budget, **options)
         self._unnamed = UnnamedSessions(self._sessions.store, self._sessions.purge)
-        self._returns: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
+        self._rewinds: WeakKeyDictionary[Memory, int] = WeakKeyDictionary()
         self._lanes: WeakValueDictionary[tuple[int, str], Lane] = WeakValueDictionary()
-        self._known: WeakKeyDictionary[Memory, list[Turn[Item]]] = WeakKeyDictionary()
+        self._converted: WeakKeyDictionary[Memory, list[ItemTurn[Item]]] = WeakKeyDictionary()
         self._redacted: WeakKeyDictionary[Memory, list[tuple[Message, Message]]] = WeakKeyDictionary()
 
     @abstractmethod
@@ -153,9 +152,9 @@ class Conversations(ABC, Generic[Item]):
     ) -> Fitted[Item]:
         """``fit``, without blocking the event loop."""
         call = partial(self.fit, session_id, list(items), system=system, model=model, **options)
-        return await self._run_in_turn(session_id, call)
+        return await self._run_in_order(session_id, call)
 
-    async def _run_in_turn(self, session_id: str, call: Callable[[], R]) -> R:
+    async def _run_in_order(self, session_id: str, call: Callable[[], R]) -> R:
         # Always on a thread: even a short history may hold megabytes. But callers of one session wait for its turn
         # without one: few threads serve all sessions. A forked child has lanes of its own.
         key = (os.getpid(), session_id)
@@ -176,7 +175,7 @@ class Conversations(ABC, Generic[Item]):
 
     async def akeep(self, session_id: str, answer: Sequence[Item]) -> None:
         """``keep``, without blocking the event loop."""
-        await self._run_in_turn(session_id, partial(self.keep, session_id, answer))
+        await self._run_in_order(session_id, partial(self.keep, session_id, answer))
 
     def _read_answer(self, answer: Sequence[Item]) -> list[Message]:
         messages = list_messages(self.read(answer))
@@ -185,8 +184,8 @@ class Conversations(ABC, Generic[Item]):
     def describe_tools(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the name, the description and the parameters' schema of each tool of ``Recall``."""
         for tool in Recall(Memory()).tools():
-            told: Any = tool["function"]
-            yield told["name"], told["description"], told["parameters"]
+            function: Any = tool["function"]
+            yield function["name"], function["description"], function["parameters"]
 
     def bind_tools(self, session_id: str) -> Iterator[tuple[str, str, type[BaseModel], Callable[..., Awaitable[str]]]]:
         """Yield for each tool of ``Recall`` its name, its description, the class of its arguments, and a function that
@@ -196,8 +195,8 @@ class Conversations(ABC, Generic[Item]):
             return await self.acall_tool(session_id, name, arguments)
 
         self.require_name(session_id)
-        for name, told, schema in self.describe_tools():
-            yield name, told, _make_arguments(schema), partial(call, name)
+        for name, function, schema in self.describe_tools():
+            yield name, function, _make_arguments(schema), partial(call, name)
 
     def call_tool(self, session_id: str, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the answer to a call of one of these tools, in the session's own log: ``Recall.call``.
@@ -216,8 +215,8 @@ class Conversations(ABC, Generic[Item]):
         summary_as: SummaryAs = "system" if self.provider else "header"
         items = [*items]
         with session.lock:  # else another caller's history could come between
-            turns = read_turns(self._known.get(session.memory, ()), items, self.read)
-            self._known[session.memory] = keep_turns(turns)
+            turns = read_turns(self._converted.get(session.memory, ()), items, self.read)
+            self._converted[session.memory] = keep_turns(turns)
             messages = [message for turn in turns for message in turn.messages]
             if all(one["role"] in SYSTEM for one in messages):  # the host forgot it; sync ignores an empty list
                 session.memory.rewind("r0")
@@ -226,33 +225,37 @@ class Conversations(ABC, Generic[Item]):
             options = {"budget": self.budget, "summary_as": summary_as, **options}
             prompt = session.compose(system=given, **options)
             sources = prompt.sources
-            self._watch(session, synced)
+            self._warn_if_shared(session, synced)
         texts = [read_text(one) for one in takewhile(self._is_system, prompt.messages)]
         # For each message, the index of the host's message it stands for, or None.
-        places = [synced.find(source.ref) if source.ref else None for source in sources]
-        whole = [place if source.kind == "original" else None for place, source in zip(places, sources, strict=True)]
-        own = _find_own(turns, items, whole)
-        shown, at, system = _take_newest(prompt.messages, places, whole, messages), len(texts), "\n\n".join(texts)
-        return Fitted(system, system.removeprefix(given).strip(), self._show(items, own, shown[at:], whole[at:]))
+        indexes = [synced.find(source.ref) if source.ref else None for source in sources]
+        is_original = [source.kind == "original" for source in sources]
+        originals = [index if is_same else None for index, is_same in zip(indexes, is_original, strict=True)]
+        own = _find_groups(turns, items, originals)
+        shown, at = _restore_messages(prompt.messages, indexes, originals, messages), len(texts)
+        system = "\n\n".join(texts)
+        return Fitted(
+            system, system.removeprefix(given).strip(), self._build_items(items, own, shown[at:], originals[at:])
+        )
 
     def _redact(self, memory: Memory, messages: Sequence[Message]) -> Sequence[Message]:
         """Return *messages* for the log. Known messages give the same objects as before, which ``sync`` recognises."""
         if (redactor := self.redactor) is None:
             return messages
-        known, made = self._redacted.get(memory, []), list[tuple[Message, Message]]()
-        for place, one in enumerate(messages):
-            same = place < len(known) and known[place][0] is one
-            made.append(known[place] if same else (one, redact(one, redactor)))
-        self._redacted[memory] = made
-        return [redacted for _, redacted in made]
+        known, pairs = self._redacted.get(memory, []), list[tuple[Message, Message]]()
+        for index, one in enumerate(messages):
+            same = index < len(known) and known[index][0] is one
+            pairs.append(known[index] if same else (one, redact(one, redactor)))
+        self._redacted[memory] = pairs
+        return [redacted for _, redacted in pairs]
 
-    def _watch(self, session: Session, synced: Synced) -> None:
+    def _warn_if_shared(self, session: Session, synced: Synced) -> None:
         """Warn once if long histories take turns in one session, as two agents with one session id cause."""
-        times = self._returns.get(session.memory, 0)
-        is_return = bool(synced.undone) and synced.appended > MAX_NEW
-        if times < MAX_RETURNS and (is_return or (times and not synced.undone)):
-            self._returns[session.memory] = times = times + (1 if is_return else -1)
-            if times == MAX_RETURNS:
+        times = self._rewinds.get(session.memory, 0)
+        is_rewind = bool(synced.undone) and synced.appended > MAX_NEW
+        if times < MAX_REWINDS and (is_rewind or (times and not synced.undone)):
+            self._rewinds[session.memory] = times = times + (1 if is_rewind else -1)
+            if times == MAX_REWINDS:
                 log = structlog.get_logger("compactor")
                 remedy = "give each conversation of each agent a session_id of its own"
                 log.warning("sessions.shared", session_id=session.id, remedy=remedy)
@@ -260,35 +263,35 @@ class Conversations(ABC, Generic[Item]):
     def _is_system(self, message: Message) -> bool:
         return message["role"] in SYSTEM and not (self.provider and "payload" in read_native(message, self.provider))
 
-    def _show(
+    def _build_items(
         self,
         _items: Sequence[Item],
         own: Mapping[int, Group[Item]],
         messages: Sequence[Message],
-        whole: Sequence[int | None],
+        originals: Sequence[int | None],
     ) -> list[Item]:
         """Return *messages* as the framework's objects: unshortened groups from *own*, all others as new objects.
 
-        *whole* has the index of the host's message for each unshortened one; None: it is shortened or new. *own* has
-        the groups by their first message.
+        *originals* has the index of the host's message for each unshortened one; None: it is shortened or new. *own*
+        has the groups by their first message.
         """
         shown: list[Item] = []
-        made: list[Message] = []
+        new: list[Message] = []
         at = 0
-        while at < len(whole):
-            first = whole[at]
+        while at < len(originals):
+            first = originals[at]
             group = own.get(first) if first is not None else None
             count = len(group.messages) if group is not None else 1
-            if group is None or first is None or whole[at : at + count] != [*range(first, first + count)]:
-                made.append(messages[at])
+            if group is None or first is None or originals[at : at + count] != [*range(first, first + count)]:
+                new.append(messages[at])
                 at += 1
                 continue
-            shown += [*self._make(made), *group.items]
-            made = []
+            shown += [*self._create_items(new), *group.items]
+            new = []
             at += count
-        return [*shown, *self._make(made)]
+        return [*shown, *self._create_items(new)]
 
-    def _make(self, messages: Sequence[Message]) -> Iterable[Item]:
+    def _create_items(self, messages: Sequence[Message]) -> Iterable[Item]:
         # Copies: the framework may change the objects, and the next call reuses the messages.
         return self.write(deepcopy(messages)) if messages else ()
 
@@ -317,17 +320,17 @@ class Converted(Conversations[Item]):
         """Return a text that equal objects share, and no others."""
         return repr(item)
 
-    def _show(
+    def _build_items(
         self,
         items: Sequence[Item],
         own: Mapping[int, Group[Item]],
         messages: Sequence[Message],
-        whole: Sequence[int | None],
+        originals: Sequence[int | None],
     ) -> list[Item]:
-        groups, first = own.values(), whole[0] if whole else None
-        follows = first is not None and [*whole] == [*range(first, first + len(whole))]
+        groups, first = own.values(), originals[0] if originals else None
+        follows = first is not None and [*originals] == [*range(first, first + len(originals))]
         # Usual case: the newest messages are shown, all unshortened.
-        if follows and sum(len(group.messages) for group in groups) == len(whole):
+        if follows and sum(len(group.messages) for group in groups) == len(originals):
             if first == 0 and sum(len(group.items) for group in groups) == len(items):
                 return [*items]
             if messages[0]["role"] == "user":  # else the format may need something before it
@@ -335,87 +338,8 @@ class Converted(Conversations[Item]):
         found = defaultdict[str, deque[Item]](deque)
         for item in (item for group in own.values() for item in group.items):
             found[self.print_item(item)].append(item)
-        made = self.write_for(items, messages)
-        return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in made]
-
-
-#: Keys of a message or a block with values that are not conversation text.
-_NOT_SAID = frozenset(("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "format", "signature"))
-#: Keys below which every text is conversation text, under any key: tools' arguments and unknown items' contents.
-_SAID = frozenset(("input", "arguments", "args", "payload", "action", "operation"))
-#: Keys with values that may be files.
-_FILES = frozenset(("data", "file_data", "url", "image_url", "file_url"))
-#: Media types of files in which no text can be replaced.
-_match_media: Any = re.compile(
-    r"(?:image|audio|video)/.+|application/(?:pdf|zip|gzip|msword|vnd\.[\w.+-]+)", re.ASCII
-).fullmatch
-#: Formats of ``input_audio``.
-_AUDIO = frozenset(("wav", "mp3", "flac", "opus", "pcm16", "aac", "ogg", "webm", "m4a"))
-#: Matches a file as a data URL. Text may begin with ``data:``, too.
-_match_file: Any = re.compile(
-    r"(data:([\w.+-]+/[\w.+-]+)(?:;[\w.=-]+)*;base64,)([A-Za-z0-9+/=_-]*)", re.ASCII
-).fullmatch
-
-
-def redact(value: Any, redactor: Callable[[str], str]) -> Any:
-    """Return a copy of a message, or of a part of one, with *redactor* applied to each text.
-
-    Text files are decoded for it. Ids do not change, nor does the data of pictures, audio, video and documents.
-    """
-    return _redact(value, redactor, is_said=False)
-
-
-def _redact(value: Any, redactor: Callable[[str], str], *, is_said: bool) -> Any:
-    if isinstance(value, str):
-        return redactor(value)
-    if isinstance(value, Mapping):
-        if is_said:
-            return {
-                redactor(key) if isinstance(key, str) else key: _redact(one, redactor, is_said=True)
-                for key, one in value.items()
-            }
-        return {key: _redact_at(key, one, value, redactor) for key, one in value.items()}
-    return [_redact(one, redactor, is_said=is_said) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _redact_at(key: Any, value: Any, block: Mapping[Any, Any], redactor: Callable[[str], str]) -> Any:
-    """Return the *value* under *key* of a *block*, redacted."""
-    # A changed id is recorded as a list, in ``native``.
-    if key in _NOT_SAID and (isinstance(value, str) or (isinstance(value, list) and not any(map(_is_nested, value)))):
-        return value
-    if key in _FILES and isinstance(value, str):
-        if (found := _match_file(value)) is not None:
-            return value if _match_media(found[2]) else found[1] + _redact_encoded(found[3], redactor)
-        if key == "data" and _holds_file(block):
-            kind = block.get("media_type", block.get("mime_type", ""))
-            return _redact_encoded(value, redactor) if str(kind).startswith("text/") else value
-    # A provider's compaction is not text, and its blocks must stay whole.
-    is_said = key in _SAID and not (key == "payload" and "v" in block)
-    return _redact(value, redactor, is_said=is_said)
-
-
-def _holds_file(block: Mapping[Any, Any]) -> bool:
-    """Return whether the ``data`` of *block* is a file or encrypted."""
-    media = block.get("media_type", block.get("mime_type"))
-    kind = block.get("type")
-    if kind in ("base64", "redacted_thinking"):
-        return True
-    is_audio = kind is None and block.get("format") in _AUDIO
-    return is_audio or (kind != "text" and isinstance(media, str) and _match_media(media) is not None)
-
-
-def _redact_encoded(encoded: str, redactor: Callable[[str], str]) -> str:
-    """Return base64 text with *redactor* applied to the encoded text, or to *encoded* itself if that is not UTF-8."""
-    try:
-        text = b64decode(encoded, validate=True).decode()
-    except ValueError:
-        return redactor(encoded)
-    redacted = redactor(text)
-    return encoded if redacted == text else b64encode(redacted.encode("utf-8", "replace")).decode()
-
-
-def _is_nested(value: object) -> bool:
-    return isinstance(value, (Mapping, list, tuple))
+        items = [*self.write_for(items, messages)]
+        return [same.popleft() if (same := found[self.print_item(one)]) else deepcopy(one) for one in items]
 
 
 def _make_arguments(schema: Mapping[str, Any]) -> type[BaseModel]:
@@ -450,11 +374,11 @@ def report_errors(event: str, **facts: str) -> Iterator[None]:
         structlog.get_logger("compactor").warning(event, **facts, error=type(error).__name__)
 
 
-def _find_own(
-    turns: Iterable[Turn[Item]], items: Sequence[Item], places: Iterable[int | None]
+def _find_groups(
+    turns: Iterable[ItemTurn[Item]], items: Sequence[Item], indexes: Iterable[int | None]
 ) -> dict[int, Group[Item]]:
-    """Return the groups that begin at *places* of the messages, with the host's *items* of this call."""
-    wanted = {place for place in places if place is not None}
+    """Return the groups that begin at *indexes* of the messages, with the host's *items* of this call."""
+    wanted = {index for index in indexes if index is not None}
     first, own = min(wanted, default=0), {}
     message = item = 0
     for turn in turns:
@@ -468,20 +392,23 @@ def _find_own(
     return own
 
 
-def _take_newest(
-    messages: Sequence[Message], places: Sequence[int | None], whole: Sequence[int | None], given: Sequence[Message]
+def _restore_messages(
+    messages: Sequence[Message],
+    indexes: Sequence[int | None],
+    originals: Sequence[int | None],
+    given: Sequence[Message],
 ) -> list[Message]:
     """Return the log's *messages* with the framework's current objects.
 
-    An unshortened message (*whole*) comes from *given*; a shortened one gets the ids and native fields that it has
-    there. After a replay, these differ from the log's.
+    One of *originals* comes from *given*; a shortened one gets the ids and native fields that it has there. After a
+    replay, these differ from the log's.
     """
     ids: dict[str, str] = {}
     newest = []
-    for message, place, same in zip(messages, places, whole, strict=True):
+    for message, index, same in zip(messages, indexes, originals, strict=True):
         one = message
-        if place is not None:
-            own = given[place]
+        if index is not None:
+            own = given[index]
             ids |= zip(list_ids(message), list_ids(own), strict=False)
             native = {NATIVE: own[NATIVE]} if NATIVE in own else {}
             one = own if same is not None else {key: message[key] for key in message if key != NATIVE} | native

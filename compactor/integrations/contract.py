@@ -88,16 +88,16 @@ class Host(Protocol):
     async def stream(self, session: str, text: str) -> str:
         """Return the agent's streamed answer."""
 
-    async def history(self, session: str) -> Sequence[Any]:
+    async def list_history(self, session: str) -> Sequence[Any]:
         """Return the messages that the framework keeps, in its own form."""
 
     async def go_back(self, session: str, turns: int) -> None:
         """Continue from before the newest *turns*, as the framework's users do."""
 
-    def text_of(self, message: Any) -> str:
+    def read_text(self, message: Any) -> str:
         """Return all text in a message, calls and results included, but no ids."""
 
-    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Any) -> tuple[list[str], list[str]]:
         """Return the ids of the calls in a message, and of the calls that it answers."""
 
 
@@ -114,10 +114,10 @@ class AdapterContract:
     #: Whether the framework asks an adapter before each model call rather than once a turn.
     fits_each_call = True
 
-    def make_host(self, compaction: Conversations[Any] | None, before: Host | None = None) -> Host:
+    def make_host(self, compaction: Conversations[Any] | None, previous: Host | None = None) -> Host:
         """Return an application whose model calls go through *compaction*; None: unchanged.
 
-        It continues with the persistence of *before*, as after a restart.
+        It continues with the persistence of *previous*, as after a restart.
         """
         raise NotImplementedError("give your test class a method make_host() that returns your application")
 
@@ -142,12 +142,12 @@ class AdapterContract:
             for number in range(TURNS):
                 said = [await (one.stream if stream else one.say)("s", ask(number)) for one in (plain, host)]
                 assert said[0] == said[1], f"turn {number}"
-                await _settle(compaction, "s")
-                now = [_describe(message) for message in await host.history("s")]
+                await _wait_until_idle(compaction, "s")
+                now = [_describe(message) for message in await host.list_history("s")]
                 assert now[: len(was)] == was, f"turn {number} changed what the framework keeps"
                 was = now
-        kept, whole = await host.history("s"), await plain.history("s")
-        assert list(map(host.text_of, kept)) == list(map(plain.text_of, whole)), "the framework's history has changed"
+        kept, expected = await host.list_history("s"), await plain.list_history("s")
+        assert [*map(host.read_text, kept)] == [*map(plain.read_text, expected)], "the framework's history has changed"
         assert _count_characters(host, host.seen[-1]) < _count_characters(plain, plain.seen[-1]) / 2
         for seen in host.seen:
             assert len(seen) < MAX_SEEN, f"the model saw {len(seen)} messages"
@@ -168,7 +168,7 @@ class AdapterContract:
                     _asked.clear()
                     said.append(await one.say("s", "Question, many rows."))
                 assert said[0] == said[1] == "answer to Question, many rows."
-                kept = [host.text_of(message) for message in await host.history("s")]
+                kept = [host.read_text(message) for message in await host.list_history("s")]
             rows = [f"row {row} of the table" for row in range(CALLS, CALLS * (STEPS + 1))]
             assert all(any(row in text for text in kept) for row in rows), "the framework's history has changed"
             for place, seen in enumerate(host.seen):
@@ -188,8 +188,8 @@ class AdapterContract:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     await host.say("s", ask(number))
-                    await _settle(compaction, "s")
-                kept = await host.history("s")
+                    await _wait_until_idle(compaction, "s")
+                kept = await host.list_history("s")
                 with compaction.sessions().open("s") as session:
                     given = list(compaction.write(session.memory.messages()))
                 fitted = await compaction.afit("s", given)
@@ -204,8 +204,8 @@ class AdapterContract:
                 shown = [message for message in newest if id(message) in own]
             else:
                 shown = [message for message in newest if any(message == one for one in kept)]
-            said = set(map(host.text_of, kept))
-            assert len(shown) == sum(host.text_of(message) in said for message in newest) > 0
+            said = set(map(host.read_text, kept))
+            assert len(shown) == sum(host.read_text(message) in said for message in newest) > 0
 
         asyncio.run(run())
 
@@ -235,7 +235,7 @@ class AdapterContract:
                 async def talk(number: int) -> None:
                     for turn in range(5):
                         await host.say(f"s{number}", f"two questions {turn} of guest{number:02}")
-                        await _settle(compaction, f"s{number}")
+                        await _wait_until_idle(compaction, f"s{number}")
 
                 await asyncio.gather(*map(talk, range(20)))
                 for number in range(20):
@@ -265,7 +265,7 @@ class AdapterContract:
                 again = self.make_host(compaction, host)
                 await again.say("s", ask(6))
                 await again.say("s", ask(7))
-                said = [again.text_of(message) for message in await again.history("s")]
+                said = [again.read_text(message) for message in await again.list_history("s")]
                 with compaction.sessions().open("s") as session:
                     log = json.dumps(session.memory.messages())
             for number in range(8):
@@ -324,12 +324,12 @@ class AdapterContract:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     await host.say("s", ask(number, "taken-back" if number >= 5 else "kept"))
-                    await _settle(compaction, "s")
+                    await _wait_until_idle(compaction, "s")
                 await host.go_back("s", TURNS - 5)
                 before = len(host.seen)
                 for number in range(TURNS, TURNS + 12):
                     await host.say("s", ask(number))
-                    await _settle(compaction, "s")
+                    await _wait_until_idle(compaction, "s")
                 asked: list[tuple[str, dict[str, Any]]] = [
                     ("search_history", {"query": "Question"}),
                     ("read_rounds", {"start": 1, "end": TURNS}),
@@ -359,7 +359,7 @@ class AdapterContract:
                     await host.say("s", ask(number))
                     ended.set()
                     assert all(asked), f"turn {number} waited for a summary"
-                    await _settle(compaction, "s")
+                    await _wait_until_idle(compaction, "s")
             assert asked, "the summarizer was never asked"
             assert FACT in _read_request(host, -1), "the model was not given the summary"
 
@@ -378,7 +378,7 @@ class AdapterContract:
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     if number == TURNS // 2:
-                        await _settle(compaction, "s")
+                        await _wait_until_idle(compaction, "s")
                         assert asked, "the summarizer was never asked"
                     before = len(host.seen)
                     assert await host.say("s", ask(number)) == await plain.say("s", ask(number)), f"turn {number}"
@@ -393,19 +393,19 @@ class AdapterContract:
     def test_no_log_holds_what_was_said(self) -> None:
         """Checks messages, other fields and tracebacks of all records from level info, and of the adapter's and ours
         from level debug."""
-        kept = _Kept()
+        logs = _LogCapture()
 
         async def run() -> None:
             with self._compaction() as compaction:
-                kept.watch(type(compaction).__module__)
+                logs.watch(type(compaction).__module__)
                 host = self.make_host(compaction)
                 for number in range(TURNS):
                     await host.say("s", ask(number, "unmistakable"))
-                    await _settle(compaction, "s")
+                    await _wait_until_idle(compaction, "s")
 
-        kept.watch("compactor", "memory")
+        logs.watch("compactor", "memory")
         logger = logging.getLogger()
-        logger.addHandler(kept)
+        logger.addHandler(logs)
         level = logger.level
         logger.setLevel(logging.INFO)
         try:
@@ -413,9 +413,9 @@ class AdapterContract:
                 asyncio.run(run())
         finally:
             logger.setLevel(level)
-            logger.removeHandler(kept)
-            kept.restore()
-        assert "unmistakable" not in repr(events) + "".join(kept.texts)
+            logger.removeHandler(logs)
+            logs.restore()
+        assert "unmistakable" not in repr(events) + "".join(logs.texts)
 
     def _compaction(self, **options: Any) -> Conversations[Any]:
         return self.make_compaction(budget=BUDGET, summarizer=ExtractiveSummarizer(), **options)
@@ -427,7 +427,7 @@ def ask(number: int, word: str = "plain") -> str:
     return f"Question {number:03}, {kind}, {word}."
 
 
-async def _settle(compaction: Conversations[Any], session_id: str) -> None:
+async def _wait_until_idle(compaction: Conversations[Any], session_id: str) -> None:
     """Wait until the compactor has evaluated everything. Only tests do so."""
     with compaction.sessions().open(session_id) as session:
         await asyncio.to_thread(session.compactor.wait_idle, TIMEOUT)
@@ -438,7 +438,7 @@ def _read(compaction: Conversations[Any], item: Any) -> list[Any]:
 
 
 def _read_request(host: Host, place: int) -> str:
-    return " ".join([host.systems[place], *map(host.text_of, host.seen[place])])
+    return " ".join([host.systems[place], *map(host.read_text, host.seen[place])])
 
 
 def _describe(value: Any, depth: int = 8) -> Any:
@@ -454,22 +454,22 @@ def _describe(value: Any, depth: int = 8) -> Any:
 
 
 def _count_characters(host: Host, messages: Sequence[Any]) -> int:
-    return sum(len(host.text_of(message)) for message in messages)
+    return sum(len(host.read_text(message)) for message in messages)
 
 
 def _check_pairs(host: Host, messages: Sequence[Any]) -> None:
-    waiting: list[str] = []
+    unanswered: list[str] = []
     for message in messages:
-        calls, answers = host.pair(message)
+        calls, answers = host.list_call_ids(message)
         for one in answers:
-            assert one in waiting, "a result without its call"
-            waiting.remove(one)
-        assert calls or answers or not waiting, "a call without its result"
-        waiting += calls
-    assert not waiting, "a call without its result"
+            assert one in unanswered, "a result without its call"
+            unanswered.remove(one)
+        assert calls or answers or not unanswered, "a call without its result"
+        unanswered += calls
+    assert not unanswered, "a call without its result"
 
 
-class _Kept(logging.Handler):
+class _LogCapture(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.texts: list[str] = []

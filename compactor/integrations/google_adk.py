@@ -47,7 +47,7 @@ class Compaction(Converted[Content], BasePlugin):
 
     def tools(self) -> list[Any]:
         """Return the tools of ``Recall`` for the agent's ``tools``. They read text that its prompt leaves out."""
-        return [_Tool(self, *told) for told in self.describe_tools()]
+        return [_Tool(self, *tool) for tool in self.describe_tools()]
 
     # The runner closes a plugin by this method; ``with`` and ``aclose`` work as in all adapters.
     async def close(self) -> None:  # type: ignore[override]

@@ -26,19 +26,19 @@ class Group(Generic[Item]):
 
 
 @dataclass(slots=True)
-class Turn(Generic[Item]):
+class ItemTurn(Generic[Item]):
     """Converted items of one turn: from a user message to the next user message after a model's answer."""
 
     groups: Sequence[Group[Item]]
     items: Sequence[Item]
     messages: Sequence[Message]
-    #: Copies of the items in the newest turns: they reveal edits in place.
-    copies: Sequence[Item] | None = None
+    #: In the newest turns: copies of the items, which reveal edits in place.
+    baseline: Sequence[Item] | None = None
 
 
 def read_turns(
-    known: Sequence[Turn[Item]], items: Sequence[Item], read: Callable[[Sequence[Item]], Iterable[Group[Item]]]
-) -> list[Turn[Item]]:
+    known: Sequence[ItemTurn[Item]], items: Sequence[Item], read: Callable[[Sequence[Item]], Iterable[Group[Item]]]
+) -> list[ItemTurn[Item]]:
     """Return *items* in turns, and reuse unchanged turns from *known*, the result of an earlier call.
 
     Edits in place are found in the turns that hold the newest ``NEWEST`` messages. The last turn is always converted.
@@ -53,40 +53,40 @@ def read_turns(
         groups = []  # converting everything names the faulty item
     if turns and not (groups and _is_users(groups[0])):
         return read_turns((), items, read)
-    return [*turns, *_split(groups)]
+    return [*turns, *_split_turns(groups)]
 
 
-def keep_turns(turns: Sequence[Turn[Item]]) -> list[Turn[Item]]:
+def keep_turns(turns: Sequence[ItemTurn[Item]]) -> list[ItemTurn[Item]]:
     """Return the *turns* that the next call need not convert again: the last one may continue, so it is left out."""
     ends = accumulate(len(turn.items) for turn in turns[:-1])
     kept = [turn for turn, end in zip(turns, ends, strict=False) if end <= MAX_KNOWN]
     old = _count_old(kept)
     for turn in reversed(kept[:old]):
-        if turn.copies is None:
+        if turn.baseline is None:
             break
-        turn.copies = None
-    for place, turn in enumerate(kept[old:], old):
-        turn.copies = turn.copies or _copy(turn.items)
-        if turn.copies is None:
-            return kept[:place]
+        turn.baseline = None
+    for index, turn in enumerate(kept[old:], old):
+        turn.baseline = turn.baseline or _copy_items(turn.items)
+        if turn.baseline is None:
+            return kept[:index]
     return kept
 
 
-def _find_unchanged(known: Sequence[Turn[Item]], items: Sequence[Item]) -> list[Turn[Item]]:
+def _find_unchanged(known: Sequence[ItemTurn[Item]], items: Sequence[Item]) -> list[ItemTurn[Item]]:
     """Return the leading turns of *known* that *items* begin with."""
-    same: list[Turn[Item]] = []
+    same: list[ItemTurn[Item]] = []
     at = 0
     for turn in known:
         end = at + len(turn.items)
-        if not _are_equal(turn.items if turn.copies is None else turn.copies, items[at:end]):
+        if not _are_equal(turn.items if turn.baseline is None else turn.baseline, items[at:end]):
             break
         same.append(turn)
         at = end
     old = _count_old(same)
-    return [*same[:old], *takewhile(lambda turn: turn.copies is not None, same[old:])]
+    return [*same[:old], *takewhile(lambda turn: turn.baseline is not None, same[old:])]
 
 
-def _count_old(turns: Sequence[Turn[Any]]) -> int:
+def _count_old(turns: Sequence[ItemTurn[Any]]) -> int:
     """Return how many leading *turns* are followed by ``NEWEST`` messages."""
     behind, old = 0, len(turns)
     while old and behind < NEWEST:
@@ -95,7 +95,7 @@ def _count_old(turns: Sequence[Turn[Any]]) -> int:
     return old
 
 
-def _copy(items: Sequence[Item]) -> Sequence[Item] | None:
+def _copy_items(items: Sequence[Item]) -> Sequence[Item] | None:
     """Return copies that equal *items* until these are edited; None if copies are not equal."""
     try:
         copies = deepcopy(items)
@@ -111,7 +111,7 @@ def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
         return False
 
 
-def _split(groups: Iterable[Group[Item]]) -> list[Turn[Item]]:
+def _split_turns(groups: Iterable[Group[Item]]) -> list[ItemTurn[Item]]:
     """Return *groups* in turns. Each turn is converted as if it were all, so no call is open before it."""
     parts: list[list[Group[Item]]] = []
     calls: set[str] = set()
@@ -123,7 +123,7 @@ def _split(groups: Iterable[Group[Item]]) -> list[Turn[Item]]:
         parts[-1].append(group)
         for last in group.messages:
             calls = {*list_ids(last)} or calls - {last.get("tool_call_id") or ""}
-    return [Turn(part, [one for group in part for one in group.items], list_messages(part)) for part in parts]
+    return [ItemTurn(part, [one for group in part for one in group.items], list_messages(part)) for part in parts]
 
 
 def _is_users(group: Group[Any]) -> bool:

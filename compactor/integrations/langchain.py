@@ -29,7 +29,7 @@ class Compaction(AgentMiddleware, Conversations[lc.BaseMessage]):
 
     def __init__(self, budget: int, *, recall: bool = False, **options: Any) -> None:
         super().__init__(budget, **options)
-        self.tools = [self._make_tool(*told) for told in self.describe_tools()] if recall else []
+        self.tools = [self._make_tool(*tool) for tool in self.describe_tools()] if recall else []
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[..., ModelResponse]) -> ModelResponse:
         session_id, options = self._read_request(request)

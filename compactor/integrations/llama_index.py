@@ -17,7 +17,7 @@ from .base import Conversations, Fitted, Group, Message
 
 __all__ = ["Compaction", "History"]
 
-_live: WeakValueDictionary[str, Compaction] = WeakValueDictionary()
+_compactions: WeakValueDictionary[str, Compaction] = WeakValueDictionary()
 
 
 class Compaction(Conversations[ChatMessage]):
@@ -30,10 +30,10 @@ class Compaction(Conversations[ChatMessage]):
     def __init__(self, budget: int, **options: Any) -> None:
         super().__init__(budget, **options)
         self._key = uuid4().hex
-        _live[self._key] = self
+        _compactions[self._key] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _find_live, (self._key,)  # a pickled or copied memory refers to this object again
+        return _find_compaction, (self._key,)  # a pickled or copied memory refers to this object again
 
     def make_memory(self, session_id: str, **options: Any) -> History:
         """Return the memory of one session. *options*: ``chat_store``, which keeps the messages."""
@@ -42,8 +42,8 @@ class Compaction(Conversations[ChatMessage]):
     def tools(self, session_id: str) -> list[FunctionTool]:
         """Return the tools of ``Recall``, for the agent with that memory: they read back text that it omits."""
         bound = self.bind_tools(self.name_session(session_id, session_id))
-        told = [(ToolMetadata(about, name, arguments), call) for name, about, arguments, call in bound]
-        return [FunctionTool(async_fn=call, metadata=metadata) for metadata, call in told]
+        tools = [(ToolMetadata(description, name, arguments), call) for name, description, arguments, call in bound]
+        return [FunctionTool(async_fn=call, metadata=metadata) for metadata, call in tools]
 
     def read(self, items: Sequence[ChatMessage]) -> Iterable[Group[ChatMessage]]:
         return [Group([item], llama_index.to_chat([item])) for item in items]
@@ -52,9 +52,11 @@ class Compaction(Conversations[ChatMessage]):
         return list(map(ChatMessage.model_validate, llama_index.from_chat(messages)))
 
 
-def _find_live(key: str) -> Compaction:
+def _find_compaction(key: str) -> Compaction:
     """Return the Compaction with that *key*; in another process, the only one."""
-    if (found := _live.get(key) or (next(iter(_live.values())) if len(_live) == 1 else None)) is None:
+    if (
+        found := _compactions.get(key) or (next(iter(_compactions.values())) if len(_compactions) == 1 else None)
+    ) is None:
         raise LookupError("the memory's Compaction is gone: make one before you restore it, or call make_memory of one")
     return found
 

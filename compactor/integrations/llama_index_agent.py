@@ -27,12 +27,12 @@ class CompactingAgent(FunctionAgent):
         history = await memory.aget_all() if isinstance(memory, History) else []
         if not turn or not history or llm_input[-1] != history[-1]:  # not the memory's messages
             return await super().take_step(ctx, llm_input, tools, memory)
-        told = [one.metadata for one in tools]
+        metadata = [one.metadata for one in tools]
         fitted = await memory.compaction.afit(
             memory.chat_store_key,
             [*history, *turn],
             system=self.system_prompt or "",
-            tools=[make_tool(one.get_name(), one.description, one.get_parameters_dict()) for one in told],
+            tools=[make_tool(one.get_name(), one.description, one.get_parameters_dict()) for one in metadata],
         )
         shown = [*([ChatMessage(fitted.system, role="system")] if fitted.system else []), *fitted.items]
         await ctx.store.set(self.scratchpad_key, [])  # the base class would add its contents to the prompt

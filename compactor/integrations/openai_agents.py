@@ -46,7 +46,7 @@ class Compaction(Converted[Item], RunHooks[Any]):
         Raises ``ValueError`` if no *session_id* was given.
         """
         self.require_name("" if self._session_id is None else "named")
-        return [FunctionTool(*told, partial(self._call, told[0])) for told in self.describe_tools()]
+        return [FunctionTool(*tool, partial(self._call, tool[0])) for tool in self.describe_tools()]
 
     async def _call(self, name: str, context: ToolContext[Any], arguments: str) -> str:
         return await self.acall_tool(self.name_session(context.context, None), name, arguments)

@@ -31,17 +31,19 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
         self._recall = recall
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
-        made = [Tool.from_schema(partial(self._call, told[0]), *told, takes_ctx=True) for told in self.describe_tools()]
-        return FunctionToolset(made) if self._recall else None
+        tools = [
+            Tool.from_schema(partial(self._call, tool[0]), *tool, takes_ctx=True) for tool in self.describe_tools()
+        ]
+        return FunctionToolset(tools) if self._recall else None
 
     async def _call(self, name: str, ctx: RunContext[Any], **arguments: Any) -> str:
         return await self.acall_tool(self.name_session(ctx, ctx.conversation_id), name, arguments)
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Any:
         given, parameters = request_context.messages, request_context.model_request_parameters
-        told = parameters.instruction_parts or []
+        parts = parameters.instruction_parts or []
         fixed: list[Any] = [part for part in given[0].parts if isinstance(part, ai.SystemPromptPart)]
-        system = "\n\n".join(part.content for part in (*fixed, *told))
+        system = "\n\n".join(part.content for part in (*fixed, *parts))
         offered = (*parameters.function_tools, *parameters.output_tools)
         tools = [make_tool(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
         model, session_id = request_context.model, self.name_session(ctx, ctx.conversation_id)
@@ -50,8 +52,8 @@ class Compaction(Conversations[ai.ModelMessage], AbstractCapability[Any]):
         if fixed and messages[:1] != given[:1]:
             messages = [ai.ModelRequest(parts=fixed), *messages]
         if fitted.added:
-            told = [*told, ai.InstructionPart(fitted.added, dynamic=True)]
-            parameters = replace(parameters, instruction_parts=told)
+            parts = [*parts, ai.InstructionPart(fitted.added, dynamic=True)]
+            parameters = replace(parameters, instruction_parts=parts)
         return replace(request_context, messages=messages, model_request_parameters=parameters)
 
     async def after_model_request(self, ctx: RunContext[Any], *, response: ai.ModelResponse, **_options: Any) -> Any:

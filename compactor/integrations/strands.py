@@ -45,18 +45,20 @@ class Compaction(Conversations[Item]):
     def tools(self) -> list[PythonAgentTool]:
         """Return the tools of ``Recall``, for the agent's ``tools``: they read back text that its prompt omits."""
         return [
-            PythonAgentTool(name, {"name": name, "description": told, "inputSchema": {"json": schema}}, self._call)
-            for name, told, schema in self.describe_tools()
+            PythonAgentTool(
+                name, {"name": name, "description": description, "inputSchema": {"json": schema}}, self._call
+            )
+            for name, description, schema in self.describe_tools()
         ]
 
     async def _call(self, tool_use: ToolUse, *, agent: Any, **_state: Any) -> ToolResult:
         session_id = self.name_session(agent, self._read_ids(agent))
-        said = await self.acall_tool(session_id, tool_use["name"], tool_use["input"])
-        return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": said}]}
+        answer = await self.acall_tool(session_id, tool_use["name"], tool_use["input"])
+        return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": answer}]}
 
     def _read_ids(self, agent: Any) -> str:
-        kept = getattr(getattr(agent, "_session_manager", None), "session_id", None)
-        return join_names(kept, agent.agent_id) if kept else self._names.setdefault(agent, uuid4().hex)
+        session_id = getattr(getattr(agent, "_session_manager", None), "session_id", None)
+        return join_names(session_id, agent.agent_id) if session_id else self._names.setdefault(agent, uuid4().hex)
 
     def read(self, items: Sequence[Item]) -> Iterable[Group[Item]]:
         return [Group([item], strands.to_chat([item])) for item in items]

@@ -50,11 +50,11 @@ class CompactionMemory:
         return getattr(self._memory, name)
 
     def create_round(self, user_query: str) -> Any:
-        made = self._memory.create_round(user_query)
+        round_ = self._memory.create_round(user_query)
         for role, provider in self._compaction_providers.copy().items():  # a role on another thread may register
             with report_errors("provider.not_notified", role=role):  # the round exists already
                 provider.notify_rounds_changed()
-        return made
+        return round_
 
     def register_compaction_provider(self, role: str, provider: Any, rounds_getter: Any = None) -> None:
         """Take *role*'s compactions from *provider*. A ``RoleCompactor`` without a getter reads what *role* sees."""

@@ -24,7 +24,8 @@ from memory.io_threads import to_thread
 from memory.stores.tenants import split_name
 from memory.sync import read_prints
 
-from ...integrations.base import Fitted, redact
+from ...integrations.base import Fitted
+from ...integrations.redaction import redact
 from ...models import find_model
 from ...sessions import Sessions
 from ...tokens import MESSAGE_TOKENS

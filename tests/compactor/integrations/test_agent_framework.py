@@ -93,7 +93,7 @@ class Host:
         self.kept[session] = current.to_dict()
         return said
 
-    async def history(self, session: str) -> Sequence[Any]:
+    async def list_history(self, session: str) -> Sequence[Any]:
         kept = self.kept.get(session) or self._session(session).to_dict()
         return [_read(message) for message in kept["state"].get("in_memory", {}).get("messages", [])]
 
@@ -102,14 +102,14 @@ class Host:
         asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
         del messages[asked[-turns] :]
 
-    def text_of(self, message: Any) -> str:
+    def read_text(self, message: Any) -> str:
         said = []
         for one in message["contents"]:
             said += [one.get("text") or "", f"{one['name']} {one['arguments']}" if "arguments" in one else ""]
             said += [str(one.get("result") or "")]
         return " ".join(filter(None, said))
 
-    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Any) -> tuple[list[str], list[str]]:
         calls = [one["call_id"] for one in message["contents"] if one["type"] == "function_call"]
         return calls, [one["call_id"] for one in message["contents"] if one["type"] == "function_result"]
 
@@ -123,8 +123,8 @@ class TestAgentFramework(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, before.kept if before is not None else {})
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, previous.kept if previous is not None else {})
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

@@ -93,7 +93,7 @@ class Host:
     async def stream(self, session: str, text: str) -> str:
         return await self._turn(session, text, stream=True)
 
-    async def history(self, session: str) -> Sequence[Any]:
+    async def list_history(self, session: str) -> Sequence[Any]:
         """As the client sends it."""
         return [{"role": one["role"], "content": _dump(one["content"])} for one in self.kept[session]]
 
@@ -102,13 +102,13 @@ class Host:
         asked = [at for at, one in enumerate(messages) if isinstance(one["content"], str)]
         del messages[asked[-turns] :]
 
-    def text_of(self, message: Any) -> str:
+    def read_text(self, message: Any) -> str:
         content = message["content"]
         blocks = [{"text": content}] if isinstance(content, str) else content
         said = [str(block[key]) for block in blocks for key in ("text", "name", "input", "content") if key in block]
         return " ".join(said)
 
-    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Any) -> tuple[list[str], list[str]]:
         blocks = [block for block in message["content"] if isinstance(block, dict)]
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         return calls, [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
@@ -152,8 +152,8 @@ class TestAnthropic(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, copy.deepcopy(before.kept) if before is not None else {})
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, copy.deepcopy(previous.kept) if previous is not None else {})
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

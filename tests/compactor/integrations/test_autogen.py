@@ -106,24 +106,24 @@ class Host:
         assert isinstance(events[-1], TaskResult)
         return "".join(one.content for one in events if isinstance(one, ModelClientStreamingChunkEvent))
 
-    async def history(self, session: str) -> Sequence[LLMMessage]:
+    async def list_history(self, session: str) -> Sequence[LLMMessage]:
         return list(self.contexts[session]._messages)
 
     async def go_back(self, session: str, turns: int) -> None:
-        kept = await self.history(session)
+        kept = await self.list_history(session)
         asked = [at for at, message in enumerate(kept) if isinstance(message, UserMessage)]
         await self.contexts[session].clear()
         for message in kept[: asked[-turns]]:
             await self.contexts[session].add_message(message)
 
-    def text_of(self, message: Any) -> str:
+    def read_text(self, message: Any) -> str:
         parts = [message.content] if isinstance(message.content, str) else message.content
         return " ".join(
             f"{one.name} {one.arguments}" if isinstance(one, FunctionCall) else getattr(one, "content", one)
             for one in parts
         )
 
-    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Any) -> tuple[list[str], list[str]]:
         if isinstance(message, FunctionExecutionResultMessage):
             return [], [one.call_id for one in message.content]
         return [one.id for one in message.content if isinstance(one, FunctionCall)], []
@@ -134,8 +134,8 @@ class TestAutoGen(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, dict(before.states) if before is not None else {})
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, dict(previous.states) if previous is not None else {})
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

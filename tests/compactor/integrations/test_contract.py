@@ -72,17 +72,17 @@ class Loop:
     async def stream(self, session: str, text: str) -> str:
         return await self.say(session, text)
 
-    async def history(self, session: str) -> Sequence[Message]:
+    async def list_history(self, session: str) -> Sequence[Message]:
         return self.kept[session]
 
     async def go_back(self, session: str, turns: int) -> None:
         asked = [place for place, message in enumerate(self.kept[session]) if message["role"] == "user"]
         del self.kept[session][asked[-turns] :]
 
-    def text_of(self, message: Message) -> str:
+    def read_text(self, message: Message) -> str:
         return " ".join([message["content"], *(str(call["function"]) for call in message.get("tool_calls", ()))])
 
-    def pair(self, message: Message) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Message) -> tuple[list[str], list[str]]:
         answers = [message["tool_call_id"]] if message["role"] == "tool" else []
         return [call["id"] for call in message.get("tool_calls", ())], answers
 
@@ -92,8 +92,8 @@ class TestLoop(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Loop(compaction, before.kept if before is not None else {})
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Loop(compaction, previous.kept if previous is not None else {})
 
     def make_compaction(self, **options: Any) -> Conversations[Any]:
         return Compaction(**options)

@@ -84,7 +84,7 @@ class Host:
         kept = await self.sessions.get_session(**OWNER, session_id=session)
         return kept.events if kept is not None else []
 
-    async def history(self, session: str) -> Sequence[Content]:
+    async def list_history(self, session: str) -> Sequence[Content]:
         contents = [event.content.model_copy(deep=True) for event in await self._events(session) if event.content]
         for part in (part for content in contents for part in content.parts or ()):
             for named in filter(None, (part.function_call, part.function_response)):
@@ -97,7 +97,7 @@ class Host:
             user_id="u", session_id=session, rewind_before_invocation_id=asked[-turns].invocation_id
         )
 
-    def text_of(self, content: Content) -> str:
+    def read_text(self, content: Content) -> str:
         said = []
         for part in content.parts or ():
             call, result = part.function_call, part.function_response
@@ -108,7 +108,7 @@ class Host:
             ]
         return " ".join(filter(None, said))
 
-    def pair(self, content: Content) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, content: Content) -> tuple[list[str], list[str]]:
         parts = content.parts or ()
         calls = [str(part.function_call.name) for part in parts if part.function_call]
         return calls, [str(part.function_response.name) for part in parts if part.function_response]
@@ -121,8 +121,8 @@ class TestGoogleADK(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, before.sessions if before is not None else InMemorySessionService())
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, previous.sessions if previous is not None else InMemorySessionService())
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=lambda context: context.session.id, **options)

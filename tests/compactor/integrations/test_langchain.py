@@ -105,7 +105,7 @@ class Host:
         said = [part async for part, _ in self._agent.astream(_asked(text), _config(session), stream_mode="messages")]
         return "".join(str(part.content) for part in said if isinstance(part, AIMessageChunk))
 
-    async def history(self, session: str) -> Sequence[BaseMessage]:
+    async def list_history(self, session: str) -> Sequence[BaseMessage]:
         state = await self._agent.aget_state(_config(session))
         return list(state.values["messages"])
 
@@ -119,11 +119,11 @@ class Host:
                 return
         raise AssertionError("no checkpoint has so many turns")
 
-    def text_of(self, message: BaseMessage) -> str:
+    def read_text(self, message: BaseMessage) -> str:
         calls = [f"{call['name']} {call['args']}" for call in getattr(message, "tool_calls", ())]
         return " ".join([str(message.text), *calls])
 
-    def pair(self, message: BaseMessage) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: BaseMessage) -> tuple[list[str], list[str]]:
         calls = [str(call["id"]) for call in getattr(message, "tool_calls", ())]
         return calls, [message.tool_call_id] if isinstance(message, ToolMessage) else []
 
@@ -143,8 +143,8 @@ class TestLangChain(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, before.saver if before is not None else InMemorySaver())
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, previous.saver if previous is not None else InMemorySaver())
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

@@ -95,19 +95,19 @@ class Host:
         await run
         return said
 
-    async def history(self, session: str) -> Sequence[ChatMessage]:
+    async def list_history(self, session: str) -> Sequence[ChatMessage]:
         return list(await self._memory(session).aget_all())
 
     async def go_back(self, session: str, turns: int) -> None:
-        kept = await self.history(session)
+        kept = await self.list_history(session)
         asked = [at for at, message in enumerate(kept) if message.role == "user"]
         await self._memory(session).aset(kept[: asked[-turns]])
 
-    def text_of(self, message: ChatMessage) -> str:
+    def read_text(self, message: ChatMessage) -> str:
         calls = [one for one in message.blocks if isinstance(one, ToolCallBlock)]
         return " ".join([message.content or "", *(f"{one.tool_name} {one.tool_kwargs}" for one in calls)]).strip()
 
-    def pair(self, message: ChatMessage) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: ChatMessage) -> tuple[list[str], list[str]]:
         calls = [str(one.tool_call_id) for one in message.blocks if isinstance(one, ToolCallBlock)]
         return calls, [message.additional_kwargs["tool_call_id"]] if message.role == "tool" else []
 
@@ -120,9 +120,9 @@ class TestLlamaIndex(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
         # A copy: the store's own JSON fails on the newest pydantic.
-        return Host(compaction, copy.deepcopy(before.store) if before is not None else SimpleChatStore())
+        return Host(compaction, copy.deepcopy(previous.store) if previous is not None else SimpleChatStore())
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

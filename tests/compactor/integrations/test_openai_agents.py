@@ -120,7 +120,7 @@ class Host:
             pass
         return str(done.final_output)
 
-    async def history(self, session: str) -> Sequence[Any]:
+    async def list_history(self, session: str) -> Sequence[Any]:
         return await self._session(session).get_items()
 
     async def go_back(self, session: str, turns: int) -> None:
@@ -129,13 +129,13 @@ class Host:
             item: Any = await kept.pop_item()
             turns -= item.get("role") == "user"
 
-    def text_of(self, item: Any) -> str:
+    def read_text(self, item: Any) -> str:
         content = item.get("content")
         texts = [content] if isinstance(content, str) else [part["text"] for part in content or ()]
         keys = ("name", "arguments", "output", "encrypted_content")
         return " ".join([*texts, *(str(item[key]) for key in keys if key in item)])
 
-    def pair(self, item: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, item: Any) -> tuple[list[str], list[str]]:
         kind, call_id = item.get("type"), item.get("call_id")
         return [call_id] if kind == "function_call" else [], [call_id] if kind == "function_call_output" else []
 
@@ -147,8 +147,8 @@ class TestOpenAIAgents(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, before.sessions if before is not None else {})
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, previous.sessions if previous is not None else {})
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=str, **options)

@@ -92,7 +92,7 @@ class Host:
         await self.store.save(replace(kept, messages=run.all_messages()))
         return said
 
-    async def history(self, session: str) -> Sequence[ModelMessage]:
+    async def list_history(self, session: str) -> Sequence[ModelMessage]:
         return (await self._load(session)).messages
 
     async def go_back(self, session: str, turns: int) -> None:
@@ -100,13 +100,13 @@ class Host:
         asked = [at for at, one in enumerate(kept.messages) if isinstance(one.parts[0], UserPromptPart)]
         await self.store.branch(session, at=asked[-turns], expected_revision=kept.revision)
 
-    def text_of(self, message: ModelMessage) -> str:
+    def read_text(self, message: ModelMessage) -> str:
         return " ".join(
             f"{part.tool_name} {part.args_as_json_str()}" if isinstance(part, ToolCallPart) else str(part.content)  # type: ignore[union-attr]
             for part in message.parts
         )
 
-    def pair(self, message: ModelMessage) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: ModelMessage) -> tuple[list[str], list[str]]:
         calls = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
         return calls, [part.tool_call_id for part in message.parts if isinstance(part, ToolReturnPart)]
 
@@ -118,8 +118,8 @@ class TestPydanticAI(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
-        return Host(compaction, before.store if before is not None else InMemoryConversationStore())
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
+        return Host(compaction, previous.store if previous is not None else InMemoryConversationStore())
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(**options)

@@ -88,7 +88,7 @@ class Host:
         events = [event async for event in self._agent(session).stream_async(text)]
         return "".join(event.get("data", "") for event in events)
 
-    async def history(self, session: str) -> Sequence[Any]:
+    async def list_history(self, session: str) -> Sequence[Any]:
         return [{"role": one["role"], "content": one["content"]} for one in self._agent(session).messages]
 
     async def go_back(self, session: str, turns: int) -> None:
@@ -96,7 +96,7 @@ class Host:
         asked = [at for at, one in enumerate(kept) if "text" in one["content"][0] and one["role"] == "user"]
         del kept[asked[-turns] :]
 
-    def text_of(self, message: Any) -> str:
+    def read_text(self, message: Any) -> str:
         said = []
         for block in message["content"]:
             call, result = block.get("toolUse"), block.get("toolResult")
@@ -104,7 +104,7 @@ class Host:
             said += [part["text"] for part in result["content"]] if result else []
         return " ".join(filter(None, said))
 
-    def pair(self, message: Any) -> tuple[list[str], list[str]]:
+    def list_call_ids(self, message: Any) -> tuple[list[str], list[str]]:
         blocks = message["content"]
         calls = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
         return calls, [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
@@ -118,9 +118,9 @@ class TestStrands(AdapterContract):
     def _place(self, tmp_path: Path) -> None:
         self._path = tmp_path
 
-    def make_host(self, compaction: Any, before: Any = None) -> Host:
+    def make_host(self, compaction: Any, previous: Any = None) -> Host:
         self._made = getattr(self, "_made", 0) + 1
-        return Host(compaction, before.path if before is not None else self._path / f"host{self._made}")
+        return Host(compaction, previous.path if previous is not None else self._path / f"host{self._made}")
 
     def make_compaction(self, **options: Any) -> Compaction:
         return Compaction(session_id=lambda agent: agent._session_manager.session_id, **options)

@@ -27,7 +27,7 @@ from openai import AsyncOpenAI, OpenAI
 from proxied import KEY, _message, answer_any, proxy, read_text
 
 from compactor import CompactorConfig, InMemoryStore, SummarizerError, SummaryRequest
-from compactor.integrations.base import redact
+from compactor.integrations.redaction import redact
 from compactor.server.proxy.summarizer import KEY_SECONDS, RequestSummarizers
 from compactor.testing import FakeClock
 from compactor.tokens import count_prompt, get_counter
