@@ -280,8 +280,8 @@ class LimitTransaction:
             self._drop(permit)
         self._rows.drop(TICKET, keys)
 
-    def admit(self, asking: Claim | None = None) -> tuple[bool, Admission]:
-        """Give permits while there is room. *asking* takes part without being in the queue; return whether it was
+    def admit(self, candidate: Claim | None = None) -> tuple[bool, Admission]:
+        """Give permits while there is room. *candidate* takes part without being in the queue; return whether it was
         chosen. Then its caller makes the permit."""
         rows, admitted = self._rows, list[Claim]()
         while True:
@@ -289,10 +289,10 @@ class LimitTransaction:
             if dead := [one.key for one in firsts.values() if one.holder and one.holder not in self._alive]:
                 rows.drop(TICKET, dead)
                 continue
-            if asking is not None:
-                first = firsts.get(_make_lane(asking))
-                if first is None or first.key == asking.key:
-                    firsts[_make_lane(asking)] = copy_with(asking, at=rows.now if first is None else first.at)
+            if candidate is not None:
+                first = firsts.get(_make_lane(candidate))
+                if first is None or first.key == candidate.key:
+                    firsts[_make_lane(candidate)] = copy_with(candidate, at=rows.now if first is None else first.at)
             capacity = Capacity(self._limits, self.permits.values(), {}, rows.now)
             ticket, seconds = None, None
             if fit := [claim for claim in firsts.values() if capacity.has_free_call(claim)]:
@@ -301,7 +301,7 @@ class LimitTransaction:
             if ticket is None:
                 return False, Admission(admitted, bool(firsts), seconds)
             rows.put(LimitRow(MARK, ticket.served_mark, ticket.served_mark, rows.now))
-            if asking is not None and ticket.key == asking.key:
+            if candidate is not None and ticket.key == candidate.key:
                 return True, Admission(admitted, len(firsts) > 1)
             granted = copy_with(ticket, at=rows.now + GRANT_SECONDS, since=ticket.at)
             rows.drop(TICKET, [ticket.key])

@@ -71,7 +71,7 @@ class Automatic(CostOptimal):
         left = max(budget - view.header_tokens, 1)
         if self._sizes != (budget, left):
             self.budget, self._sizes = max(int(budget - (1 - USED) * left), 1), (budget, left)
-            self.config = self._config = complete(self._given, left, self._model)
+            self.config = self._config = complete_config(self._given, left, self._model)
         return super()._weigh(view)
 
     def _may_be_due(self, bounds: Bounds) -> bool:
@@ -92,11 +92,11 @@ class Automatic(CostOptimal):
         ]
 
 
-def complete(config: CompactorConfig, budget: int, model: str) -> CompactorConfig:
+def complete_config(config: CompactorConfig, budget: int, model: str) -> CompactorConfig:
     """Return *config* completed for rounds of *budget* tokens in a prompt, and a summarizer that asks *model*."""
     target = min(max(int(TARGET_SHARE * budget), MIN_TARGET), MAX_TARGET, max(budget // 3, 1))
-    most = min((window_of(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
-    return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=most)
+    max_input = min((window_of(model) or DEFAULT_WINDOW) // 2, MAX_INPUT)
+    return config.with_defaults(retain_recent=1, target_tokens=target, summarizer_input_tokens=max_input)
 
 
 def find_prices(agent: str, summarizer: str) -> tuple[Prices, str]:

@@ -75,13 +75,13 @@ def price_beginning(prices: Prices, sizes: Sizes, grown: float = 0.0) -> float:
 
 def price_compaction(prices: Prices, sizes: Sizes, style: Style = "separate") -> float:
     """Return the cost C of one compaction without reading the new rounds: the request, and caching the prompt again."""
-    kept = sizes.summary + sizes.retained
+    rest = sizes.summary + sizes.retained
     answer = sizes.summary if sizes.delta is None else sizes.delta
     rewritten = price_beginning(prices, sizes)
     answered = prices.summarizer_output * answer + prices.cached_input * sizes.carried
     if style == "continue":
         return (
-            rewritten + prices.cached_input * (sizes.system + kept) + prices.cache_write * sizes.instruction + answered
+            rewritten + prices.cached_input * (sizes.system + rest) + prices.cache_write * sizes.instruction + answered
         )
     return rewritten + prices.summarizer_input * (sizes.rereads * sizes.summary + sizes.instruction) + answered
 
@@ -136,12 +136,12 @@ def measure_growth(view: View, end: int) -> tuple[int, Sizes]:
 
     Reads only the open round and a few closed ones.
     """
-    in_open_rounds, sums = view.count_tokens_after(view.closed), view.prefix_sums
+    in_open_rounds, prefix_sums = view.count_tokens_after(view.closed), view.prefix_sums
     seen = view.count_calls_after(max(view.closed, view.end))
     # The next call will read the posts since the last one; counted without a call, they would inflate the growth.
     tokens, calls = float(in_open_rounds if seen else 0), float(seen)
-    for place in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
-        in_round, weight = sums.accounts[place - sums.start].totals, 0.5 ** (seen / HALF_LIFE)
+    for index in range(view.closed - 1, max(view.end, view.closed - MAX_ROUNDS) - 1, -1):
+        in_round, weight = prefix_sums.accounts[index - prefix_sums.start].totals, 0.5 ** (seen / HALF_LIFE)
         tokens += weight * in_round.tokens
         calls += weight * in_round.calls
         seen += in_round.calls
@@ -256,8 +256,8 @@ class CostOptimal(Trigger):
         limit, tokens = f"{numbers.ceiling:,}", f"{numbers.tokens:,}"
         if numbers.tokens < numbers.ceiling:
             return f"At the latest when the prompt has {limit} tokens; it has {tokens}."
-        why = "It is due now:" if numbers.is_due else "It is not due: too little of the prompt is new, though"
-        return f"{why} the whole prompt has {tokens}, more than {limit}. compose cuts it to the budget."
+        reason = "It is due now:" if numbers.is_due else "It is not due: too little of the prompt is new, though"
+        return f"{reason} the whole prompt has {tokens}, more than {limit}. compose cuts it to the budget."
 
     def measure_sizes(self, view: View) -> Sizes:
         """Return the estimated sizes of the conversation, for ``find_best_interval``."""

@@ -36,8 +36,8 @@ class Pauses:
         """
         if view.work is None or not view.total or view.rounds.snapshot is None:
             return 0.0
-        for place in range(max(min(self._read, view.total), view.total - MAX_ROUNDS, 1), view.total):
-            before, after = view.rounds[place - 1], view.rounds[place]
+        for index in range(max(min(self._read, view.total), view.total - MAX_ROUNDS, 1), view.total):
+            before, after = view.rounds[index - 1], view.rounds[index]
             last = before.post_list[-1] if before.post_list else before
             try:
                 seconds = (after.created_at - last.created_at).total_seconds()

@@ -143,7 +143,7 @@ def resolve_publication(
 
     Raises ``ValueError`` and ``TypeError`` if *publish* is no policy.
     """
-    budget = min((most for most in (max_tokens, find_budget(trigger)) if most is not None), default=None)
+    budget = min((one for one in (max_tokens, find_budget(trigger)) if one is not None), default=None)
     if publish == "deferred":
         return deferred(prices or find_prices(trigger), budget=budget)
     if isinstance(publish, DeferredPublication):
@@ -183,10 +183,10 @@ def _find_end(view: View, compaction: CompactedMessage, round_ids: tuple[str, ..
     rounds = view.rounds
     end = rounds.find_end(compaction.end_round_id) if compaction.end_round_id is not None else None
     # No round is inserted between those of a Memory; a failed one is missing from their number, or is the first itself.
-    told = round_ids if rounds.snapshot is None else round_ids[:1]
+    expected = round_ids if rounds.snapshot is None else round_ids[:1]
     if end is None or not view.end < end <= view.closed or end - view.end != len(round_ids):
         return 0
-    return end if all(rounds.find_end(one) == place for place, one in enumerate(told, view.end + 1)) else 0
+    return end if all(rounds.find_end(one) == number for number, one in enumerate(expected, view.end + 1)) else 0
 
 
 def make_view_ahead(view: View, compaction: CompactedMessage) -> View:
@@ -300,10 +300,10 @@ class Deferral:
         last = newest.post_list[-1:]
         stamps = [newest.created_at, *(post.created_at for post in last)]
         if view.rounds.snapshot is None:  # another host's: they have no times
-            place = newest.id, last[0].number if last else 0
+            post = newest.id, last[0].number if last else 0
             with self._lock:
-                if self._seen is None or self._seen[0] != place:
-                    self._seen = place, now
+                if self._seen is None or self._seen[0] != post:
+                    self._seen = post, now
                 stamps = [self._seen[1]]
         # A time stamp without a zone is local time, and the clocks of two machines may differ.
         return max((now - max(stamp.astimezone() for stamp in stamps)).total_seconds(), 0.0)

@@ -437,8 +437,8 @@ def _read(compaction: Conversations[Any], item: Any) -> list[Any]:
     return [message for group in compaction.read([item]) for message in group.messages]
 
 
-def _read_request(host: Host, place: int) -> str:
-    return " ".join([host.systems[place], *map(host.read_text, host.seen[place])])
+def _read_request(host: Host, index: int) -> str:
+    return " ".join([host.systems[index], *map(host.read_text, host.seen[index])])
 
 
 def _describe(value: Any, depth: int = 8) -> Any:

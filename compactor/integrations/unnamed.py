@@ -276,14 +276,14 @@ def _choose(
     return best[0] if len(best) == 1 else None
 
 
-def _is_proven(found: Alignment, own_from: int, common: int, needed: int, history: _History) -> bool:
-    """Return whether *found* shares at least *needed* answered questions, from index *own_from* of the log on."""
-    if len(found.starts) > (1 if found.starts[0] != (0, 0) else 2):  # one gap at most
+def _is_proven(alignment: Alignment, own_from: int, common: int, needed: int, history: _History) -> bool:
+    """Return whether *alignment* shares at least *needed* answered questions, from index *own_from* of the log on."""
+    if len(alignment.starts) > (1 if alignment.starts[0] != (0, 0) else 2):  # one gap at most
         return False
-    if found.is_diverged and sum(one["role"] == "user" for one in history.body[found.there :]) > 1:
+    if alignment.is_diverged and sum(one["role"] == "user" for one in history.body[alignment.there :]) > 1:
         return False  # more than one new turn
     answered = set[bytes]()  # a repeated question counts once
-    for run in found.runs:
+    for run in alignment.runs:
         question = b""
         for index in range(max(run.there + max(own_from - run.here, 0), common), run.there + run.size):
             role = history.body[index]["role"]

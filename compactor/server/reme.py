@@ -283,7 +283,7 @@ def expire_chats(root: str, older_than: timedelta, *, now: Callable[[], float] =
     before, count = now() - older_than.total_seconds(), 0
     for folder, _, _ in os.walk(root, topdown=False):
         try:
-            count += remove_files(folder, before=before) if folder != root else 0
+            count += remove_files(folder, cutoff=before) if folder != root else 0
         except OSError as error:
             _log.warning("offload.not_expired", exc_info=error)
     return count

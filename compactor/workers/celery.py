@@ -15,7 +15,7 @@ from memory.errors import StoreError
 from memory.stores.base import escape, unescape
 
 from ..events import Skip
-from .due import BACKING_OFF, Worker, job_time
+from .due import BACKING_OFF, Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["CeleryDispatcher", "make_app", "work"]
@@ -105,7 +105,7 @@ def _add_jobs(app: Celery, worker: Worker) -> None:
     def compact(session: str, role: str, waits: bool = False) -> None:
         outcome = worker.run(unescape(session), unescape(role))
         is_waited_out = outcome.reason == BACKING_OFF and not waits  # else each job would start its own chain
-        if not is_waited_out and (at := job_time(outcome)) is not None:
+        if not is_waited_out and (at := find_retry_time(outcome)) is not None:
             _send(app, session, role, at, waits=outcome.reason != Skip.LEASED)
 
     @app.task(name=SWEEP, shared=False)  # type: ignore[untyped-decorator]

@@ -20,7 +20,7 @@ _SOON = 30.0
 _NAMES = ("", "a b", "\0", "\ud800", "\U0001f600", "日本", "%s {} $1", "'; DROP TABLE jobs; --", "../..", "x" * 2_000)
 
 
-class Calls:
+class RecordingWorker:
     """A ``Worker`` that records its calls, and returns or raises each of *outcomes* in turn."""
 
     def __init__(self, *outcomes: Outcome | Exception) -> None:
@@ -52,49 +52,49 @@ class Calls:
 
 
 class DispatcherContract(ABC):
-    """Implement ``engine``."""
+    """Implement ``run_engine``."""
 
     @abstractmethod
-    def engine(self, worker: Calls) -> AbstractContextManager[Dispatcher]:
+    def run_engine(self, worker: RecordingWorker) -> AbstractContextManager[Dispatcher]:
         """Return a context manager that gives a dispatcher, and runs its jobs with *worker* until it exits."""
 
     def test_what_is_due_is_run_with_its_names(self) -> None:
         """A job runs with its session and role, whichever characters they contain."""
-        worker = Calls()
-        with self.engine(worker) as dispatcher:
+        worker = RecordingWorker()
+        with self.run_engine(worker) as dispatcher:
             for name in _NAMES:
                 dispatcher.due(name, f"role of {name}", None)
             worker.wait_for(lambda calls: {name for name, _, _ in calls} == {*_NAMES})
         assert all(role == f"role of {name}" for name, role, _ in worker.calls)
 
     def test_roles_of_a_session_are_not_mistaken_for_each_other(self) -> None:
-        worker = Calls()
-        with self.engine(worker) as dispatcher:
+        worker = RecordingWorker()
+        with self.run_engine(worker) as dispatcher:
             dispatcher.due("s", "a")
             dispatcher.due("s", "b")
             worker.wait_for(lambda calls: {role for _, role, _ in calls} == {"a", "b"})
 
     def test_a_job_does_not_run_before_its_time(self) -> None:
         """A job runs neither before its time nor much later."""
-        worker = Calls()
+        worker = RecordingWorker()
         at = datetime.now(UTC) + timedelta(seconds=2)
-        with self.engine(worker) as dispatcher:
+        with self.run_engine(worker) as dispatcher:
             dispatcher.due("s", "a", at)
             worker.wait_for(lambda calls: len(calls) == 1)
         assert worker.calls[0][2] >= at.timestamp() - 0.05
 
     def test_what_is_to_be_tried_again_is_run_again(self) -> None:
         """A job is retried at the time that its outcome names."""
-        worker = Calls(Outcome(reason="failed", retry_in=1.0))
-        with self.engine(worker) as dispatcher:
+        worker = RecordingWorker(Outcome(reason="failed", retry_in=1.0))
+        with self.run_engine(worker) as dispatcher:
             dispatcher.due("s", "a")
             worker.wait_for(lambda calls: len(calls) == 2)
         assert worker.calls[1][2] - worker.calls[0][2] >= 0.95
 
     def test_a_job_that_raises_is_tried_again(self) -> None:
         """The store may be reachable by then."""
-        worker = Calls(StoreUnreachable("the server is gone; start it"))
-        with self.engine(worker) as dispatcher:
+        worker = RecordingWorker(StoreUnreachable("the server is gone; start it"))
+        with self.run_engine(worker) as dispatcher:
             dispatcher.due("s", "a")
             worker.wait_for(lambda calls: len(calls) == 2)
 
@@ -102,7 +102,7 @@ class DispatcherContract(ABC):
         """The later job may announce rounds that the running one has not seen."""
         inside, go_on = threading.Event(), threading.Event()
 
-        class Slow(Calls):
+        class Slow(RecordingWorker):
             def run(self, session: str, role: str) -> Outcome:
                 outcome = super().run(session, role)
                 inside.set()
@@ -110,7 +110,7 @@ class DispatcherContract(ABC):
                 return outcome
 
         worker = Slow()
-        with self.engine(worker) as dispatcher:
+        with self.run_engine(worker) as dispatcher:
             dispatcher.due("s", "a")
             assert inside.wait(_SOON)
             dispatcher.due("s", "a")

@@ -76,10 +76,10 @@ def run_due(
     config = (settings if settings is not None else Settings()).for_role(role)
     if budget is not None:
         config = config.with_defaults(max_tokens=check_whole_number("budget", budget, 1))
-    memory, jobs, heard = Memory(session, store=store, clock=clock.now), _Jobs(), _Heard()
+    memory, jobs, outcomes = Memory(session, store=store, clock=clock.now), _JobQueue(), _OutcomeRecorder()
     options["executor"] = jobs
     compactor = ContextCompactor.for_role(memory, role, config, summarizer, **options)
-    compactor.on_event(heard.note, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
+    compactor.on_event(outcomes.record, (Failed, Prepared, Reduced, Rejected, Skipped, Stopped))
     compactor.remember_failures(failures.number)
     before = compactor.get_compaction()
     try:
@@ -89,7 +89,7 @@ def run_due(
         compactor.stop(0)
     after = compactor.get_compaction()
     is_new = after is not None and (before is None or after.generation != before.generation)
-    return heard.outcome(after if is_new else None)
+    return outcomes.make_outcome(after if is_new else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -118,7 +118,7 @@ class Worker(ValueObject):
     def run(self, session: str, role: str) -> Outcome:
         """Return the outcome of ``run_due``. A purged session is no error."""
         options = self.options.copy()
-        options["on_event"] = partial(self._tell, options.get("on_event"))
+        options["on_event"] = partial(self._emit, options.get("on_event"))
         try:
             return run_due(
                 self.store,
@@ -132,7 +132,7 @@ class Worker(ValueObject):
         except SessionPurged:
             return Outcome(reason="session_purged")
 
-    def _tell(self, own: EventHook | None, event: Event) -> None:
+    def _emit(self, own: EventHook | None, event: Event) -> None:
         """Call *own*, the hook in ``options``, and the hooks of ``on_event``."""
         if own is not None:
             own(event)
@@ -173,25 +173,25 @@ def sweep(
     *roles*. Call this every minute, in one process or in several. Raises ``StoreError`` and the dispatcher's errors.
     """
     now, store = datetime.now(UTC) if now is None else now, adapt_store(store)
-    marked, kept = store.list_due(now, limit), list[DueSession]()
+    marked, enqueued = store.list_due(now, limit), list[DueSession]()
     try:
         for session in marked:
             for role in roles:
                 dispatcher.due(session.name, role, None)
-            kept.append(session)
+            enqueued.append(session)
     finally:  # the dispatcher may have failed after some jobs
-        store.clear_due(kept)
+        store.clear_due(enqueued)
     return len(marked)
 
 
-def job_time(outcome: Outcome, now: datetime | None = None) -> datetime | None:
+def find_retry_time(outcome: Outcome, now: datetime | None = None) -> datetime | None:
     """Return when a job with that *outcome* must run again; None: it need not."""
     if outcome.retry_in is None:
         return None
     return (datetime.now(UTC) if now is None else now) + timedelta(seconds=outcome.retry_in)
 
 
-class _Jobs(Executor):
+class _JobQueue(Executor):
     """Holds a compactor's jobs until the waiting thread runs them."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class _Jobs(Executor):
                 raise
 
 
-class _Heard:
+class _OutcomeRecorder:
     """Collects the outcome from a compactor's events."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class _Heard:
         self._retry_in: float | None = None
         self._is_shortened = False
 
-    def note(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         match event:
             case Prepared(reused=False, price=price):  # includes earlier attempts
                 self._spent, self._rejected = self._spent + (price or 0.0), 0.0
@@ -237,7 +237,7 @@ class _Heard:
             case Reduced():
                 self._is_shortened = True
 
-    def outcome(self, published: CompactedMessage | None) -> Outcome:
+    def make_outcome(self, published: CompactedMessage | None) -> Outcome:
         spent = self._spent + self._rejected
         if published is not None:  # a later event, such as a failure, still sets the retry time
             return Outcome(published, "", self._retry_in, spent)

@@ -17,7 +17,7 @@ from memory.stores.base import escape, unescape
 from memory.stores.postgres import Postgres
 
 from ..timers import DaemonExecutor
-from .due import Worker, job_time
+from .due import Worker, find_retry_time
 from .priority import FIRST, Priorities
 
 __all__ = ["ProcrastinateDispatcher", "make_app", "work"]
@@ -102,19 +102,19 @@ def make_app(url: str, worker: Worker, dispatcher: ProcrastinateDispatcher) -> A
     worker.wake_by(dispatcher)
     app, threads = App(connector=PsycopgConnector(**_connect_to(url))), DaemonExecutor(MAX_THREADS)
 
-    async def in_thread(call: partial[Any]) -> Any:
+    async def run_in_thread(call: partial[Any]) -> Any:
         return await asyncio.wrap_future(threads.submit(call))
 
     @app.task(name=COMPACT, queue=QUEUE, retry=_RETRY)
     async def compact(session: str, role: str) -> None:
-        outcome = await in_thread(partial(worker.run, unescape(session), unescape(role)))
-        if (at := job_time(outcome)) is not None:
-            await in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
+        outcome = await run_in_thread(partial(worker.run, unescape(session), unescape(role)))
+        if (at := find_retry_time(outcome)) is not None:
+            await run_in_thread(partial(dispatcher.due, unescape(session), unescape(role), at))
 
     @app.periodic(cron="* * * * *")
     @app.task(name=SWEEP, queue=QUEUE, queueing_lock=SWEEP)
     async def sweep(timestamp: int) -> None:  # noqa: ARG001  (Procrastinate gives it)
-        await in_thread(partial(worker.sweep, dispatcher))
+        await run_in_thread(partial(worker.sweep, dispatcher))
 
     @app.periodic(cron="* * * * * */2")  # the sixth field is seconds
     @app.task(name=RESCUE, queue=QUEUE, queueing_lock=RESCUE, pass_context=True)

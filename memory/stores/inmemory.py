@@ -58,16 +58,16 @@ def _pack_block(log: list[_Line | bytes], start: int) -> None:
     log[start : start + BLOCK] = [line if one is None else block for line, one in zip(lines, packed, strict=True)]
 
 
-def _unpack(lines: Iterable[_Line | bytes], place: int) -> Iterator[_Line]:
-    """Yield *lines*, which begin at that *place* of the log, without their blocks."""
+def _unpack(lines: Iterable[_Line | bytes], start: int) -> Iterator[_Line]:
+    """Yield *lines*, which begin at the index *start* of the log, without their blocks."""
     block, unpacked = b"", list[_Line]()
-    for here, line in enumerate(lines, place):
+    for index, line in enumerate(lines, start):
         if isinstance(line, tuple):
             yield line
             continue
         if line is not block:
             block, unpacked = line, marshal.loads(line)  # noqa: S302  (it never left this process)
-        yield unpacked[here % BLOCK]
+        yield unpacked[index % BLOCK]
 
 
 class InMemoryStore(Store):

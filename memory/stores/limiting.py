@@ -45,8 +45,8 @@ class LimitRows(ABC):
         """Return the first row of this kind in each lane."""
 
     @abstractmethod
-    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
-        """Return the number of rows of this kind; with *lane*, only those in it with a time before *before*."""
+    def count(self, kind: str, lane: str | None = None, cutoff: float = math.inf) -> int:
+        """Return the number of rows of this kind; with *lane*, only those in it with a time before *cutoff*."""
 
     @abstractmethod
     def put(self, row: LimitRow) -> None:
@@ -85,9 +85,9 @@ class ResidentLimitRows(LimitRows):
             firsts.setdefault(row.lane, row)
         return [*firsts.values()]
 
-    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
+    def count(self, kind: str, lane: str | None = None, cutoff: float = math.inf) -> int:
         rows = self._kinds.get(kind, {}).values()
-        return sum(lane is None or (row.lane == lane and row.at < before) for row in rows)
+        return sum(lane is None or (row.lane == lane and row.at < cutoff) for row in rows)
 
     def put(self, row: LimitRow) -> None:
         self._kinds.setdefault(row.kind, {})[row.key] = row

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from ..arguments import ConfigError
 from ..entries import Entry, EventRecorded, list_kinds
 from ..errors import NewerVersion, StoreDamaged, StoreError
 from ..patterns import compile_later
 from ..rounds import utc_now
 from .base import Store, adapt_store, round_to_minute
-from .tenants import join_name
+from .tenants import require_tenant
 
 #: The event in a session's log that names a folder with its files; facts: ``session`` and ``folder``.
 FILES_KEPT = "files.kept"
@@ -30,15 +29,15 @@ def list_expired(
 ) -> list[str]:
     """Return the sessions without an append for longer than *older_than*, sorted, of one *tenant* ("": those without)
     or of all (None). *now* defaults to the present."""
-    store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
+    store, cutoff = adapt_store(store), (utc_now() if now is None else now) - older_than
     found, after = (
         list[str](),
-        f"{round_to_minute(before)} ",
+        f"{round_to_minute(cutoff)} ",
     )  # as the cursor of a row in that minute, before all others
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE, order="activity"):
         # The log decides: activity is to the minute, and older versions did not write it.
         extents = ((row.name, store.get_extent(row.name)) for row in rows)
-        found += [name for name, extent in extents if extent is not None and extent.created_at < before]
+        found += [name for name, extent in extents if extent is not None and extent.created_at < cutoff]
         after = rows[-1].cursor
     return sorted(found)
 
@@ -72,9 +71,7 @@ def purge_tenant(store: Store, tenant: str) -> int:
     ``ConfigError`` for a name that no tenant has, and ``StoreError`` if the tenant's sessions are written to meanwhile;
     sessions purged before it stay purged.
     """
-    if not tenant:
-        raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
-    join_name(tenant, "")
+    require_tenant(tenant)
     store, purged, after = adapt_store(store), 0, None
     while rows := store.list_sessions(tenant, after=after, limit=_PAGE):
         for row in rows:
@@ -119,10 +116,10 @@ def delete_named_files(events: Iterable[Entry], session: str) -> int:
     return removed
 
 
-def remove_files(folder: str, *, before: float | None = None) -> int:
+def remove_files(folder: str, *, cutoff: float | None = None) -> int:
     """Delete our files in *folder*, then the folder if it is empty, and return the number of deleted files.
 
-    *before* (seconds since 1970) keeps files modified at or after it. Other files stay, and links are not followed. A
+    *cutoff* (seconds since 1970) keeps files modified at or after it. Other files stay, and links are not followed. A
     missing folder counts as empty. Raises ``OSError``.
     """
     if os.path.realpath(folder) != os.path.join(os.path.realpath(os.path.dirname(folder)), os.path.basename(folder)):
@@ -133,7 +130,7 @@ def remove_files(folder: str, *, before: float | None = None) -> int:
             ours = [one for one in entries if _OURS.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
         for one in ours:
             with suppress(FileNotFoundError):  # another process was faster
-                if before is None or one.stat(follow_symlinks=False).st_mtime < before:
+                if cutoff is None or one.stat(follow_symlinks=False).st_mtime < cutoff:
                     os.unlink(one.path)
                     removed += 1
         with suppress(OSError):  # it holds files of others

@@ -74,8 +74,8 @@ class SqlLimitRows(LimitRows):
     def _select(self, statement: Any, where: Mapping[str, Any]) -> Sequence[LimitRow]:
         return sorted((LimitRow(*row) for row in self._connection.execute(statement, where)), key=get_sort_key)
 
-    def count(self, kind: str, lane: str | None = None, before: float = math.inf) -> int:
-        statement, where = (_COUNT, {}) if lane is None else (_COUNT_BEFORE, {"lane": lane, "before": before})
+    def count(self, kind: str, lane: str | None = None, cutoff: float = math.inf) -> int:
+        statement, where = (_COUNT, {}) if lane is None else (_COUNT_BEFORE, {"lane": lane, "before": cutoff})
         return int(self._connection.execute(statement, {"kind": kind, **where}).scalar_one())
 
     def put(self, row: LimitRow) -> None:

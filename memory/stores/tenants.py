@@ -26,6 +26,13 @@ def join_name(tenant: str, session: str) -> str:
     return f"{tenant}{SEPARATOR}{session}" if tenant else session
 
 
+def require_tenant(tenant: str) -> None:
+    """Raise ``ConfigError`` if *tenant* is not the name of a tenant whose sessions may be purged together."""
+    if not tenant:
+        raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
+    join_name(tenant, "")
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Return the tenant and the session's own name of a *name* in a store; the tenant is "" if there is none."""
     tenant, separator, session = name.partition(SEPARATOR)

@@ -19,7 +19,6 @@ from hashlib import sha256
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Literal, NamedTuple
 
-from ..arguments import ConfigError
 from ..entries import Entry, EventRecorded, PostRedacted, list_kinds
 from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
 from ..log.session_log import Log
@@ -27,7 +26,7 @@ from ..rounds import make_id, utc_now
 from ..stores import Store, list_expired
 from ..stores.base import adapt_store
 from ..stores.retention import delete_named_files
-from ..stores.tenants import join_name, split_name
+from ..stores.tenants import require_tenant, split_name
 from .archive_storage import Storage, convert_errors, open_storage
 from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
 from .state_dict import LogValidator, append_session, read_entry, refuse_existing, require_number
@@ -117,14 +116,14 @@ def archive_sessions(
 
     Raises ``StoreError`` if the store or the archive fails; sessions already moved stay archived.
     """
-    store, before = adapt_store(store), (utc_now() if now is None else now) - older_than
+    store, cutoff = adapt_store(store), (utc_now() if now is None else now) - older_than
     wanted = None if sessions is None else set(sessions)
     result = ArchiveResult([], {})
     with convert_errors(where):
         storage = open_storage(where)
         for session in list_expired(store, older_than, now=now, tenant=tenant):
             if wanted is None or session in wanted:
-                reason = _archive(store, storage, session, before)
+                reason = _archive(store, storage, session, cutoff)
                 if reason is None:
                     result.archived.append(session)
                 else:
@@ -132,12 +131,12 @@ def archive_sessions(
     return result
 
 
-def _archive(store: Store, storage: Storage, session: str, before: datetime) -> SkipReason | None:
+def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> SkipReason | None:
     """Move one session to the archive. Return None, or the reason why it was not moved."""
     key = make_archive_key(session)
     try:
         with _hold_lease(store, session) as renew_lease:
-            head = _make_head(store, session, before)
+            head = _make_head(store, session, cutoff)
             archived = _read_head(storage, key)
             if archived is not None and not _has_entire_log(store, archived):
                 return "name_taken"
@@ -169,7 +168,7 @@ def _archive(store: Store, storage: Storage, session: str, before: datetime) -> 
         return reason
 
 
-def _make_head(store: Store, session: str, before: datetime) -> ArchivedSession:
+def _make_head(store: Store, session: str, cutoff: datetime) -> ArchivedSession:
     """Return the head for the object of *session*. Raises ``_NotArchived`` if the session cannot be archived now."""
     try:
         redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
@@ -182,7 +181,7 @@ def _make_head(store: Store, session: str, before: datetime) -> ArchivedSession:
         raise _NotArchived("unreadable") from error
     if extent is None or last is None:
         raise _NotArchived("gone")
-    if extent.created_at >= before:
+    if extent.created_at >= cutoff:
         raise _NotArchived("active")
     key, at = make_archive_key(session), extent.created_at
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -269,9 +268,7 @@ def purge_archived_tenant(where: Where, tenant: str) -> int:
     Raises ``ConfigError`` for an invalid tenant name, and ``StoreError`` if sessions of the tenant are archived in the
     meantime.
     """
-    if not tenant:
-        raise ConfigError(("tenant", "must not be empty: sessions without a tenant are purged by name, or expire"))
-    join_name(tenant, "")
+    require_tenant(tenant)
     with convert_errors(where):
         storage, folder = open_storage(where), hash_name(tenant)
         # Unfinished objects are deleted with the object of their session.
@@ -292,16 +289,16 @@ def expire_archive(
     This is ``expire`` for an archive. It also deletes unfinished objects of such sessions, left by killed runs.
     Unreadable objects stay. Do not run it at the same time as ``archive_sessions``.
     """
-    before, expired = (utc_now() if now is None else now) - older_than, list[str]()
+    cutoff, expired = (utc_now() if now is None else now) - older_than, list[str]()
     with convert_errors(where):
         storage = open_storage(where)
         for key in storage.list_keys(None if tenant is None else hash_name(tenant)):
             archived = _read_head(storage, key)
             if archived is None:
                 continue
-            if key.endswith(_PART) and (archived.fault or archived.last_activity < before):
+            if key.endswith(_PART) and (archived.fault or archived.last_activity < cutoff):
                 storage.delete(key)
-            elif not archived.fault and archived.last_activity < before and _delete(storage, key):
+            elif not archived.fault and archived.last_activity < cutoff and _delete(storage, key):
                 expired.append(archived.session)
     return sorted(expired)
 

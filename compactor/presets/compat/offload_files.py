@@ -257,7 +257,7 @@ class OffloadFiles:
         Raises ``OffloadError`` if one cannot be removed.
         """
         with _explain_errors(self._root):
-            return remove_files(self._root, before=_subtract(older_than, now))
+            return remove_files(self._root, cutoff=_subtract(older_than, now))
 
     def belong_to(self, memory: Memory) -> None:
         """Have the purge of *memory*'s session remove the files, by an entry in its log. ``context_offload`` calls this
@@ -496,7 +496,7 @@ def expire_files(store_dir: StrPath, older_than: timedelta, *, now: datetime | N
     with _explain_errors(store):
         with suppress(FileNotFoundError), os.scandir(store) as entries:
             folders = [os.path.abspath(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
-        return sum(remove_files(folder, before=before) for folder in folders)
+        return sum(remove_files(folder, cutoff=before) for folder in folders)
 
 
 def _check_path(store_dir: StrPath) -> str:

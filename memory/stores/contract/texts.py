@@ -51,7 +51,7 @@ class SearchableStoreContract(StoreContract):
         self.another().save_texts("s", 1, len(texts), texts)
         for _, words in self.FOUND:
             for word in words:
-                assert self.find(word) == found_in([text for text in texts if word in text.text], word), ascii(word)
+                assert self.find(word) == list_found([text for text in texts if word in text.text], word), ascii(word)
 
     def test_a_word_is_taken_literally(self) -> None:
         """No part of it acts as a pattern, an operator or the end of a statement."""
@@ -66,9 +66,9 @@ class SearchableStoreContract(StoreContract):
         self.begin(3)
         texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
         self.store.save_texts("s", 1, 3, texts)
-        assert self.find("green") == found_in(texts[:2], "green")
-        assert self.find("red", "blue", "green") == found_in(texts[:2], "red", "blue", "green")
-        assert self.find("blue", "hit") == found_in(texts[1:], "blue", "hit")
+        assert self.find("green") == list_found(texts[:2], "green")
+        assert self.find("red", "blue", "green") == list_found(texts[:2], "red", "blue", "green")
+        assert self.find("blue", "hit") == list_found(texts[1:], "blue", "hit")
         found = self.store.find_texts("s", [], "")
         assert (list(found.texts), found.total) == ([], 3)
 
@@ -87,7 +87,7 @@ class SearchableStoreContract(StoreContract):
             ("\U0001f600\U0001f600", "本", "é", "ban"),
             ("%", "\\", "'", "an", "b"),
         ):
-            expected = found_in([text for text in texts if any(word in text.text for word in words)], *words)
+            expected = list_found([text for text in texts if any(word in text.text for word in words)], *words)
             assert self.find(*words) == expected, ascii(words)
         assert self.find("ana")[0] == FoundText(1, 1, 18, (2,))
 
@@ -104,7 +104,7 @@ class SearchableStoreContract(StoreContract):
         for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
             found = self.another().find_texts("s", ["word"], role)
             seen = [texts[place] for place in places]
-            assert sorted(found.texts) == found_in(seen, "word")
+            assert sorted(found.texts) == list_found(seen, "word")
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
 
     def test_hidden_rounds_are_neither_found_nor_counted(self) -> None:
@@ -116,7 +116,7 @@ class SearchableStoreContract(StoreContract):
         self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=5)
         self.another().append("s", [Entry.of(RoundUndone(round_id="r4"), round=4)], after=6)
         found = self.store.find_texts("s", ["word"], "")
-        assert (list(found.texts), found.total, found.characters) == (found_in(texts[1:2], "word"), 1, 6)
+        assert (list(found.texts), found.total, found.characters) == (list_found(texts[1:2], "word"), 1, 6)
 
     def test_what_is_counted_is_what_is_kept(self) -> None:
         """Also after texts were replaced or indexed twice, and in rounds that fail later, for each role."""
@@ -166,7 +166,7 @@ class SearchableStoreContract(StoreContract):
         text = a_text(1, "filler " * 20_000 + "needle")
         self.store.save_texts("s", 1, 1, [text])
         words = (*(f"missing{number}" for number in range(31)), "needle")
-        assert self.find(*words) == found_in([text], *words)
+        assert self.find(*words) == list_found([text], *words)
 
     def begin(self, rounds: int, session: str = "s") -> None:
         """Let the session have that many rounds, an entry each."""
@@ -181,6 +181,6 @@ class SearchableStoreContract(StoreContract):
         return sorted(self.store.find_texts("s", words, "").texts)
 
 
-def found_in(texts: Sequence[StoredText], *words: str) -> list[FoundText]:
+def list_found(texts: Sequence[StoredText], *words: str) -> list[FoundText]:
     """Return the matches of *words* in *texts* that a store must find."""
     return [FoundText(text.round, text.number, len(text.text), tuple(map(text.text.count, words))) for text in texts]

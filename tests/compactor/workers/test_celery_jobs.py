@@ -16,7 +16,7 @@ from celery.contrib.testing.worker import start_worker
 from compactor import CompactorConfig
 from compactor.workers import Dispatcher, Outcome
 from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, Beat, CeleryDispatcher, make_app
-from compactor.workers.contract import Calls, DispatcherContract
+from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
 from memory.stores.tenants import name_in
 
@@ -27,7 +27,7 @@ class OnBroker(DispatcherContract):
     url: str
 
     @contextmanager
-    def engine(self, worker: Calls) -> Iterator[CeleryDispatcher]:
+    def run_engine(self, worker: RecordingWorker) -> Iterator[CeleryDispatcher]:
         app = make_app(self.url, worker)  # type: ignore[arg-type]
         with start_worker(app, pool="threads", concurrency=3, perform_ping_check=False, shutdown_timeout=30.0):
             yield CeleryDispatcher(self.url)
@@ -51,7 +51,7 @@ class TestRabbitMQ(OnBroker):
 def test_jobs_wait_for_a_worker(redis_url: str) -> None:
     """None is lost if nobody works yet."""
     CeleryDispatcher(redis_url).due("s", "a")
-    worker = Calls()
+    worker = RecordingWorker()
     app = make_app(redis_url, worker)  # type: ignore[arg-type]
     with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False):
         worker.wait_for(lambda calls: len(calls) == 1)
@@ -70,7 +70,7 @@ def test_jobs_wait_for_a_worker(redis_url: str) -> None:
 )
 def test_one_job_waits_out_a_failure(waits: bool, outcome: Outcome, sent: list[bool]) -> None:
     """However many are sent meanwhile: what each host asks for every minute does not add up."""
-    app = make_app("memory://", Calls(outcome))  # type: ignore[arg-type]
+    app = make_app("memory://", RecordingWorker(outcome))  # type: ignore[arg-type]
     found: list[bool] = []
     app.send_task = lambda _name, given, **_more: found.append(given[2])
     app.tasks["compactor.compact"]("s", "a", waits)

@@ -25,7 +25,7 @@ from compactor.cost.admission import SAFETY_SECONDS
 from compactor.events import Published
 from compactor.testing import ScriptedSummarizer
 from compactor.workers import Outcome, Worker
-from compactor.workers.contract import Calls, DispatcherContract
+from compactor.workers.contract import DispatcherContract, RecordingWorker
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
 from memory import Memory, StoreError, open_store
 from memory.stores.tenants import join_name
@@ -70,7 +70,7 @@ class TestProcrastinate(DispatcherContract):
         self.url = postgres_url
 
     @contextmanager
-    def engine(self, worker: Calls) -> Iterator[ProcrastinateDispatcher]:
+    def run_engine(self, worker: RecordingWorker) -> Iterator[ProcrastinateDispatcher]:
         with ProcrastinateDispatcher(self.url) as dispatcher:
             dispatcher.create_tables()
             with working(self.url, worker):
@@ -88,15 +88,15 @@ class TestBehindPgBouncer(TestProcrastinate):
 
     def test_many_hosts_and_jobs_share_its_connections(self) -> None:
         """None runs a statement that another has prepared under the same name."""
-        worker, names = Calls(), {f"{host}.{job}" for host in range(6) for job in range(10)}
-        with self.engine(worker) as dispatcher, ThreadPoolExecutor(6) as hosts:
+        worker, names = RecordingWorker(), {f"{host}.{job}" for host in range(6) for job in range(10)}
+        with self.run_engine(worker) as dispatcher, ThreadPoolExecutor(6) as hosts:
             list(hosts.map(lambda name: dispatcher.due(name, "assistant"), names))
             worker.wait_for(lambda calls: {name for name, _, _ in calls} == names)
 
 
 def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
     """However often it was asked for; and none is lost if nobody works yet."""
-    worker = Calls()
+    worker = RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.create_tables()
@@ -110,7 +110,7 @@ def test_one_job_of_a_role_waits_at_a_time(postgres_url: str) -> None:
 
 def test_a_job_that_waits_for_a_later_time_runs_at_once_if_there_is_room_now(postgres_url: str) -> None:
     """It is the same job, and its worker is told."""
-    worker = Calls()
+    worker = RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("s", "a", datetime.now(UTC) + timedelta(hours=1))
@@ -128,7 +128,7 @@ def test_a_job_that_waits_for_a_later_time_runs_at_once_if_there_is_room_now(pos
 def test_a_job_of_a_dead_worker_is_taken_over(postgres_url: str, waits: bool) -> None:
     """It was running when its process was killed, and nobody has heard of it since. It is run once, also where another
     job of its role waits by now."""
-    worker = Calls()
+    worker = RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("s", "a")
@@ -151,13 +151,13 @@ def test_what_is_left_at_the_end_is_given_back(postgres_url: str) -> None:
     """A job that outlasts the time that it gets waits for another worker."""
     go_on = threading.Event()
 
-    class Slow(Calls):
+    class Slow(RecordingWorker):
         def run(self, session: str, role: str) -> Outcome:
             outcome = super().run(session, role)
             go_on.wait(SOON)
             return outcome
 
-    slow, other = Slow(), Calls()
+    slow, other = Slow(), RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         dispatcher.due("s", "a")
@@ -177,7 +177,7 @@ def count_jobs(url: str) -> int:
 def test_the_dead_are_looked_for_every_two_seconds(postgres_url: str) -> None:
     """At any time of the hour."""
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
-        app = make_app(postgres_url, Calls(), dispatcher)  # type: ignore[arg-type]
+        app = make_app(postgres_url, RecordingWorker(), dispatcher)  # type: ignore[arg-type]
     tasks = {name: task for (name, _), task in app.periodic_registry.periodic_tasks.items()}
     for minute in (0, 1, 59):
         at = datetime(2026, 5, 1, 12, minute, 30, tzinfo=UTC).timestamp()
@@ -219,7 +219,7 @@ def test_jobs_share_limits_and_come_again_when_there_is_room(postgres_url: str) 
 
 def test_tenants_with_few_jobs_go_first_and_jobs_that_have_a_permit_before_all(postgres_url: str) -> None:
     """Else a worker would look at all of another's before."""
-    worker = Calls()
+    worker = RecordingWorker()
     with ProcrastinateDispatcher(postgres_url) as dispatcher:
         dispatcher.create_tables()
         for number in range(20):
