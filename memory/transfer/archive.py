@@ -1,23 +1,17 @@
 """Archives: move closed sessions to compressed objects in a folder or in object storage, and back.
 
-An object is gzipped JSON lines in ASCII: a head, one line per log entry, and a digest of all of them. Its key is made
-of hashes, so every session name gives a short and safe key. A session is in the store or in the archive; after a crash
-it may be in both, but never in neither.
+A session is in the store or in the archive; after a crash it may be in both, but never in neither.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..entries import Entry, EventRecorded, PostRedacted, list_kinds
 from ..errors import NewerVersion, StoreBusy, StoreDamaged, StoreError
@@ -27,9 +21,18 @@ from ..stores import Store, list_expired
 from ..stores.base import adapt_store
 from ..stores.retention import delete_named_files
 from ..stores.tenants import require_tenant, split_name
+from .archive_object import (
+    ArchivedSession,
+    NotArchived,
+    ObjectReader,
+    hash_name,
+    make_archive_key,
+    parse_entry,
+    write_object,
+)
 from .archive_storage import Storage, convert_errors, open_storage
 from .jsonl import MAX_IN_MEMORY, Imported, SpooledEntries
-from .state_dict import LogValidator, append_session, read_entry, refuse_existing, require_number
+from .state_dict import LogValidator, append_session, refuse_existing
 
 __all__ = [
     "ArchiveResult",
@@ -46,17 +49,9 @@ __all__ = [
 
 Where = str | os.PathLike[str]
 
-#: The ``format`` in the first line of an object, and the newest ``version`` that this code writes and reads.
-ARCHIVE_FORMAT = "context-compactor archive"
-ARCHIVE_VERSION = 1
-#: Maximum uncompressed bytes of a line, which is one entry, and of an object. Larger sessions stay in their store.
-MAX_LINE, MAX_TOTAL = 64_000_000, 8_000_000_000
 #: The lease that keeps two processes from archiving or restoring the same session at once.
 _LEASE, _LEASE_SECONDS, _RENEW_AFTER = "\x1farchive", 120.0, 30.0
 _PART = ".part"
-_TORN = (EOFError, zlib.error, gzip.BadGzipFile)
-_REMEDY = "nothing was changed: put an undamaged copy of the object back"
-
 SkipReason = Literal[
     "active",  # somebody wrote to it in the meantime
     "busy",  # another process is archiving or restoring it, or the store is locked
@@ -72,29 +67,6 @@ class ArchiveResult(NamedTuple):
     archived: list[str]
     #: Sessions that were not moved, and the reason for each.
     skipped: dict[str, SkipReason]
-
-
-class ArchivedSession(NamedTuple):
-    """One object of an archive."""
-
-    #: The session's name in a store, with its tenant as prefix. Empty if the object cannot be read.
-    session: str
-    #: Empty: no tenant.
-    tenant: str
-    #: Time of the newest entry.
-    last_activity: datetime
-    #: Number of log entries.
-    entries: int
-    #: Number of the newest round; see ``Extent.rounds``.
-    rounds: int
-    #: The object's path within the archive.
-    key: str
-    #: Id of the last entry.
-    last: str
-    #: Unique to this object: archiving the session again gives a new id.
-    id: str
-    #: Why the object cannot be read. Empty: its head is readable.
-    fault: str = ""
 
 
 def archive_sessions(
@@ -141,9 +113,9 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
             if archived is not None and not _has_entire_log(store, archived):
                 return "name_taken"
             with storage.write(key + _PART) as raw:
-                digest = _write_object(raw, head, store, renew_lease)
+                digest = write_object(raw, head, store, renew_lease)
             with storage.open(key + _PART) as raw:
-                reader = _ObjectReader(raw, key)
+                reader = ObjectReader(raw, key)
                 for _ in reader.read_entries():
                     renew_lease()
                 if reader.digest != digest:
@@ -163,26 +135,26 @@ def _archive(store: Store, storage: Storage, session: str, cutoff: datetime) -> 
             return "gone" if store.get_extent(session) is None else "active"
     except StoreBusy:
         return "busy"
-    except _NotArchived as error:
+    except NotArchived as error:
         reason: SkipReason = error.args[0]
         return reason
 
 
 def _make_head(store: Store, session: str, cutoff: datetime) -> ArchivedSession:
-    """Return the head for the object of *session*. Raises ``_NotArchived`` if the session cannot be archived now."""
+    """Return the head for the object of *session*. Raises ``NotArchived`` if the session cannot be archived now."""
     try:
         redactions = next(iter(store.read_kinds(session, list_kinds(PostRedacted))), None)
         # Opening the log finishes an interrupted redaction, so that erased text does not get into the archive.
         if redactions is not None and Log(session, store, utc_now)._to_erase:
-            raise _NotArchived("unreadable")
+            raise NotArchived("unreadable")
         extent = store.get_extent(session)
         last = None if extent is None else next(store.read(session, extent.number - 1, 1), None)
     except (StoreDamaged, NewerVersion) as error:
-        raise _NotArchived("unreadable") from error
+        raise NotArchived("unreadable") from error
     if extent is None or last is None:
-        raise _NotArchived("gone")
+        raise NotArchived("gone")
     if extent.created_at >= cutoff:
-        raise _NotArchived("active")
+        raise NotArchived("active")
     key, at = make_archive_key(session), extent.created_at
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return ArchivedSession(session, split_name(session)[0], at, extent.number, extent.rounds, key, last.id, make_id())
@@ -219,10 +191,10 @@ def restore_session(
             ) from error
         with raw, SpooledTemporaryFile(max_size=MAX_IN_MEMORY) as file:
             entries, validator = SpooledEntries(file), LogValidator()
-            reader = _ObjectReader(raw, key)
+            reader = ObjectReader(raw, key)
             for value in reader.read_entries():
                 renew_lease()
-                entry = _parse_entry(value)
+                entry = parse_entry(value)
                 validator.check(entry)
                 entries.add(entry)
             append_session(store, name, entries)
@@ -303,20 +275,6 @@ def expire_archive(
     return sorted(expired)
 
 
-def make_archive_key(session: str) -> str:
-    """Return the key of a session's object: lower case and of a fixed length, for any name."""
-    return f"{hash_name(split_name(session)[0])}/{hash_name(session)}.jsonl.gz"
-
-
-def hash_name(name: str) -> str:
-    """Return the hash of a name. That of a tenant's name is the tenant's folder."""
-    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class _NotArchived(Exception):
-    """A session cannot be archived. The argument is the reason."""
-
-
 @contextmanager
 def _hold_lease(store: Store, session: str) -> Iterator[Callable[[], None]]:
     """Hold the lease of *session*, and yield a function that renews it. Raises ``StoreBusy`` if another holds it."""
@@ -347,9 +305,9 @@ def _delete(storage: Storage, key: str) -> bool:
     with suppress(FileNotFoundError), storage.open(key) as raw:
         session, events = "", list[Entry]()
         with suppress(StoreDamaged, NewerVersion):  # a damaged object must be deletable
-            reader = _ObjectReader(raw, key)
+            reader = ObjectReader(raw, key)
             session, kinds = reader.head.session, list_kinds(EventRecorded)
-            events += [_parse_entry(one) for one in reader.read_entries() if one.get("kind") in kinds]
+            events += [parse_entry(one) for one in reader.read_entries() if one.get("kind") in kinds]
         delete_named_files(events, session)
     storage.delete(key + _PART)
     return storage.delete(key)
@@ -359,121 +317,8 @@ def _read_head(storage: Storage, key: str) -> ArchivedSession | None:
     """Return the head of an object, or None if there is no object."""
     try:
         with storage.open(key) as raw:
-            return _ObjectReader(raw, key.removesuffix(_PART)).head
+            return ObjectReader(raw, key.removesuffix(_PART)).head
     except FileNotFoundError:
         return None
     except (StoreDamaged, NewerVersion) as error:
         return ArchivedSession("", "", datetime.min.replace(tzinfo=UTC), 0, 0, key, "", "", str(error))
-
-
-def _write_object(raw: IO[bytes], head: ArchivedSession, store: Store, renew_lease: Callable[[], None]) -> str:
-    """Write a session's object and return its digest. Raises ``_NotArchived`` if it could not be restored."""
-    digest, size, validator = sha256(), 0, LogValidator()
-    with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-
-        def write_line(value: Mapping[str, Any]) -> None:
-            nonlocal size
-            line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
-            size += len(line)
-            if len(line) > MAX_LINE or size > MAX_TOTAL:
-                raise _NotArchived("too_large")
-            digest.update(line)
-            packed.write(line)
-
-        facts = {"session": head.session, "tenant": head.tenant, "last_activity": head.last_activity.isoformat()}
-        numbers = {"entries": head.entries, "rounds": head.rounds, "last": head.last, "id": head.id}
-        write_line({"format": ARCHIVE_FORMAT, "version": ARCHIVE_VERSION} | facts | numbers)
-        try:
-            for entry in store.read(head.session, 0, head.entries):
-                renew_lease()
-                # The body's JSON text is kept exactly as stored.
-                value = {"id": entry.id, "kind": entry.kind, "number": entry.number, "round": entry.round}
-                value |= {"created_at": entry.created_at.isoformat(), "version": entry.version, "body": entry.body}
-                validator.check(_parse_entry(value))
-                write_line(value)
-        except (StoreDamaged, NewerVersion) as error:
-            raise _NotArchived("unreadable") from error
-        if validator.number != head.entries:
-            raise _NotArchived("gone")
-        sealed = digest.hexdigest()
-        write_line({"sha256": sealed})
-    return sealed
-
-
-def _parse_entry(value: Mapping[str, Any]) -> Entry:
-    """Return the entry in a line's *value*. Raises ``StoreDamaged`` if there is none."""
-    where, body = f"entry {value.get('number')!r}"[:40], value.get("body")
-    try:
-        if not isinstance(body, str) or not body.isascii():
-            raise ValueError("not a stored body")
-        entry = read_entry({**value, "body": json.loads(body)}, where)
-    except (ValueError, RecursionError) as error:
-        raise StoreDamaged(f"{where} has a body that cannot be read; {_REMEDY}") from error
-    entry._body = body
-    return entry
-
-
-class _ObjectReader:
-    """Reads an object line by line. The limits on lines and objects keep a gzip bomb from filling memory or disk.
-
-    Raises ``StoreDamaged`` if the object is cut off, damaged or too large, and ``NewerVersion`` for a newer version.
-    """
-
-    #: Set when all entries have been read and match the archived digest.
-    digest = ""
-
-    def __init__(self, raw: IO[bytes], key: str) -> None:
-        self._packed = gzip.GzipFile(fileobj=raw)
-        self._key, self._sum, self._size = key, sha256(), 0
-        first = self._read_line()
-        if first.get("format") != ARCHIVE_FORMAT:
-            raise self._make_error("is not an archived session")
-        if require_number(first, "version", key) > ARCHIVE_VERSION:
-            raise NewerVersion(
-                f"{key} was written by a newer version of context-compactor; nothing was changed: upgrade to read it"
-            )
-        try:
-            session, last, id_ = first["session"], first["last"], first["id"]
-            at = datetime.fromisoformat(first["last_activity"]).astimezone(UTC)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._make_error("has an incomplete or invalid head") from error
-        entries, rounds = (require_number(first, name, key) for name in ("entries", "rounds"))
-        texts = isinstance(session, str) and isinstance(last, str) and isinstance(id_, str)
-        if not texts or make_archive_key(session) != key:
-            raise self._make_error("holds a session that does not belong to this key")
-        self.head = ArchivedSession(session, split_name(session)[0], at, entries, rounds, key, last, id_)
-
-    def read_entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries as plain values. Raises at the end if the digest does not match."""
-        value: dict[str, Any] = {}
-        for _ in range(self.head.entries):
-            value = self._read_line()
-            yield value
-        self.digest = self._sum.hexdigest()
-        if value.get("id") != self.head.last or self._read_line().get("sha256") != self.digest or self._unpack(1):
-            raise self._make_error("does not match its digest")
-
-    def _read_line(self) -> dict[str, Any]:
-        line = self._unpack(MAX_LINE + 1)
-        self._size += len(line)
-        if len(line) > MAX_LINE or self._size > MAX_TOTAL:
-            raise self._make_error(f"is too large: the limits are {MAX_LINE:,} bytes a line and {MAX_TOTAL:,} in all")
-        if not line.endswith(b"\n"):
-            raise self._make_error("is cut off")
-        self._sum.update(line)
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise self._make_error("has a line that is not JSON") from error
-        if not isinstance(value, dict):
-            raise self._make_error("has a line that is not a JSON object")
-        return value
-
-    def _unpack(self, limit: int) -> bytes:
-        try:
-            return self._packed.readline(limit)
-        except _TORN as error:
-            raise self._make_error("is cut off or damaged") from error
-
-    def _make_error(self, what: str) -> StoreDamaged:
-        return StoreDamaged(f"{self._key} {what}; {_REMEDY}")

@@ -14,7 +14,7 @@ from stored_sessions import SECRET, session, url_of
 from compactor.cli.sessions import open_named
 from memory import Memory
 from memory.stores.tenants import join_name
-from memory.transfer.archive import make_archive_key
+from memory.transfer.archive_object import make_archive_key
 
 ACME = join_name("acme", "a")
 

@@ -38,18 +38,18 @@ from memory import (
 from memory.entries import PostRedacted
 from memory.stores.base import adapt_store
 from memory.stores.tenants import join_name
-from memory.transfer import archive, archive_storage
+from memory.transfer import archive, archive_object, archive_storage
 from memory.transfer.archive import (
     ArchiveResult,
     archive_sessions,
     expire_archive,
     find_archived,
     list_archive,
-    make_archive_key,
     purge_archived,
     purge_archived_tenant,
     restore_session,
 )
+from memory.transfer.archive_object import make_archive_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -493,8 +493,8 @@ def test_a_session_that_could_not_be_restored_stays(store: Store, where: str, mo
     write(store, "large", "x" * 2_000)
     write(store, "many", *["x" * 300] * 40)
     write(store, "good")
-    monkeypatch.setattr(archive, "MAX_LINE", 1_500)
-    monkeypatch.setattr(archive, "MAX_TOTAL", 9_000)
+    monkeypatch.setattr(archive_object, "MAX_LINE", 1_500)
+    monkeypatch.setattr(archive_object, "MAX_TOTAL", 9_000)
     why = {"damaged": "unreadable", "orphan": "unreadable", "newer": "unreadable"}
     assert move(store, where) == (["good"], {**why, "large": "too_large", "many": "too_large"})
     assert len(store.sessions()) == 5
@@ -630,13 +630,13 @@ def test_what_reads_otherwise_than_it_was_written_is_found_out(
 ) -> None:
     """Before the session leaves its store."""
     write(store, "s")
-    read = archive._ObjectReader.read_entries
+    read = archive.ObjectReader.read_entries
 
     def other(self: Any) -> Iterator[Any]:
         yield from read(self)
         self.digest = "0" * 64
 
-    monkeypatch.setattr(archive._ObjectReader, "read_entries", other)
+    monkeypatch.setattr(archive.ObjectReader, "read_entries", other)
     with pytest.raises(StoreDamaged, match="no session was lost"):
         move(store, where)
     assert (list(store.sessions()), names(where)) == (["s"], [])
@@ -782,7 +782,7 @@ def test_a_bomb_fills_neither_memory_nor_disk(archived: Path, monkeypatch: pytes
         restore_session(open_store("memory://"), archived, "s")
     assert tracemalloc.get_traced_memory()[1] < 200_000_000
     tracemalloc.stop()
-    monkeypatch.setattr(archive, "MAX_TOTAL", 100_000)
+    monkeypatch.setattr(archive_object, "MAX_TOTAL", 100_000)
     forge(archived, [{**head, "entries": 1 << 40}, *lines_of_many(2_000)])
     with pytest.raises(StoreDamaged, match="and 100,000 in all"):
         restore_session(open_store("memory://"), archived, "s")
@@ -861,7 +861,7 @@ def test_nothing_of_a_purged_tenant_is_left_in_an_archive(store: Store, where: s
         file.write(b"torn")
     purge_tenant(store, "acme")
     assert purge_archived_tenant(where, "acme") == 3
-    assert names(where, tenant="acme") == storage.list_keys(archive.hash_name("acme")) == []
+    assert names(where, tenant="acme") == storage.list_keys(archive_object.hash_name("acme")) == []
     assert len(names(where)) == 6
     assert {path.name for path in (tmp_path / "files").iterdir()} == {
         "acme0",
