@@ -18,7 +18,7 @@ from compactor.workers import Dispatcher, Outcome
 from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, Beat, CeleryDispatcher, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
-from memory.stores.tenants import name_in
+from memory.stores.tenants import join_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
@@ -86,8 +86,8 @@ def test_a_tenant_with_few_jobs_goes_ahead_of_one_with_many(broker: str, levels:
     app.send_task = lambda *_, priority, **_more: found.append(priority)
     dispatcher = CeleryDispatcher(app)
     for session in ("busy", "busy", "busy", "quiet"):
-        dispatcher.due(name_in(session, "s"), "a")
-    dispatcher.due(name_in("busy", "s"), "a", datetime.now(UTC))
+        dispatcher.due(join_name(session, "s"), "a")
+    dispatcher.due(join_name("busy", "s"), "a", datetime.now(UTC))
     assert found == levels
 
 
@@ -95,7 +95,7 @@ def test_sweeps_and_rescues_run_beside_the_jobs() -> None:
     """Not behind them in the queue; if one fails, the others go on."""
     called: list[str] = []
 
-    class Tended(Calls):
+    class Tended(RecordingWorker):
         def sweep(self, _dispatcher: Dispatcher, _limit: int = 0) -> int:
             called.append("sweep")
             raise StoreUnreachable("the server is gone; start it")
