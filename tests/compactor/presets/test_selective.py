@@ -24,8 +24,7 @@ from compactor import (
     offload_large,
 )
 from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
-from compactor.presets import selective
-from compactor.presets.selective import RULES
+from compactor.presets import SELECTIVE_RULES, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory
 
@@ -323,11 +322,11 @@ def test_defaults_are_those_its_users_know() -> None:
     assert set(made) == {"config", "trigger", "strategies"}
     assert set(selective(summarizer=ScriptedSummarizer([]))) == {*made, "summarizer"}
     assert isinstance(config, CompactorConfig)
-    assert dict(RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
+    assert dict(SELECTIVE_RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
     assert (config.max_tokens, config.token_ratio, config.retain_recent) == (128_000, 0.8, 0)
     assert (config.summary_attempts, config.circuit_breaker_failures, config.circuit_breaker_reset) == (3, 2, 8.0)
     assert [strategy.__name__ for strategy in made["strategies"]] == [
-        *(f"drop({kind})" for kind, _ in RULES),
+        *(f"drop({kind})" for kind, _ in SELECTIVE_RULES),
         "pin_system",
         "compact_rounds",
     ]
@@ -540,7 +539,7 @@ class Rule:
 def test_a_rule_may_be_one_of_the_agent_sdk(rule: object, kept: int | None) -> None:
     """A strategy and how many stay, as an object, a mapping or its name, or the number alone."""
     memory = memory_of(*(message for number in range(6) for message in turn(number)))
-    rules: Any = {kind: None for kind, _ in RULES} | {"tool_result": rule}
+    rules: Any = {kind: None for kind, _ in SELECTIVE_RULES} | {"tool_result": rule}
     preset = selective(max_token=300, rules=rules, fallback_to_full_summary=False)
     ContextCompactor.for_role(memory, ROLE, **preset).compact_now()
     shown = [message for message in compose(memory, budget=100_000).messages if message["role"] == "tool"]
