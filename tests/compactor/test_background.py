@@ -432,3 +432,16 @@ def test_the_end_follows_a_failed_round_also_without_the_logs_journal() -> None:
     compactor.compact_now(SOON)
     assert end_of(compactor) == compactor.status().end_index == 9
     assert [round_.number for round_ in memory.rounds_getter(ROLE)()[9:]] == [11, 12]
+
+
+def test_a_registered_compactor_counts_the_system_messages_whoever_gave_its_journal() -> None:
+    """The prompts that ``compose`` makes of this memory have them, and the trigger goes by these prompts."""
+    memory, executor = memory_of(3), ManualExecutor()
+    memory.set_header("rules", "Be brief. " * 400, role=ROLE)
+    options: dict[str, Any] = {"trigger": over_tokens(700), "executor": executor, "journal": memory.journal(ROLE)}
+    getter = memory.rounds_getter(ROLE)
+    compactor = ContextCompactor(EAGER, ScriptedSummarizer(), getter, role=ROLE, **options)
+    memory.register_compaction_provider(ROLE, compactor)
+    compactor.start()
+    executor.run_all()
+    assert end_of(compactor) == 3
