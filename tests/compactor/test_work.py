@@ -46,7 +46,7 @@ class Desk:
             config=settings,
             emit=self.events.append,
             monotonic=lambda: self.time,
-            rounds=SimpleNamespace(pins=frozenset(pins)),  # type: ignore[arg-type]
+            rounds=SimpleNamespace(pins=frozenset(pins), snapshot=None),  # type: ignore[arg-type]
         )
 
     def __call__(self, request: SummaryRequest) -> Any:

@@ -12,6 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 import compactor.events
+from compactor.inspector.views import SessionView
+from compactor.server.settings import ServerSettings
 from memory import Attachment, CompactedMessage, Memory, Note, Post, Reduction, Round, ToolCall
 from memory.entries import KINDS
 from memory.rounds import Record
@@ -28,6 +30,8 @@ RECORDS: list[type[BaseModel]] = [
     Post,
     Round,
     *EVENTS,
+    ServerSettings,
+    SessionView,
 ]
 #: ``copy_with`` checks the names of dataclasses and named tuples itself; they only need to be known here.
 CHECKED = {
