@@ -116,18 +116,15 @@ def _find_spent(entries: list[Entry]) -> Iterator[tuple[Entry, Spending]]:
                 else:
                     usage, model = reduction.usage, reduction.model
             case EventRecorded(facts=facts):
+                counts = facts.get("usage")
                 usage = {
                     name: count
-                    for name, count in (_check_mapping(facts.get("usage"))).items()
+                    for name, count in (counts.items() if isinstance(counts, Mapping) else ())
                     if isinstance(name, str) and type(count) is int and count >= 0
                 }
                 model = facts.get("model")
         if usage:
             yield entry, Spending(entry.created_at, record.role, model if isinstance(model, str) else "", usage)  # type: ignore[union-attr]
-
-
-def _check_mapping(value: object) -> Mapping[Any, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _find_saved(

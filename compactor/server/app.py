@@ -67,12 +67,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await state.start()
-        try:
-            async with mcp.run() if mcp is not None else nullcontext():
-                yield
-        finally:
-            await state.stop()
+        async with state.run(), mcp.run() if mcp is not None else nullcontext():
+            yield
 
     version = "0"
     with suppress(metadata.PackageNotFoundError):

@@ -34,12 +34,8 @@ def make_app(state: ServerState, *, session: str | None = None, role: str | None
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await state.start()
-        try:
-            async with endpoint.run():
-                yield
-        finally:
-            await state.stop()
+        async with state.run(), endpoint.run():
+            yield
 
     app = Starlette(
         routes=[Route("/mcp", endpoint)],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -26,15 +27,8 @@ class BadSessionName(ContextError, ValueError):
     """A session's name is empty, too long, or contains control characters."""
 
 
-def check_name(session: str) -> str:
-    """Return *session*. Raises ``BadSessionName`` unless it may be a session's name."""
-    if not 0 < len(session) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session):
-        raise BadSessionName(f"a session's name has 1 to {MAX_NAME} characters, and no control characters among them")
-    return session
-
-
 class ServerState:
-    """The open sessions of all tenants. ``start`` opens the store; ``stop`` ends all work within a deadline.
+    """The open sessions of all tenants, within ``run``.
 
     *store* replaces the one in *settings*; *options* go to ``Sessions``.
     """
@@ -51,25 +45,23 @@ class ServerState:
         self.redactor = redactor
         self.hub = EventHub()
         self.logouts = Logouts()
-        #: The metrics since ``start``.
+        #: The metrics since ``run`` began.
         self.registry = CollectorRegistry()
         self._store, self._options = store, options
         self._sessions: Sessions | None = None
 
     @property
     def sessions(self) -> Sessions:
-        """All tenants' sessions, by their full names. Raises ``RuntimeError`` before ``start`` and after ``stop``."""
+        """All tenants' sessions, by their full names. Raises ``RuntimeError`` outside of ``run``."""
         if self._sessions is None:
             raise RuntimeError("the server is not running; its lifespan opens the sessions")
         return self._sessions
 
-    @property
-    def is_running(self) -> bool:
-        return self._sessions is not None
-
     def make_name(self, tenant: str, session_id: str) -> str:
         """Return the full name of *tenant*'s session. Raises ``BadSessionName``."""
-        return join_name(tenant, check_name(session_id))
+        if not 0 < len(session_id) <= MAX_NAME or any(unicodedata.category(one) in ("Cc", "Cs") for one in session_id):
+            raise BadSessionName(f"a session's name has 1 to {MAX_NAME} characters, without control characters")
+        return join_name(tenant, session_id)
 
     def open(self, tenant: str, session_id: str) -> SessionContext:
         """Return a context manager, for ``with`` on a thread or ``async with``, that gives *tenant*'s session.
@@ -78,12 +70,22 @@ class ServerState:
         """
         return self.sessions.open(self.make_name(tenant, session_id))
 
-    async def start(self) -> None:
-        """Open the store, on a thread. May raise ``StoreError``."""
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Open the store, on a thread; after the block, stop all compactors, and close the store if this opened it.
+
+        May raise ``StoreError``.
+        """
         self.hub.start()
         sessions = await to_thread(self._make_sessions)
         self.registry = make_registry(sessions)
-        self._sessions = await sessions.__aenter__()
+        async with sessions:
+            self._sessions = sessions
+            try:
+                yield
+            finally:
+                self._sessions = None
+                self.hub.close()
 
     def _make_sessions(self) -> Sessions:
         settings = self.settings
@@ -94,10 +96,3 @@ class ServerState:
         sessions = Sessions(store, **given | self._options)
         sessions.on_event(self.hub.publish)
         return sessions
-
-    async def stop(self, timeout: float = 5.0) -> None:
-        """Stop all compactors within *timeout* seconds, and close a store that ``start`` opened."""
-        sessions, self._sessions = self._sessions, None
-        self.hub.close()
-        if sessions is not None:
-            await sessions.aclose(timeout)

@@ -211,7 +211,8 @@ def print_report(report: Report, console: Console) -> None:
     rows.append(("tokens, mean", "", *(f"{one.summary_tokens:,.0f}" for one in report.methods)))
     columns = ("", "asked for", *(make_one_line(one.name, 24) for one in report.methods))
     style: dict[str, Any] = {"box": SIMPLE, "pad_edge": False, "padding": (0, 1, 0, 0)}
-    console.print(f"{title}.\nPercent of what was said that stands after {_list_after()} compactions:", soft_wrap=True)
+    after = f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
+    console.print(f"{title}.\nPercent of what was said that stands after {after} compactions:", soft_wrap=True)
     console.print(make_table(columns, rows, **style))
     if report.account is not None:
         console.print(make_table(("", ""), list(list_account(report.account)), show_header=False, **style))
@@ -267,10 +268,6 @@ def list_account(account: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 def describe_dollars(dollars: float | None) -> str:
     return "price unknown" if dollars is None else f"${dollars:,.4f}"
-
-
-def _list_after() -> str:
-    return f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
 
 
 def _render_cells(values: Any) -> str:
