@@ -92,7 +92,9 @@ from .errors import (
 )
 from .lazy_imports import import_lazily
 from .prompt.fit import Report
+from .prompt.groups import MessageGroup
 from .prompt.layout import Source
+from .prompt.shorten import ShortenedPart
 from .tokens import TokenCounter, count_tokens, get_counter, window_of
 from .view import View
 
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
     )
     from .summarizers import (
         AnthropicSummarizer,
+        Continued,
         ExtractiveSummarizer,
         GeminiSummarizer,
         OpenAISummarizer,
@@ -159,7 +162,7 @@ if TYPE_CHECKING:
         from_chat_model,
     )
     from .timers import DaemonExecutor
-    from .triggers import Condition, Trigger, after_rounds, over_messages, over_tokens, over_usage, when
+    from .triggers import Condition, Trigger, Verdict, after_rounds, over_messages, over_tokens, over_usage, when
 else:
     _LAZY_NAMES = {
         "background": "CompactorStatus ContextCompactor",
@@ -179,10 +182,10 @@ else:
         "runner": "State",
         "sessions": "Session Sessions SessionsStatus",
         "strategies": "compact_notes compact_rounds compact_view compress_tool_runs drop offload_large pin_system",
-        "summarizers": "AnthropicSummarizer ExtractiveSummarizer GeminiSummarizer OpenAISummarizer Summarizer"
-        " SummarizerError Summary SummaryRequest from_chat_model",
+        "summarizers": "AnthropicSummarizer Continued ExtractiveSummarizer GeminiSummarizer OpenAISummarizer"
+        " Summarizer SummarizerError Summary SummaryRequest from_chat_model",
         "timers": "DaemonExecutor",
-        "triggers": "Condition Trigger after_rounds over_messages over_tokens over_usage when",
+        "triggers": "Condition Trigger Verdict after_rounds over_messages over_tokens over_usage when",
     }
     __getattr__, __dir__ = import_lazily(__name__, _LAZY_NAMES)
 
@@ -197,16 +200,16 @@ __all__ += ["Health", "RoleHealth", "Session", "Sessions", "SessionsStatus"]
 # The compactor, and when it runs.
 __all__ += ["CompactorConfig", "CompactorStatus", "Condition", "ContextCompactor", "DaemonExecutor", "Decision"]
 __all__ += ["Dollars", "Limit", "Limits", "LimitsStatus", "ModelFacts", "Moment", "Plan", "Prices", "Publication"]
-__all__ += ["Settings", "SharedLimits", "State", "Trigger", "after_rounds", "cost_optimal", "deferred", "find_model"]
-__all__ += ["over_messages", "over_tokens", "over_usage", "when"]
+__all__ += ["Settings", "SharedLimits", "State", "Trigger", "Verdict", "after_rounds", "cost_optimal", "deferred"]
+__all__ += ["find_model", "over_messages", "over_tokens", "over_usage", "when"]
 # What it makes, and of what.
-__all__ += ["AnthropicSummarizer", "Difference", "ExtractiveSummarizer", "GeminiSummarizer", "OpenAISummarizer"]
-__all__ += ["PromptTemplate", "Strategy", "Summarizer", "Summary", "SummaryRequest", "TokenCounter", "View"]
-__all__ += ["compact_notes", "compact_rounds", "compact_view", "compare", "compress_tool_runs", "count_tokens", "drop"]
-__all__ += ["from_chat_model", "get_counter", "offload_large", "pin_system", "window_of"]
+__all__ += ["AnthropicSummarizer", "Continued", "Difference", "ExtractiveSummarizer", "GeminiSummarizer"]
+__all__ += ["MessageGroup", "OpenAISummarizer", "PromptTemplate", "Strategy", "Summarizer", "Summary", "SummaryRequest"]
+__all__ += ["TokenCounter", "View", "compact_notes", "compact_rounds", "compact_view", "compare", "compress_tool_runs"]
+__all__ += ["count_tokens", "drop", "from_chat_model", "get_counter", "offload_large", "pin_system", "window_of"]
 # Prompts.
-__all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "Source", "acompose", "budget_status", "compose"]
-__all__ += ["warm_up"]
+__all__ += ["BudgetStatus", "OverBudget", "Prompt", "Report", "ShortenedPart", "Source", "acompose", "budget_status"]
+__all__ += ["compose", "warm_up"]
 # Events.
 __all__ += ["CheckpointFailed", "CompactionEvent", "CostEvaluated", "Deferred", "Discarded", "Evaluated", "Event"]
 __all__ += ["EventHook", "Exhausted", "Failed", "FailureKind", "HookFailed", "IndexingFailed", "ModelUnknown"]

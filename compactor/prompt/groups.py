@@ -225,6 +225,7 @@ class MessageGroup(ValueObject):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of its first post."""
         post = self.posts[0]
         return post.tool_calls if post is not None else ()
 

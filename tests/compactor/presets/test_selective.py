@@ -322,7 +322,13 @@ def test_defaults_are_those_its_users_know() -> None:
     assert set(made) == {"config", "trigger", "strategies"}
     assert set(selective(summarizer=ScriptedSummarizer([]))) == {*made, "summarizer"}
     assert isinstance(config, CompactorConfig)
-    assert dict(SELECTIVE_RULES) == {"tool_result": 3, "skill_prompt": 0, "assistant": 5, "skill_metadata": 0, "user": 5}
+    assert dict(SELECTIVE_RULES) == {
+        "tool_result": 3,
+        "skill_prompt": 0,
+        "assistant": 5,
+        "skill_metadata": 0,
+        "user": 5,
+    }
     assert (config.max_tokens, config.token_ratio, config.retain_recent) == (128_000, 0.8, 0)
     assert (config.summary_attempts, config.circuit_breaker_failures, config.circuit_breaker_reset) == (3, 2, 8.0)
     assert [strategy.__name__ for strategy in made["strategies"]] == [
