@@ -184,32 +184,12 @@ class Limits:
             self._add_spent(cost, now)
         self._admit_waiting()
 
-    def _release(self, permit: Permit) -> None:
-        with self._lock:
-            self._end_use(permit)
-        self._admit_waiting()
-
-    def _take_permit(self, ticket: Ticket) -> Permit | None:
-        with self._lock:
-            permit, ticket.granted = ticket.granted, None
-        return permit
-
-    def _join_queue(self, ticket: Ticket, limit: LimitReached) -> None:
-        with self._lock:
-            self._enqueue(ticket, limit.cost, first=limit.first)
-        self._admit_waiting()
-
     def _withdraw(self, ticket: Ticket, *, from_queue: bool = False) -> None:
         with self._lock:
             if from_queue:
                 self._queue.pop(ticket, None)
             self._revoke(ticket)
         self._admit_waiting()  # even if it only waited: the next in the queue may cost less
-
-    def _find_limit(self) -> LimitReached:
-        now = self._clock.monotonic()
-        with self._lock:
-            return LimitReached(self._find_queue_wait(0.0, now))
 
     def _enqueue(self, ticket: Ticket, cost: float, *, first: bool) -> None:
         """Queue *ticket*, in front if *first*, unless it waits or has a permit. Called with the lock held."""
@@ -307,7 +287,9 @@ class Permit:
 
     def release(self) -> None:
         """Return the permit and admit the next in the queue."""
-        self.limits._release(self)
+        with self.limits._lock:
+            self.limits._end_use(self)
+        self.limits._admit_waiting()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -327,11 +309,15 @@ class Ticket:
 
     def take_permit(self, session: str = "", role: str = "") -> Permit:  # noqa: ARG002
         """Return the granted permit, or a new one, which gets its room in ``Permit.reserve``."""
-        return self.limits._take_permit(self) or Permit(self.limits, ticket=self)
+        with self.limits._lock:
+            permit, self.granted = self.granted, None
+        return permit or Permit(self.limits, ticket=self)
 
     def wait(self, limit: LimitReached) -> None:
         """Join the queue for the call that *limit* refused."""
-        self.limits._join_queue(self, limit)
+        with self.limits._lock:
+            self.limits._enqueue(self, limit.cost, first=limit.first)
+        self.limits._admit_waiting()
 
     def give_back(self) -> None:
         """Return the granted permit if no cycle has taken it."""
@@ -345,7 +331,11 @@ class Ticket:
 
     def limit(self) -> LimitReached | None:
         """Return the limit it waits for, as an error; None if it does not wait."""
-        return self.limits._find_limit() if self.waiting else None
+        if not self.waiting:
+            return None
+        now = self.limits._clock.monotonic()
+        with self.limits._lock:
+            return LimitReached(self.limits._find_queue_wait(0.0, now))
 
 
 def estimate_usage(request: SummaryRequest, count: TokenCounter) -> dict[str, int]:
