@@ -156,7 +156,7 @@ def checkpoints_of(store: Indexed) -> list[Checkpoint]:
             return store.read(session, after, left if limit is None else min(left, limit))
 
         read_rounds = staticmethod(store.read_rounds)
-        round_number = staticmethod(store.round_number)
+        find_round_number = staticmethod(store.find_round_number)
         upto = 0
 
     until = Until()

@@ -361,8 +361,8 @@ def test_who_reads_for_long_keeps_no_erasing_from_its_end_and_nobody_from_writin
 def test_a_redaction_rewrites_the_log_beside_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time waits for whoever reads, with nobody else writing; however many entries are erased."""
     times: list[Connection] = []
-    erased = Sqlite.after_erasing
-    monkeypatch.setattr(Sqlite, "after_erasing", lambda self, its: (times.append(its), erased(self, its))[1])
+    erased = Sqlite.finish_erasing
+    monkeypatch.setattr(Sqlite, "finish_erasing", lambda self, its: (times.append(its), erased(self, its))[1])
     with opened(sqlite_url(tmp_path)) as store:
         memory = Memory("s", store=store)
         round_ = memory.create_round("swordfish")

@@ -128,7 +128,7 @@ class Rewriting(Compaction):
 
     gives_own_objects = False
 
-    def _show(self, _items: Any, _own: Any, messages: Sequence[Message], _whole: Any) -> list[Message]:
+    def _build_items(self, _items: Any, _own: Any, messages: Sequence[Message], _originals: Any) -> list[Message]:
         return [dict(message) for message in messages]
 
 
