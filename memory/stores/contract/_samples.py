@@ -43,33 +43,33 @@ NAMES = (
 )
 
 
-def an_entry(name: str = "r", *, round: int = 0) -> Entry:  # noqa: A002  (the field's name)
+def make_entry(name: str = "r", *, round: int = 0) -> Entry:  # noqa: A002  (the field's name)
     return Entry.of(RoundFinished(round_id=name), round=round)
 
 
-def a_round(name: str, number: int, query: str = "q") -> Entry:
+def make_round(name: str, number: int, query: str = "q") -> Entry:
     return Entry.of(RoundOpened(round_id=name, user_query=query, created_at=STAMP), round=number)
 
 
-def a_post(message: str) -> Post:
+def make_post(message: str) -> Post:
     return Post(send_from="a", send_to="b", message=message)
 
 
-def a_text(round_: int, text: str) -> StoredText:
+def make_text(round_: int, text: str) -> StoredText:
     return StoredText(round_, 1, "a", "b", text)
 
 
-def facets(entry: Entry) -> tuple[Any, ...]:
+def list_fields(entry: Entry) -> tuple[Any, ...]:
     """Return every stored field of an entry, the body last."""
     return (entry.id, entry.kind, entry.created_at, entry.round, entry.version, entry.body)
 
 
-def numbers(store: Store, session: str = "s", after: int = 0, limit: int | None = None) -> list[int]:
+def read_numbers(store: Store, session: str = "s", after: int = 0, limit: int | None = None) -> list[int]:
     return [found.number for found in store.read(session, after, limit)]
 
 
 @contextmanager
-def raises(kind: type[Exception]) -> Iterator[None]:
+def expect_error(kind: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kind:
@@ -77,17 +77,17 @@ def raises(kind: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"{kind.__name__} was not raised")
 
 
-def together(*works: Callable[[], None]) -> None:
+def run_together(*works: Callable[[], None]) -> None:
     """Run each in its own thread, and raise the first exception of any."""
     failures: list[BaseException] = []
 
-    def guarded(work: Callable[[], None]) -> None:
+    def run(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:

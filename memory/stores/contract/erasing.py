@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._samples import an_entry, raises
+from ._samples import expect_error, make_entry
 from .logs import StoreContract
 
 
@@ -13,13 +13,13 @@ class ErasingStoreContract(StoreContract):
 
     def test_several_entries_are_redacted_at_once(self) -> None:
         """Each to its own body, or to none; the others stay, and so do all ids."""
-        written = [an_entry(name) for name in "abcd"]
+        written = [make_entry(name) for name in "abcd"]
         self.store.append("s", written, after=0)
-        self.store.append("t", [an_entry("other")], after=0)
-        changed = an_entry("erased").body
+        self.store.append("t", [make_entry("other")], after=0)
+        changed = make_entry("erased").body
         self.store.redact_all("s", {3: "", 1: changed})
         self.store.redact_all("s", {})
-        found = list(self.another().read("s"))
+        found = list(self.reopen().read("s"))
         assert [one.body for one in found] == [changed, written[1].body, "{}", written[3].body]
         assert [one.kind == "redacted" for one in found] == [False, False, True, False]
         assert [one.id for one in found] == [one.id for one in written]
@@ -27,9 +27,9 @@ class ErasingStoreContract(StoreContract):
 
     def test_all_are_redacted_or_none(self) -> None:
         """If one of them is missing, nothing is changed."""
-        written = [an_entry("a"), an_entry("b")]
+        written = [make_entry("a"), make_entry("b")]
         self.store.append("s", written, after=0)
         for session in ("s", "none"):
-            with raises(KeyError):
+            with expect_error(KeyError):
                 self.store.redact_all(session, {1: "", 3: "", 2: ""})
-        assert [one.body for one in self.another().read("s")] == [one.body for one in written]
+        assert [one.body for one in self.reopen().read("s")] == [one.body for one in written]

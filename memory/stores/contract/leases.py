@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ._samples import NAMES, an_entry, together
+from ._samples import NAMES, make_entry, run_together
 from .logs import StoreContract
 
 
@@ -16,12 +16,12 @@ class LeasingStoreContract(StoreContract):
     def test_a_lease_is_held_by_one(self) -> None:
         """The other is told how long that lasts, and nothing more."""
         assert self.store.lease("s", "compact:a", "one", 60) == 0.0
-        assert 0 < self.another().lease("s", "compact:a", "two", 900) <= 60
+        assert 0 < self.reopen().lease("s", "compact:a", "two", 900) <= 60
         assert 0 < self.store.lease("s", "compact:a", "two", 0) <= 60
 
     def test_a_lease_is_renewed_by_its_holder(self) -> None:
         """For longer or shorter; the time counts from the renewal."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         one.lease("s", "n", "one", 60)
         assert one.lease("s", "n", "one", 900) == 0.0
         assert 60 < two.lease("s", "n", "two", 60) <= 900
@@ -30,7 +30,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_an_expired_lease_is_taken_by_the_next(self) -> None:
         """The one who held it is then told to wait, and may not give it back."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         for seconds in (0, 0.0, -5):
             assert one.lease("s", "n", "one", seconds) == 0.0
             assert two.lease("s", "n", "two", 60) == 0.0
@@ -41,7 +41,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_a_lease_may_be_taken_over(self) -> None:
         """By a caller who knows that its holder is dead; a holder who is alive waits, and takes nothing back."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         one.lease("s", "n", "one", 900)
         assert two.lease("s", "n", "two", 60, take_over=True) == 0.0
         assert 0 < one.lease("s", "n", "one", 900) <= 60
@@ -51,7 +51,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_a_released_lease_is_free(self) -> None:
         """At once. Giving back a lease of another holder is no error, and changes nothing."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         one.release("s", "n", "one")
         one.lease("s", "n", "one", 60)
         two.release("s", "n", "two")
@@ -62,11 +62,11 @@ class LeasingStoreContract(StoreContract):
 
     def test_expired_leases_are_taken_once(self) -> None:
         """By one caller, with the sessions of that name; those still held, and those of no session, are not."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         for name in NAMES:
-            one.append(name, [an_entry()], 0)
+            one.append(name, [make_entry()], 0)
             one.lease(name, "n", "one", 0)
-        one.append("held", [an_entry()], 0)
+        one.append("held", [make_entry()], 0)
         one.lease("held", "n", "one", 60)
         one.lease("unknown", "n", "one", 0)
         assert [*two.take_expired("other")] == []
@@ -76,7 +76,7 @@ class LeasingStoreContract(StoreContract):
 
     def test_leases_of_other_names_and_sessions_are_others(self) -> None:
         """For any text as a name."""
-        one, two = self.store, self.another()
+        one, two = self.store, self.reopen()
         for name in NAMES:
             assert one.lease(name, "n", "one", 60) == one.lease("s", name, name, 60) == 0.0
         for name in NAMES:
@@ -89,18 +89,18 @@ class LeasingStoreContract(StoreContract):
         """It makes none, needs none, and is no entry."""
         self.store.lease("s", "n", "one", 60)
         assert self.store.sessions() == []
-        assert self.store.append("s", [an_entry()], after=0) == 1
+        assert self.store.append("s", [make_entry()], after=0) == 1
 
     def test_of_many_that_ask_at_once_one_gets_it(self) -> None:
         """And all others are told to wait."""
         start, waits = threading.Barrier(4), []
 
         def ask() -> None:
-            store, holder = self.another(), f"{threading.get_ident()}"
+            store, holder = self.reopen(), f"{threading.get_ident()}"
             for number in range(10):
                 start.wait(60)
                 waits.append((number, store.lease("s", f"{number}", holder, 60)))
 
-        together(*[ask] * 4)
+        run_together(*[ask] * 4)
         assert sorted(number for number, wait in waits if wait == 0.0) == list(range(10))
         assert all(0 < wait <= 60 for _, wait in waits if wait)

@@ -14,7 +14,18 @@ from ...errors import Conflict, NewerVersion, StoreError
 from ...memory import Memory
 from ..base import CAPABILITIES, Order, SessionRow, Store, adapt_store, make_key
 from ..tenants import join_name, split_name
-from ._samples import NAMES, STAMP, Unwritable, a_post, a_round, an_entry, facets, numbers, raises, together
+from ._samples import (
+    NAMES,
+    STAMP,
+    Unwritable,
+    expect_error,
+    list_fields,
+    make_entry,
+    make_post,
+    make_round,
+    read_numbers,
+    run_together,
+)
 
 
 class StoreContract:
@@ -25,7 +36,7 @@ class StoreContract:
         # Not abstract: pytest collects nothing of an abstract class, and tells nobody.
         raise NotImplementedError("give your test class a method open() that returns the store to be checked")
 
-    def another(self) -> Store:
+    def reopen(self) -> Store:
         """Return the store of another user on the same place."""
         return self.store
 
@@ -59,98 +70,100 @@ class StoreContract:
 
     def test_entries_are_numbered_from_one_without_gaps(self) -> None:
         """The number an append returns is its last entry's."""
-        assert self.store.append("s", [an_entry("a"), an_entry("b")], after=0) == 2
-        assert self.store.append("s", [an_entry("c")], after=2) == 3
-        assert numbers(self.store) == [1, 2, 3]
+        assert self.store.append("s", [make_entry("a"), make_entry("b")], after=0) == 2
+        assert self.store.append("s", [make_entry("c")], after=2) == 3
+        assert read_numbers(self.store) == [1, 2, 3]
         assert [found.record for found in self.store.read("s")] == [RoundFinished(round_id=name) for name in "abc"]
 
     def test_what_is_read_is_what_was_appended(self) -> None:
         """Id, kind, body, stamp, round and version of an entry are the writer's, to the letter."""
         india = timezone(timedelta(hours=5, minutes=30))
         written = [
-            an_entry("\0 \ud800 \ud83d\0\ude00 \U0001f600 日本 é \\u0000 \r\n ' \" % :a $1 {}", round=3),
+            make_entry("\0 \ud800 \ud83d\0\ude00 \U0001f600 日本 é \\u0000 \r\n ' \" % :a $1 {}", round=3),
             Entry("header", body='{"post":  {"id": "\\ud800\\u0000"}}', created_at=STAMP, round=2_000_000_000),
             Entry("a kind of later", body='{"b": 1, "a": 1.0, "a": 1e400}', created_at=STAMP.replace(microsecond=0)),
-            Entry.of(PostAdded(round_id="r", post=a_post("x" * 500_000)), created_at=STAMP.astimezone(india), round=1),
+            Entry.of(
+                PostAdded(round_id="r", post=make_post("x" * 500_000)), created_at=STAMP.astimezone(india), round=1
+            ),
             Entry("round closed", body="{}", created_at=datetime(1, 1, 1, tzinfo=UTC), version=BODY_VERSION + 1),
         ]
         self.store.append("s", written, after=0)
-        found = list(self.another().read("s"))
-        assert list(map(facets, found)) == list(map(facets, written))
+        found = list(self.reopen().read("s"))
+        assert list(map(list_fields, found)) == list(map(list_fields, written))
         assert found[0].record == written[0].record
         assert found[2].record is None
-        with raises(NewerVersion):
+        with expect_error(NewerVersion):
             _ = found[4].record
 
     def test_halves_of_a_character_stay_apart(self) -> None:
         """They come from text that was cut in the wrong place; a store must not join them."""
-        halves = HeaderAdded(post=a_post("\ud83d" + "\ude00"))
+        halves = HeaderAdded(post=make_post("\ud83d" + "\ude00"))
         self.store.append("s", [Entry.of(halves)], after=0)
-        (found,) = self.another().read("s")
+        (found,) = self.reopen().read("s")
         assert found.record == halves
 
     def test_an_append_leaves_the_writers_entries_alone(self) -> None:
         """They can be appended again, elsewhere or after a conflict."""
-        written = an_entry(round=1)
-        self.store.append("s", [an_entry()], after=0)
+        written = make_entry(round=1)
+        self.store.append("s", [make_entry()], after=0)
         self.store.append("s", [written], after=1)
         self.store.append("t", [written], after=0)
         assert written.number == 0
-        assert numbers(self.store, "t") == [1]
+        assert read_numbers(self.store, "t") == [1]
 
     def test_an_append_at_another_place_than_the_end_conflicts_and_writes_nothing(self) -> None:
         """Only one of two writers is next; the loser continues behind it."""
-        self.store.append("s", [an_entry(), an_entry()], after=0)
-        late = [an_entry(), an_entry()]
+        self.store.append("s", [make_entry(), make_entry()], after=0)
+        late = [make_entry(), make_entry()]
         for after in (0, 1, 3, 7):
-            with raises(Conflict):
-                self.another().append("s", late, after=after)
-        assert numbers(self.store) == [1, 2]
-        assert self.another().append("s", late, after=2) == 4
+            with expect_error(Conflict):
+                self.reopen().append("s", late, after=after)
+        assert read_numbers(self.store) == [1, 2]
+        assert self.reopen().append("s", late, after=2) == 4
 
     def test_an_append_that_fails_writes_nothing(self) -> None:
         """All entries are stored or none, also if one of them fails to serialize."""
         try:
-            self.store.append("s", [an_entry("a"), Unwritable("round closed"), an_entry("c")], after=0)
+            self.store.append("s", [make_entry("a"), Unwritable("round closed"), make_entry("c")], after=0)
         except Exception:
-            assert numbers(self.store) == []
-            assert self.store.append("s", [an_entry()], after=0) == 1
+            assert read_numbers(self.store) == []
+            assert self.store.append("s", [make_entry()], after=0) == 1
         else:  # a store that never asks for the text
-            assert numbers(self.store) == [1, 2, 3]
+            assert read_numbers(self.store) == [1, 2, 3]
 
     def test_an_append_that_was_stored_before_is_not_stored_twice(self) -> None:
         """A commit whose reply was lost is recognised by its entries' ids, also when others have written since."""
-        lost = [an_entry(), an_entry("lost"), an_entry()]
-        self.store.append("s", [an_entry()], after=0)
+        lost = [make_entry(), make_entry("lost"), make_entry()]
+        self.store.append("s", [make_entry()], after=0)
         assert self.store.append("s", lost, after=1) == 4
-        assert self.another().append("s", lost, after=1) == 4
-        self.another().append("s", [an_entry()], after=4)
+        assert self.reopen().append("s", lost, after=1) == 4
+        self.reopen().append("s", [make_entry()], after=4)
         assert self.store.append("s", lost, after=1) == 4
         assert self.store.append("s", lost[1:], after=2) == 4
         self.store.redact("s", 3)
         assert self.store.append("s", lost, after=1) == 4
-        assert numbers(self.store) == [1, 2, 3, 4, 5]
+        assert read_numbers(self.store) == [1, 2, 3, 4, 5]
 
     def test_other_entries_than_those_stored_before_conflict(self) -> None:
         """Only the very same entries in their places count as stored; no part of others is."""
-        first, second, new = an_entry(), an_entry(), an_entry()
+        first, second, new = make_entry(), make_entry(), make_entry()
         self.store.append("s", [first, second], after=0)
         for entries in ([first, new], [second, first], [new, second], [first, second, new], [second]):
-            with raises(Conflict):
+            with expect_error(Conflict):
                 self.store.append("s", entries, after=0)
         assert [found.id for found in self.store.read("s")] == [first.id, second.id]
 
     def test_an_append_behind_an_entry_that_is_not_the_last_conflicts(self) -> None:
         """Its writer knew a session that was purged since. A repeated append is recognised all the same."""
-        first, second = an_entry(), an_entry()
+        first, second = make_entry(), make_entry()
         self.store.append("s", [first, second], after=0)
         outdated = Entry("a", body="{}", follows=first.id)
-        with raises(Conflict):
+        with expect_error(Conflict):
             self.store.append("s", [outdated], after=2)
-        with raises(Conflict):
-            self.store.append("s", [outdated, an_entry()], after=2)
-        assert numbers(self.store) == [1, 2]
-        right = [Entry("a", body="{}", follows=second.id), an_entry()]
+        with expect_error(Conflict):
+            self.store.append("s", [outdated, make_entry()], after=2)
+        assert read_numbers(self.store) == [1, 2]
+        right = [Entry("a", body="{}", follows=second.id), make_entry()]
         assert self.store.append("s", right, after=2) == 4
         assert self.store.append("s", right, after=2) == 4
 
@@ -158,64 +171,64 @@ class StoreContract:
         """It returns *after*, and creates no session."""
         assert self.store.append("s", [], after=0) == 0
         assert self.store.sessions() == []
-        self.store.append("s", [an_entry()], after=0)
+        self.store.append("s", [make_entry()], after=0)
         assert self.store.append("s", [], after=1) == 1
-        assert numbers(self.store) == [1]
+        assert read_numbers(self.store) == [1]
 
     # -- read ----------------------------------------------------------------------------------------------------------
 
     def test_reading_starts_behind_a_number_and_stops_at_a_limit(self) -> None:
         """So a log can be read in pages, and new entries at once."""
-        self.store.append("s", [an_entry() for _ in range(5)], after=0)
-        assert numbers(self.store, after=2) == [3, 4, 5]
-        assert numbers(self.store, after=1, limit=2) == [2, 3]
-        assert numbers(self.store, limit=0) == []
-        assert numbers(self.store, after=4, limit=9) == [5]
-        assert numbers(self.store, after=5) == numbers(self.store, after=99) == []
+        self.store.append("s", [make_entry() for _ in range(5)], after=0)
+        assert read_numbers(self.store, after=2) == [3, 4, 5]
+        assert read_numbers(self.store, after=1, limit=2) == [2, 3]
+        assert read_numbers(self.store, limit=0) == []
+        assert read_numbers(self.store, after=4, limit=9) == [5]
+        assert read_numbers(self.store, after=5) == read_numbers(self.store, after=99) == []
 
     def test_a_long_log_is_read_in_order(self) -> None:
         """Across the store's pages, from any start, and while others append."""
         for place in range(0, 3_000, 1_500):
-            self.store.append("s", [an_entry() for _ in range(1_500)], after=place)
+            self.store.append("s", [make_entry() for _ in range(1_500)], after=place)
         reader = self.store.read("s", 1)
         assert next(reader).number == 2
-        self.another().append("s", [an_entry()], after=3_000)
+        self.reopen().append("s", [make_entry()], after=3_000)
         rest = [found.number for found in reader]
         assert rest == list(range(3, len(rest) + 3))
         assert rest[-1] in (3_000, 3_001)
-        assert numbers(self.store, after=10, limit=2_345) == list(range(11, 2_356))
+        assert read_numbers(self.store, after=10, limit=2_345) == list(range(11, 2_356))
 
     def test_a_reader_that_stops_halfway_is_in_nobodys_way(self) -> None:
         """Others, and its own thread, append, redact and purge; two readers go side by side."""
-        self.store.append("s", [an_entry() for _ in range(300)], after=0)
+        self.store.append("s", [make_entry() for _ in range(300)], after=0)
         reader, other = self.store.read("s"), self.store.read("s", 100)
         assert (next(reader).number, next(other).number, next(reader).number) == (1, 101, 2)
-        self.store.append("s", [an_entry()], after=300)
-        self.another().append("s", [an_entry()], after=301)
-        self.another().redact("s", 299)
-        self.another().purge("s")
-        assert numbers(self.another()) == []
+        self.store.append("s", [make_entry()], after=300)
+        self.reopen().append("s", [make_entry()], after=301)
+        self.reopen().redact("s", 299)
+        self.reopen().purge("s")
+        assert read_numbers(self.reopen()) == []
 
     def test_a_reader_never_sees_a_part_of_an_append(self) -> None:
         """All or none holds for concurrent readers too."""
         done, lengths = threading.Event(), []
 
         def read() -> None:
-            reading = self.another()
+            reading = self.reopen()
             while True:
                 last = done.is_set()
-                lengths.append(len(numbers(reading)))
+                lengths.append(len(read_numbers(reading)))
                 if last:
                     return
 
         def write() -> None:
             try:
                 for place in range(0, 120, 3):
-                    self.store.append("s", [an_entry() for _ in range(3)], after=place)
+                    self.store.append("s", [make_entry() for _ in range(3)], after=place)
             finally:
                 done.set()
 
-        together(write, read)
+        run_together(write, read)
         assert lengths[-1] == 120
         assert {length % 3 for length in lengths} == {0}
 
@@ -224,8 +237,8 @@ class StoreContract:
     def test_any_text_names_a_session(self) -> None:
         """Each has its own log and its own numbers, with any name; the names are sorted by code point."""
         for name in reversed(NAMES):
-            self.store.append(name, [an_entry(name)], after=0)
-        assert list(self.another().sessions()) == sorted(NAMES)
+            self.store.append(name, [make_entry(name)], after=0)
+        assert list(self.reopen().sessions()) == sorted(NAMES)
         for name in NAMES:
             assert [found.record for found in self.store.read(name)] == [RoundFinished(round_id=name)]
             self.store.redact(name, 1)
@@ -235,9 +248,9 @@ class StoreContract:
 
     def test_a_session_that_holds_nothing_does_not_exist(self) -> None:
         """Reading and failed appends leave no empty session behind."""
-        assert numbers(self.store, "read") == []
-        with raises(Conflict):
-            self.store.append("failed", [an_entry()], after=4)
+        assert read_numbers(self.store, "read") == []
+        with expect_error(Conflict):
+            self.store.append("failed", [make_entry()], after=4)
         assert self.store.sessions() == []
 
     def test_sessions_are_listed_by_page(self) -> None:
@@ -246,20 +259,20 @@ class StoreContract:
         stamps = {name: STAMP + place % 5 * timedelta(minutes=1) for place, name in enumerate(names)}
         for name in names:
             newest = Entry("round closed", body="{}", created_at=stamps[name], round=2)
-            self.store.append(name, [an_entry(), a_round("a", 1), a_round("b", 2), newest], after=0)
-        store = self.another()
+            self.store.append(name, [make_entry(), make_round("a", 1), make_round("b", 2), newest], after=0)
+        store = self.reopen()
         for tenant in (None, "", "b", "B.1", "c"):
             mine = [name for name in names if tenant in (None, split_name(name)[0])]
             by_name = sorted(mine, key=make_key)
             assert [row.name for row in store.list_sessions(tenant)] == by_name
-            found = [*self._pages(store, tenant, "name")]
+            found = [*self._list_pages(store, tenant, "name")]
             assert [row.name for row in found] == by_name
             minutes = {name: stamps[name].replace(second=0, microsecond=0) for name in mine}
             assert all(row == (row.name, split_name(row.name)[0], minutes[row.name], 4, 2) for row in found)
             by_activity = sorted(by_name, key=minutes.__getitem__, reverse=True)
-            assert [row.name for row in self._pages(store, tenant, "activity")] == by_activity
+            assert [row.name for row in self._list_pages(store, tenant, "activity")] == by_activity
 
-    def _pages(self, store: Store, tenant: str | None, order: Order) -> Iterator[SessionRow]:
+    def _list_pages(self, store: Store, tenant: str | None, order: Order) -> Iterator[SessionRow]:
         after = None
         while rows := store.list_sessions(tenant, after=after, limit=4, order=order):
             assert len(rows) <= 4
@@ -269,53 +282,53 @@ class StoreContract:
     def test_a_session_moves_to_the_front_when_it_is_written_to(self) -> None:
         """Its activity is that of its newest entry, exact to a minute; a purged one leaves the list."""
 
-        def at(minutes: float) -> Entry:
+        def make_entry_at(minutes: float) -> Entry:
             return Entry("round closed", body="{}", created_at=STAMP + timedelta(minutes=minutes))
 
-        def listed() -> list[tuple[str, int]]:
-            return [(row.name, row.entries) for row in self.another().list_sessions(order="activity")]
+        def list_rows() -> list[tuple[str, int]]:
+            return [(row.name, row.entries) for row in self.reopen().list_sessions(order="activity")]
 
-        self.store.append("s", [at(0)], after=0)
-        self.store.append("t", [at(2)], after=0)
-        assert listed() == [("t", 1), ("s", 1)]
-        self.store.append("s", [at(1)], after=1)
-        assert listed() == [("t", 1), ("s", 2)]
-        self.another().append("s", [at(5)] * 30, after=2)
-        assert listed() == [("s", 32), ("t", 1)]
-        self.store.append("t", [at(9), at(10)], after=1)
-        assert listed() == [("t", 3), ("s", 32)]
+        self.store.append("s", [make_entry_at(0)], after=0)
+        self.store.append("t", [make_entry_at(2)], after=0)
+        assert list_rows() == [("t", 1), ("s", 1)]
+        self.store.append("s", [make_entry_at(1)], after=1)
+        assert list_rows() == [("t", 1), ("s", 2)]
+        self.reopen().append("s", [make_entry_at(5)] * 30, after=2)
+        assert list_rows() == [("s", 32), ("t", 1)]
+        self.store.append("t", [make_entry_at(9), make_entry_at(10)], after=1)
+        assert list_rows() == [("t", 3), ("s", 32)]
         self.store.purge("t")
-        self.store.append("t", [at(3)], after=0)
-        assert listed() == [("s", 32), ("t", 1)]
+        self.store.append("t", [make_entry_at(3)], after=0)
+        assert list_rows() == [("s", 32), ("t", 1)]
 
     def test_a_wrong_page_is_refused(self) -> None:
         """Rather than answered with the wrong sessions."""
         wrongs: tuple[Any, ...] = ({"limit": 0}, {"order": "size"}, {"order": "activity", "after": "s"})
         for wrong in wrongs:
-            with raises(ConfigError):
+            with expect_error(ConfigError):
                 self.store.list_sessions(**wrong)
 
     # -- redact and purge ----------------------------------------------------------------------------------------------
 
     def test_a_redacted_entry_keeps_its_place_and_loses_its_body(self) -> None:
         """The log stays without gaps; the text is gone, and its kind with it."""
-        self.store.append("s", [an_entry(name, round=4) for name in ("a", "swordfish", "c")], after=0)
+        self.store.append("s", [make_entry(name, round=4) for name in ("a", "swordfish", "c")], after=0)
         before = list(self.store.read("s"))
         self.store.redact("s", 2)
-        for store in (self.store, self.another()):
+        for store in (self.store, self.reopen()):
             after = list(store.read("s"))
             assert [found.number for found in after] == [1, 2, 3]
             assert [found.id for found in after] == [found.id for found in before]
             assert (after[1].kind, after[1].record, after[1].created_at) == ("redacted", None, before[1].created_at)
             assert "swordfish" not in after[1].body
-            assert [facets(after[0]), facets(after[2])] == [facets(before[0]), facets(before[2])]
+            assert [list_fields(after[0]), list_fields(after[2])] == [list_fields(before[0]), list_fields(before[2])]
 
     def test_an_entry_can_be_redacted_to_another_body(self) -> None:
         """It keeps its kind, so that the log stays readable; only the words change."""
-        self.store.append("s", [an_entry("swordfish", round=4), an_entry("c")], after=0)
+        self.store.append("s", [make_entry("swordfish", round=4), make_entry("c")], after=0)
         before = next(self.store.read("s"))
-        self.store.redact("s", 1, an_entry("era\ud800\0sed").body)
-        after, other = self.another().read("s")
+        self.store.redact("s", 1, make_entry("era\ud800\0sed").body)
+        after, other = self.reopen().read("s")
         assert (after.id, after.kind, after.number, after.round) == (before.id, before.kind, 1, 4)
         assert after.created_at == before.created_at
         assert after.record == RoundFinished(round_id="era\ud800\0sed")
@@ -323,30 +336,30 @@ class StoreContract:
 
     def test_redacting_what_is_not_there_is_an_error(self) -> None:
         """A caller must not believe that a text is gone while it is there under another number."""
-        self.store.append("s", [an_entry()], after=0)
+        self.store.append("s", [make_entry()], after=0)
         for session, number in (("s", 0), ("s", -1), ("s", 2), ("other", 1)):
-            with raises(KeyError):
+            with expect_error(KeyError):
                 self.store.redact(session, number)
         assert self.store.sessions() == ["s"]
 
     def test_a_purged_session_is_gone_and_can_begin_again(self) -> None:
         """Purging erases one session; an unknown one is no error."""
-        entries = [an_entry(), an_entry()]
+        entries = [make_entry(), make_entry()]
         self.store.append("s", entries, after=0)
-        self.store.append("t", [an_entry()], after=0)
-        self.another().purge("s")
+        self.store.append("t", [make_entry()], after=0)
+        self.reopen().purge("s")
         self.store.purge("s")
         assert self.store.sessions() == ["t"]
-        assert numbers(self.store) == []
-        with raises(Conflict):
-            self.store.append("s", [an_entry()], after=2)
+        assert read_numbers(self.store) == []
+        with expect_error(Conflict):
+            self.store.append("s", [make_entry()], after=2)
         assert self.store.append("s", entries, after=0) == 2
 
     def test_a_session_is_evicted_only_as_it_is_known(self) -> None:
         """By its last entry's number and id: what was appended meanwhile is not lost. Or the store refuses it."""
-        entries = [an_entry(), an_entry()]
+        entries = [make_entry(), make_entry()]
         self.store.append("s", entries, after=0)
-        self.store.append("t", [an_entry()], after=0)
+        self.store.append("t", [make_entry()], after=0)
         try:
             evicted = self.store.evict("s", 1, entries[0].id)
         except StoreError:
@@ -354,12 +367,12 @@ class StoreContract:
             return
         assert not evicted
         for session, number, id_ in (("s", 2, entries[0].id), ("s", 3, ""), ("s", 0, ""), ("none", 2, entries[1].id)):
-            assert not self.another().evict(session, number, id_)
+            assert not self.reopen().evict(session, number, id_)
         assert [one.id for one in self.store.read("s")] == [one.id for one in entries]
-        assert self.another().evict("s", 2, entries[1].id)
+        assert self.reopen().evict("s", 2, entries[1].id)
         assert self.store.sessions() == ["t"]
-        with raises(Conflict):
-            self.store.append("s", [an_entry()], after=2)
+        with expect_error(Conflict):
+            self.store.append("s", [make_entry()], after=2)
         assert self.store.append("s", entries, after=0) == 2
 
     # -- several at once -----------------------------------------------------------------------------------------------
@@ -369,27 +382,27 @@ class StoreContract:
         start, won = threading.Barrier(4), []
 
         def write() -> None:
-            store = self.another()
+            store = self.reopen()
             for place in range(25):
                 start.wait(60)
                 try:
-                    won.append(store.append("s", [an_entry()], after=place))
+                    won.append(store.append("s", [make_entry()], after=place))
                 except Conflict:
                     pass
 
-        together(*[write] * 4)
-        assert sorted(won) == numbers(self.store) == list(range(1, 26))
+        run_together(*[write] * 4)
+        assert sorted(won) == read_numbers(self.store) == list(range(1, 26))
 
     def test_what_is_appended_while_a_session_is_evicted_is_not_lost(self) -> None:
         """Either the append conflicts, for the session is gone, or the session stays with it."""
         for turn in range(30):
-            session, first = f"s{turn}", an_entry()
+            session, first = f"s{turn}", make_entry()
             self.store.append(session, [first], after=0)
             done: dict[str, bool] = {}
             start = threading.Barrier(2)
 
             def evict(session: str = session, first: Entry = first, done: Any = done, start: Any = start) -> None:
-                store = self.another()
+                store = self.reopen()
                 start.wait(60)
                 try:
                     done["evicted"] = store.evict(session, 1, first.id)
@@ -399,11 +412,11 @@ class StoreContract:
             def append(session: str = session, done: Any = done, start: Any = start) -> None:
                 start.wait(60)
                 try:
-                    done["appended"] = self.store.append(session, [an_entry()], after=1) == 2
+                    done["appended"] = self.store.append(session, [make_entry()], after=1) == 2
                 except Conflict:
                     done["appended"] = False
 
-            together(evict, append)
+            run_together(evict, append)
             assert done["evicted"] != done["appended"]
             assert len(list(self.store.read(session))) == (2 if done["appended"] else 0)
 
@@ -411,48 +424,48 @@ class StoreContract:
         """After a conflict a writer reads the new entries and tries again; nothing is lost, doubled or torn."""
 
         def write() -> None:
-            store, end = self.another(), 0
+            store, end = self.reopen(), 0
             for pair in pairs.pop():
                 for _ in range(120):  # no more entries than that can be in the way
                     try:
                         end = store.append("s", pair, after=end)
                         break
                     except Conflict:
-                        end += len(numbers(store, after=end))
+                        end += len(read_numbers(store, after=end))
                 else:
                     raise AssertionError("append raises Conflict although nobody else has written")
 
-        pairs = [[[an_entry(), an_entry()] for _ in range(15)] for _ in range(4)]
+        pairs = [[[make_entry(), make_entry()] for _ in range(15)] for _ in range(4)]
         written = {first.id: second.id for writer in pairs for first, second in writer}
-        together(*[write] * 4)
+        run_together(*[write] * 4)
         ids = [found.id for found in self.store.read("s")]
         assert dict(zip(ids[::2], ids[1::2], strict=True)) == written
-        assert numbers(self.store) == list(range(1, 121))
+        assert read_numbers(self.store) == list(range(1, 121))
 
     def test_it_does_what_a_list_does(self) -> None:
         """A long walk of appends, conflicts, redactions and purges, beside the same in lists."""
         rng, model = random.Random(4), {"s": list[tuple[Any, ...]](), "t": list[tuple[Any, ...]]()}
         for step in range(100):
             session = rng.choice("st")
-            log, chosen = model[session], rng.choice((self.store, self.another()))
-            entries = [an_entry(f"{step}", round=rng.randrange(9)) for _ in range(rng.randrange(1, 4))]
+            log, chosen = model[session], rng.choice((self.store, self.reopen()))
+            entries = [make_entry(f"{step}", round=rng.randrange(9)) for _ in range(rng.randrange(1, 4))]
             number = rng.randrange(len(log)) + 1 if log else 0
             match rng.choice(("append", "append", "append", "late", "redact", "purge" if step % 10 == 0 else "read")):
                 case "append":
                     assert chosen.append(session, entries, len(log)) == len(log) + len(entries)
-                    log.extend(map(facets, entries))
+                    log.extend(map(list_fields, entries))
                 case "late" if number:
-                    with raises(Conflict):
+                    with expect_error(Conflict):
                         chosen.append(session, entries, number - 1)
                 case "redact" if number:
-                    body = an_entry(f"erased in {step}").body
+                    body = make_entry(f"erased in {step}").body
                     chosen.redact(session, number, body)
                     log[number - 1] = (*log[number - 1][:-1], body)
                 case "purge":
                     chosen.purge(session)
                     log.clear()
             limit = rng.choice((None, 2))
-            assert list(map(facets, chosen.read(session, number, limit))) == log[number:][:limit]
+            assert list(map(list_fields, chosen.read(session, number, limit))) == log[number:][:limit]
             assert chosen.sessions() == [name for name in model if model[name]]
 
     def test_a_memory_runs_on_it(self) -> None:
@@ -460,7 +473,7 @@ class StoreContract:
         memory = Memory("s", store=self.store)
         round_ = memory.create_round("q\ud800")
         memory.add_post(round_, send_from="a", send_to="b", message="m\0")
-        assert list(Memory("s", store=self.another()).conversation.rounds) == list(memory.conversation.rounds)
+        assert list(Memory("s", store=self.reopen()).conversation.rounds) == list(memory.conversation.rounds)
 
 
 class DurableStoreContract(StoreContract):
@@ -469,22 +482,22 @@ class DurableStoreContract(StoreContract):
     All tests of the other classes are then run with two.
     """
 
-    def another(self) -> Store:
+    def reopen(self) -> Store:
         _ = self.store
         return self._opened[1] if len(self._opened) > 1 else self._open()
 
     def test_what_was_acknowledged_is_there_when_it_is_opened_again(self) -> None:
         """An append that has returned, a redaction and a purge outlast the store object."""
-        self.store.append("s", [an_entry("a"), an_entry("b")], after=0)
-        self.store.append("t", [an_entry()], after=0)
-        self.store.redact("s", 1, an_entry("x").body)
+        self.store.append("s", [make_entry("a"), make_entry("b")], after=0)
+        self.store.append("t", [make_entry()], after=0)
+        self.store.redact("s", 1, make_entry("x").body)
         self.store.purge("t")
-        written = list(map(facets, self.store.read("s")))
+        written = list(map(list_fields, self.store.read("s")))
         self.store.close()
         self._opened.clear()
-        assert list(map(facets, self.store.read("s"))) == written
+        assert list(map(list_fields, self.store.read("s"))) == written
         assert self.store.sessions() == ["s"]
-        assert self.store.append("s", [an_entry()], after=2) == 3
+        assert self.store.append("s", [make_entry()], after=2) == 3
 
     def test_two_that_are_opened_at_once_for_the_first_time_both_work(self) -> None:
         """The first of several users sets up an empty place, once."""
@@ -493,15 +506,15 @@ class DurableStoreContract(StoreContract):
         def work() -> None:
             start.wait(60)
             store = self._open()
-            store.append(f"{threading.get_ident()}", [an_entry()], after=0)
+            store.append(f"{threading.get_ident()}", [make_entry()], after=0)
 
-        together(*[work] * 4)
+        run_together(*[work] * 4)
         assert len(self.store.sessions()) == 4
 
     def test_closing_one_leaves_the_other_open(self) -> None:
         """Each releases its own resources; closing twice does no harm."""
-        other = self.another()
-        self.store.append("s", [an_entry()], after=0)
+        other = self.reopen()
+        self.store.append("s", [make_entry()], after=0)
         self.store.close()
         self.store.close()
-        assert other.append("s", [an_entry()], after=1) == 2
+        assert other.append("s", [make_entry()], after=1) == 2

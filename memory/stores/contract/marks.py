@@ -27,7 +27,7 @@ class MarkingStoreContract(StoreContract):
         for name in NAMES:
             self._write(name, 0)
         self._write("late", 0, 90)
-        store = self.another()
+        store = self.reopen()
         assert store.list_due(_SOON) == []
         assert {one.name for one in store.list_due(_LATER)} == {*NAMES, "late"}
         assert store.list_due(_LATER)[-1].name == "late"
@@ -39,10 +39,10 @@ class MarkingStoreContract(StoreContract):
         """The next append makes another."""
         self._write("s", 0)
         (marked,) = self.store.list_due(_LATER)
-        assert self.another().clear_due([marked]) == 1
+        assert self.reopen().clear_due([marked]) == 1
         assert self.store.list_due(_LATER) == []
         self._write("s", 1, 180)
-        assert [one.name for one in self.another().list_due(STAMP + timedelta(minutes=6))] == ["s"]
+        assert [one.name for one in self.reopen().list_due(STAMP + timedelta(minutes=6))] == ["s"]
 
     def test_a_mark_that_was_renewed_meanwhile_stays(self) -> None:
         """Somebody wrote since, and nobody has looked at that."""
@@ -62,7 +62,7 @@ class MarkingStoreContract(StoreContract):
             self._write(name, 0, number % 3 * 60)
         marked = self.store.list_due(STAMP + timedelta(minutes=6), 10_000)
         assert {one.name for one in marked} == set(names)
-        assert self.another().clear_due(marked) == len(names)
+        assert self.reopen().clear_due(marked) == len(names)
         assert self.store.list_due(STAMP + timedelta(minutes=6)) == []
 
     def test_a_purged_session_is_not_due(self) -> None:

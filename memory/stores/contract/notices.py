@@ -6,7 +6,7 @@ import threading
 
 from ...entries import CompactionPublished, Entry
 from ...overlays import CompactedMessage
-from ._samples import NAMES, an_entry
+from ._samples import NAMES, make_entry
 from .logs import StoreContract
 
 _SOON = 30.0
@@ -25,7 +25,7 @@ class NotifyingStoreContract(StoreContract):
 
     def test_a_publication_is_heard_of(self) -> None:
         """In its session alone, under any name, until nobody listens."""
-        listening, other = self.another(), threading.Event()
+        listening, other = self.reopen(), threading.Event()
         heard = {name: threading.Event() for name in NAMES}
         ends = [listening.listen(name, event.set) for name, event in heard.items()]
         ends.append(listening.listen("another", other.set))
@@ -50,7 +50,7 @@ class NotifyingStoreContract(StoreContract):
     def test_what_is_only_said_makes_no_notice(self) -> None:
         """There is too much of that, and hosts write it themselves."""
         began, heard = threading.Event(), list[int]()
-        listening = self.another()
+        listening = self.reopen()
 
         def listen() -> None:
             heard.append(1)
@@ -59,7 +59,7 @@ class NotifyingStoreContract(StoreContract):
         listening.listen("s", listen)
         assert began.wait(_SOON)
         before = len(heard)
-        self.store.append("s", [an_entry()], 0)
+        self.store.append("s", [make_entry()], 0)
         told = threading.Event()
         listening.listen("t", told.set)
         self._publish("t")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...entries import Entry, RoundFailed, RoundUndone
 from ...rounds import copy_with
 from ..base import FoundText, StoredText
-from ._samples import a_round, a_text
+from ._samples import make_round, make_text
 from .logs import StoreContract
 
 
@@ -32,23 +32,23 @@ class SearchableStoreContract(StoreContract):
     def test_what_was_handed_over_is_known(self) -> None:
         """So the next writer adds the missing rounds, also after rounds without texts."""
         self.begin(5)
-        store, other = self.store, self.another()
+        store, other = self.store, self.reopen()
         assert (
             store.get_last_indexed_round("s"),
             store.get_last_indexed_round("t"),
             store.get_last_indexed_round("none"),
         ) == (0, 0, 0)
-        store.save_texts("s", 1, 2, [a_text(1, "one"), a_text(2, "two")])
+        store.save_texts("s", 1, 2, [make_text(1, "one"), make_text(2, "two")])
         assert other.get_last_indexed_round("s") == 2
         other.save_texts("s", 3, 4, [])
-        other.save_texts("s", 2, 3, [a_text(2, "again")])
+        other.save_texts("s", 2, 3, [make_text(2, "again")])
         assert (store.get_last_indexed_round("s"), store.get_last_indexed_round("t")) == (4, 0)
 
     def test_a_word_is_found_wherever_it_stands(self) -> None:
         """Also inside a longer word, in scripts without spaces, and with any punctuation."""
         self.begin(len(self.FOUND))
-        texts = [a_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
-        self.another().save_texts("s", 1, len(texts), texts)
+        texts = [make_text(number, text) for number, (text, _) in enumerate(self.FOUND, 1)]
+        self.reopen().save_texts("s", 1, len(texts), texts)
         for _, words in self.FOUND:
             for word in words:
                 assert self.find(word) == list_found([text for text in texts if word in text.text], word), ascii(word)
@@ -56,7 +56,7 @@ class SearchableStoreContract(StoreContract):
     def test_a_word_is_taken_literally(self) -> None:
         """No part of it acts as a pattern, an operator or the end of a statement."""
         self.begin(1)
-        self.store.save_texts("s", 1, 1, [a_text(1, "the appointment, and near 日本")])
+        self.store.save_texts("s", 1, 1, [make_text(1, "the appointment, and near 日本")])
         for word in self.MISSING:
             assert self.find(word) == [], ascii(word)
         assert len(self.find(*self.MISSING, "日本")) == 1
@@ -64,7 +64,7 @@ class SearchableStoreContract(StoreContract):
     def test_any_of_the_words_will_do(self) -> None:
         """A text is found once, however many are in it; without words none is, and all are counted."""
         self.begin(3)
-        texts = [a_text(1, "red green"), a_text(2, "green blue"), a_text(3, "white")]
+        texts = [make_text(1, "red green"), make_text(2, "green blue"), make_text(3, "white")]
         self.store.save_texts("s", 1, 3, texts)
         assert self.find("green") == list_found(texts[:2], "green")
         assert self.find("red", "blue", "green") == list_found(texts[:2], "red", "blue", "green")
@@ -76,9 +76,9 @@ class SearchableStoreContract(StoreContract):
         """As Python counts, so that every store ranks alike: without overlaps, and by characters."""
         self.begin(3)
         texts = [
-            a_text(1, "banana aaaa banana"),
-            a_text(2, "\U0001f600\U0001f600\U0001f600 日本日本 ééé e\u0301é ban"),
-            a_text(3, "100%% \\\\ '' ban" + "an" * 2_000),
+            make_text(1, "banana aaaa banana"),
+            make_text(2, "\U0001f600\U0001f600\U0001f600 日本日本 ééé e\u0301é ban"),
+            make_text(3, "100%% \\\\ '' ban" + "an" * 2_000),
         ]
         self.store.save_texts("s", 1, 3, texts)
         for words in (
@@ -102,7 +102,7 @@ class SearchableStoreContract(StoreContract):
         ]
         self.store.save_texts("s", 1, 2, texts)
         for role, places in (("", (0, 1, 2, 3)), ("a", (0, 1)), ("b", (0, 1, 2)), ("c\0\ud800", (0, 2)), ("d", (0,))):
-            found = self.another().find_texts("s", ["word"], role)
+            found = self.reopen().find_texts("s", ["word"], role)
             seen = [texts[place] for place in places]
             assert sorted(found.texts) == list_found(seen, "word")
             assert (found.total, found.characters) == (len(seen), sum(len(text.text) for text in seen))
@@ -110,11 +110,11 @@ class SearchableStoreContract(StoreContract):
     def test_hidden_rounds_are_neither_found_nor_counted(self) -> None:
         """If they fail or are undone before their texts are indexed, or after."""
         self.begin(4)
-        texts = [a_text(number, f"word {number}") for number in (1, 2, 3, 4)]
+        texts = [make_text(number, f"word {number}") for number in (1, 2, 3, 4)]
         self.store.append("s", [Entry.of(RoundFailed(round_id="r1"), round=1)], after=4)
         self.store.save_texts("s", 1, 4, texts)
-        self.another().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=5)
-        self.another().append("s", [Entry.of(RoundUndone(round_id="r4"), round=4)], after=6)
+        self.reopen().append("s", [Entry.of(RoundFailed(round_id="r3"), round=3)], after=5)
+        self.reopen().append("s", [Entry.of(RoundUndone(round_id="r4"), round=4)], after=6)
         found = self.store.find_texts("s", ["word"], "")
         assert (list(found.texts), found.total, found.characters) == (list_found(texts[1:2], "word"), 1, 6)
 
@@ -126,20 +126,20 @@ class SearchableStoreContract(StoreContract):
         own, both = StoredText(3, 1, "a", "a", "twelve"), StoredText(3, 2, "", "", "all of us")
         for _ in range(2):
             store.save_texts("s", 1, 3, [from_a, to_a, own, both])
-        self.counted(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
+        self.expect_counts(a=(4, 22), b=(2, 12), none=(1, 9), **{"": (4, 22), "b" * 300: (2, 13)})
         store.save_texts("s", 1, 2, [copy_with(from_a, text="[redacted]"), to_a])
-        self.another().save_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
-        self.counted(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
+        self.reopen().save_texts("s", 4, 4, [StoredText(4, 1, "b", "", "fails")])
+        self.expect_counts(a=(4, 29), b=(3, 24), none=(1, 9), **{"": (5, 34)})
         self.store.append("s", [Entry.of(RoundFailed(round_id="r4"), round=4)], after=4)
         store.save_texts("s", 1, 3, [own])
-        self.counted(a=(1, 6), b=(0, 0), none=(0, 0), **{"": (1, 6), "b" * 300: (0, 0)})
+        self.expect_counts(a=(1, 6), b=(0, 0), none=(0, 0), **{"": (1, 6), "b" * 300: (0, 0)})
 
     def test_texts_are_replaced_by_their_rounds(self) -> None:
         """A redacted round is indexed again without the text, which is found no more; other rounds stay."""
         self.begin(3)
         store = self.store
-        store.save_texts("s", 1, 3, [a_text(number, f"swordfish {number}") for number in (1, 2, 3)])
-        self.another().save_texts("s", 2, 2, [a_text(2, "erased")])
+        store.save_texts("s", 1, 3, [make_text(number, f"swordfish {number}") for number in (1, 2, 3)])
+        self.reopen().save_texts("s", 2, 2, [make_text(2, "erased")])
         assert self.find("swordfish") == [FoundText(1, 1, 11, (1,)), FoundText(3, 1, 11, (1,))]
         assert self.find("erased") == [FoundText(2, 1, 6, (1,))]
         store.save_texts("s", 1, 3, [])
@@ -151,10 +151,10 @@ class SearchableStoreContract(StoreContract):
         self.begin(1)
         self.begin(1, "\0\ud800")
         store = self.store
-        store.save_texts("s", 1, 1, [a_text(1, "word in s")])
-        store.save_texts("\0\ud800", 1, 1, [a_text(1, "word elsewhere")])
+        store.save_texts("s", 1, 1, [make_text(1, "word in s")])
+        store.save_texts("\0\ud800", 1, 1, [make_text(1, "word elsewhere")])
         assert self.find("word") == [FoundText(1, 1, 9, (1,))]
-        self.another().purge("s")
+        self.reopen().purge("s")
         self.begin(1)
         assert (self.find("word"), store.get_last_indexed_round("s")) == ([], 0)
         assert store.find_texts("s", ["word"], "").total == 0
@@ -163,18 +163,18 @@ class SearchableStoreContract(StoreContract):
     def test_long_texts_and_many_words_are_no_matter(self) -> None:
         """The last word of a long text is found, by the last of many."""
         self.begin(1)
-        text = a_text(1, "filler " * 20_000 + "needle")
+        text = make_text(1, "filler " * 20_000 + "needle")
         self.store.save_texts("s", 1, 1, [text])
         words = (*(f"missing{number}" for number in range(31)), "needle")
         assert self.find(*words) == list_found([text], *words)
 
     def begin(self, rounds: int, session: str = "s") -> None:
         """Let the session have that many rounds, an entry each."""
-        self.store.append(session, [a_round(f"r{number}", number) for number in range(1, rounds + 1)], after=0)
+        self.store.append(session, [make_round(f"r{number}", number) for number in range(1, rounds + 1)], after=0)
 
-    def counted(self, **expected: tuple[int, int]) -> None:
+    def expect_counts(self, **expected: tuple[int, int]) -> None:
         for role, (total, characters) in expected.items():
-            found = self.another().find_texts("s", ["e"], role)
+            found = self.reopen().find_texts("s", ["e"], role)
             assert (found.total, found.characters) == (total, characters), role
 
     def find(self, *words: str) -> list[FoundText]:
