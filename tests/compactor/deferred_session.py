@@ -68,8 +68,8 @@ class Scene:
         assert compaction == self.compactor.get_compaction()
         return compaction.end_index if compaction is not None else 0
 
-    def records(self, kind: type[Any]) -> list[Any]:
-        return [entry.record for entry in self.store.read("session") if isinstance(entry.record, kind)]
+    def records(self, kind: str) -> list[Any]:
+        return [entry.record for entry in self.store.read("session") if entry.kind == kind]
 
 
 class FullStore(InMemoryStore):

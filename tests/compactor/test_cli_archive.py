@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,12 +12,10 @@ import pytest
 from command_line import refusal, run
 from stored_sessions import SECRET, session, url_of
 
-from compactor.cli.sessions import open_named
-from memory import Memory
-from memory.stores.tenants import join_name
+from memory import Memory, open_store
 from memory.transfer.archive_object import make_archive_key
 
-ACME = join_name("acme", "a")
+ACME = "acme\x1fa"
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def url(tmp_path: Path) -> str:
     """A store with a session of 40 days, one of a tenant's of 50, and one of today."""
     url = url_of(tmp_path / "chats.db")
     for name, days in (("old", 40), (ACME, 50)):
-        with open_named(url, create=True) as store:
+        with closing(open_store(url)) as store:
             then = datetime.now(UTC) - timedelta(days=days)
             Memory(name, store=store, clock=lambda then=then: then).append({"role": "user", "content": SECRET})
     with session(url, "new", rounds=1):
@@ -114,7 +113,7 @@ def test_erasing_reaches_the_archive_where_it_is_named(url: str, where: Path) ->
     assert "neither" in refusal(run(*purge, "--yes"))
     assert run("purge", "new", "--archive", where, "--store", url, "--yes").out.endswith("and not in the archive\n")
 
-    with session(url, join_name("acme", "b"), rounds=1):
+    with session(url, "acme\x1fb", rounds=1):
         pass
     tenant = ("purge-tenant", "acme", "--archive", where, "--store", url)
     assert str(where) in run(*tenant, typed=True, said="n\n", COLUMNS="500").err

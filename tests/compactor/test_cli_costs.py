@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import refusal, run
+from logged import entry, record
 from stored_sessions import session, summarise, url_of
 
 from compactor import CompactorConfig, ContextCompactor, Summary, SummaryRequest
@@ -16,7 +17,6 @@ from compactor.events import Failed, Prepared, Rejected
 from compactor.journal import JournalWriter
 from compactor.testing import summarize_by_terms
 from memory import Entry, Reduction, open_store
-from memory.entries import CompactionPrepared, EventRecorded
 
 ROLE = "assistant"
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000, "cached_tokens": 500_000}
@@ -34,8 +34,8 @@ def costs(url: str, *words: object) -> Any:
 
 
 def prepared(day: int, *, model: str = "gpt-4.1-mini", digest: str = "d", role: str = ROLE) -> Entry:
-    record = CompactionPrepared(role=role, digest=digest, base=0, text="s", model=model, usage=USAGE)
-    return Entry.of(record, created_at=datetime(2026, 1, day, 12, tzinfo=UTC))
+    made = record("compaction prepared", role=role, digest=digest, base=0, text="s", model=model, usage=USAGE)
+    return Entry.of(made, created_at=datetime(2026, 1, day, 12, tzinfo=UTC))
 
 
 def store_entries(url: str, entries: Sequence[Entry], name: str = "s") -> None:
@@ -161,7 +161,9 @@ def test_a_reduction_by_a_model_is_paid_for_once(url: str, steps: int) -> None:
     with session(url) as memory:
         journal, round_ = memory.journal(ROLE), memory.conversation.rounds[0]
         for _ in range(steps):
-            journal.prepare(CompactionPrepared(role=ROLE, digest="d", base=0, kind="tool_run", text="s", usage=USAGE))
+            journal.prepare(
+                record("compaction prepared", role=ROLE, digest="d", base=0, kind="tool_run", text="s", usage=USAGE)
+            )
         made = Reduction.over(round_, [round_.post_list[1]], "offloaded", "s", generation=0, usage=USAGE)
         assert journal.reduce(made, base=0) is not None
     assert costs(url)["total"]["answers"] == 1
@@ -181,5 +183,5 @@ def test_damaged_sessions_are_left_out_and_counted(url: str) -> None:
 def test_events_with_odd_facts_cost_nothing(url: str) -> None:
     """A log from elsewhere may hold anything."""
     odd = [{"usage": 3}, {"usage": {"input_tokens": "many"}}, {"usage": {"input_tokens": -1}}, {}]
-    store_entries(url, [Entry.of(EventRecorded(role=ROLE, name="x", facts=facts)) for facts in odd])
+    store_entries(url, [entry("event", role=ROLE, name="x", facts=facts) for facts in odd])
     assert costs(url)["rows"] == []

@@ -20,11 +20,11 @@ from chats import (
     user,
     words,
 )
+from logged import entry
 
 from compactor import compose, count_tokens
 from compactor.tokens import MESSAGE_TOKENS, PROMPT_TOKENS
-from memory import Entry, InMemoryStore, Memory, Round, Rounds
-from memory.entries import RoundFinished, RoundOpened
+from memory import InMemoryStore, Memory, Round, Rounds
 
 # -- counters ---------------------------------------------------------------------------------------------------------
 
@@ -77,8 +77,8 @@ def asked(rounds: int) -> Memory:
     store, entries = InMemoryStore(), []
     for number in range(rounds):
         query = f"question {number:05} {words(20)}"
-        opened = RoundOpened(round_id=str(number), user_query=query, created_at=datetime.now(UTC))
-        entries += [Entry.of(opened), Entry.of(RoundFinished(round_id=str(number)))]
+        opened = entry("round opened", round_id=str(number), user_query=query, created_at=datetime.now(UTC))
+        entries += [opened, entry("round closed", round_id=str(number))]
     store.append("s", entries, 0)
     return Memory("s", store=store)
 

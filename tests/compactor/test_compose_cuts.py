@@ -21,7 +21,6 @@ from chats import (
 )
 
 from compactor import compose, count_tokens
-from compactor.compose import GRID
 from compactor.tokens import count_message
 from memory import Attachment, Memory
 
@@ -31,7 +30,7 @@ from memory import Attachment, Memory
 def test_cuts_fall_on_a_fixed_grid() -> None:
     """Promise 2: what is left out ends at the first round behind a whole number of steps, however the tail grows."""
     memory, budget = Memory(), 1_000
-    step = int(budget * GRID)
+    step = int(budget * 0.3)
     ends = []
     for number in range(60):
         memory.append(user(f"{number:05} {words(10 + 7 * (number % 5))}"))
@@ -56,7 +55,7 @@ def test_a_cut_is_made_rarely_and_by_a_whole_step() -> None:
         if prompt.messages[: len(before.messages)] != before.messages:
             changes.append(number)
             assert before.tokens > 1_000 - 120
-            assert prompt.tokens <= 1_000 * (1 - GRID) + 60
+            assert prompt.tokens <= 1_000 * 0.7 + 60
         before = prompt
     assert 5 < len(changes) < 15
 
@@ -120,7 +119,7 @@ def test_what_is_left_out_is_counted_from_the_end_of_the_compaction() -> None:
     prompt = compose(memory, budget=600)
 
     assert prompt.report.omitted_rounds[0] == 11
-    assert prompt.tokens > 600 * (1 - 2 * GRID)
+    assert prompt.tokens > 600 * 0.4
     assert "Ten questions" in prompt.messages[0]["content"]
     assert prompt.messages[1]["content"] == note_of(prompt)
     assert_legal(prompt, 600)
@@ -158,7 +157,7 @@ def test_the_oldest_posts_of_a_long_round_are_left_out() -> None:
 
     assert contents(prompt)[1] == "Find the fault."
     assert contents(prompt)[-1].startswith("00299")
-    assert prompt.tokens > 1_000 * (1 - GRID) - 80
+    assert prompt.tokens > 1_000 * 0.7 - 80
     assert prompt.report.omitted_rounds == (1,)
     assert "00000 word" in left_out_texts(memory, prompt)
     assert_legal(prompt, 1_000)

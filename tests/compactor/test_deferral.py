@@ -27,7 +27,6 @@ from compactor import (
 from compactor.events import Deferred, Discarded, Published, Reduced
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import CompactedMessage, InMemoryStore, Memory, open_store
-from memory.entries import CompactionPrepared, CompactionPublished
 
 # -- who sees what ----------------------------------------------------------------------------------------------------
 
@@ -45,7 +44,7 @@ def test_what_is_deferred_is_shown_to_nobody() -> None:
     assert (scene.deferred.shows, scene.deferred.reason, scene.deferred.end) == (False, "saving", 7)
     status = scene.compactor.status()
     assert (status.generation, status.end_index, status.failures) == (0, 0, 0)
-    (kept,) = scene.records(CompactionPrepared)
+    (kept,) = scene.records("compaction prepared")
     assert (kept.compaction.end_index, kept.seen_round_id, kept.seen_post) == (7, "r10", 2)
     assert scene.compactor.wait_idle(0)
 
@@ -66,14 +65,14 @@ def test_trigger_and_plan_go_on_from_its_end() -> None:
         (1, 7, None), (8, 12, "Summary of rounds 1-7."), (13, 17, "Summary of rounds 1-12."),
     ]  # fmt: skip
     assert (scene.end, scene.deferred.end) == (0, 17)
-    assert [len(one.round_ids) for one in scene.records(CompactionPrepared)] == [7, 12, 17]
+    assert [len(one.round_ids) for one in scene.records("compaction prepared")] == [7, 12, 17]
 
 
 def test_what_is_not_asked_of_a_model_is_deferred_as_well() -> None:
     """It has to be found again later: so it is kept, though it cost nothing."""
     scene = Scene(summarizer=ExtractiveSummarizer())
     assert (scene.end, scene.deferred.end) == (0, 7)
-    assert len(scene.records(CompactionPrepared)) == 1
+    assert len(scene.records("compaction prepared")) == 1
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7
@@ -178,7 +177,7 @@ def test_what_others_publish_while_a_model_is_asked_makes_the_answer_stale() -> 
     scene = Scene(summarizer=ScriptedSummarizer([prices("First"), theirs, prices("Third")]))
     scene.add(5)
     assert {event.reason for event in scene.events(Discarded)} == {"generation"}
-    assert (scene.end, scene.records(CompactionPrepared)[-1].text) == (8, prices("First"))
+    assert (scene.end, scene.records("compaction prepared")[-1].text) == (8, prices("First"))
     scene.add()
     assert (scene.deferred.end, requests(scene)[-1]) == (13, (9, 13, prices("Theirs")))
 
@@ -280,7 +279,7 @@ def test_two_processes_hold_the_same_and_one_shows_it(first: int) -> None:
         assert scene.end == 7
         assert not scene.events(Discarded)
         assert scene.compactor.status().failures == 0
-    assert len(one.records(CompactionPublished)) == 1
+    assert len(one.records("compaction published")) == 1
 
 
 def test_what_another_process_has_extended_is_deferred_here_as_well() -> None:
@@ -298,7 +297,7 @@ def test_an_answer_that_the_log_does_not_take_is_deferred_in_this_process() -> N
     store = FullStore()
     store.refused = frozenset({"compaction prepared"})
     scene = Scene(store=store)
-    assert (scene.deferred.end, scene.records(CompactionPrepared)) == (7, [])
+    assert (scene.deferred.end, scene.records("compaction prepared")) == (7, [])
     scene.clock.advance(300)
     scene.executor.run_all()
     assert scene.end == 7

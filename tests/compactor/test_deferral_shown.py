@@ -32,7 +32,6 @@ from compactor.events import Deferred, Discarded, Failed, PublicationFailed, Pub
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.tokens import get_counter
 from memory import CompactedMessage, InMemoryStore, ProviderFailed
-from memory.entries import CompactionPrepared, CompactionPublished
 
 # -- when it is shown -------------------------------------------------------------------------------------------------
 
@@ -92,7 +91,7 @@ def test_calls_are_counted_post_by_post() -> None:
     scene.memory.add_post(round_, send_from="CodeInterpreter", send_to=ROLE, message="There are 12.")
     scene.memory.add_post(round_, send_from=ROLE, send_to="User", message="There are 12 of them.")
     scene.executor.run_all()
-    (kept,) = scene.records(CompactionPrepared)
+    (kept,) = scene.records("compaction prepared")
     assert (kept.seen_round_id, kept.seen_post) == ("r9", 2)
     assert scene.deferred.calls == 3
     scene.memory.finish_round(round_)
@@ -131,7 +130,7 @@ def test_a_tail_that_has_outgrown_it_is_taken_in_before_it_is_shown() -> None:
     assert requests(scene) == [(1, 7, None), (8, 11, "Summary of rounds 1-7.")]
     assert (after.shows, after.reason, after.end) == (True, "budget", 11)
     assert after.tokens_after <= 700
-    assert len(scene.records(CompactionPublished)) == 1
+    assert len(scene.records("compaction published")) == 1
     assert scene.end == 11
 
 
@@ -169,7 +168,7 @@ def test_where_the_model_hangs_it_is_shown_at_the_deadline() -> None:
     scene.executor.run_all()
     assert [event.error for event in scene.events(Failed)] == ["CompactionTimeout"]
     assert [event.reason for event in scene.events(Discarded)] == ["late"]
-    assert (scene.end, len(scene.records(CompactionPublished))) == (7, 1)
+    assert (scene.end, len(scene.records("compaction published"))) == (7, 1)
 
 
 def test_where_the_compactor_is_stopped_meanwhile_it_stays_deferred() -> None:
@@ -413,8 +412,8 @@ def test_the_beginning_of_prompts_breaks_once_for_each_publication() -> None:
                 assert messages[:1] == before[:1]
                 assert messages[1] != before[1]
             before = messages
-    assert breaks == len(scene.records(CompactionPublished)) > 1
-    assert len(scene.records(CompactionPrepared)) >= breaks
+    assert breaks == len(scene.records("compaction published")) > 1
+    assert len(scene.records("compaction prepared")) >= breaks
 
 
 def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
@@ -424,7 +423,7 @@ def test_what_is_asked_while_a_prompt_shows_it_is_not_lost() -> None:
     assert (scene.end, scene.deferred.end) == (7, 12)
     assert not scene.events(Discarded)
     assert not scene.events(Failed)
-    kept = scene.records(CompactionPrepared)
+    kept = scene.records("compaction prepared")
     assert [(one.base, len(one.round_ids)) for one in kept] == [(0, 7), (1, 5)]
     scene.clock.advance(300)
     scene.executor.run_all()

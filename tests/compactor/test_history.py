@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logged import record
 from scene import CONFIG, ROLE, add_round, end_of, in_thread, of_kind, on_command
 
 from compactor import CompactorConfig, ContextCompactor, Skip, State, Summary, SummaryRequest
@@ -31,7 +32,6 @@ from memory import (
     StoreFull,
     open_store,
 )
-from memory.entries import CompactionPrepared, EventRecorded
 
 USAGE = {"input_tokens": 900, "output_tokens": 90}
 
@@ -111,7 +111,7 @@ def test_what_was_prepared_and_never_published_is_told() -> None:
     memory, compactor = process(InMemoryStore(), rounds=3)
     journal = memory.journal(ROLE)
     made = CompactedMessage(start_index=1, end_index=2, end_round_id="r2", summary="Two.")
-    step = CompactionPrepared(role=ROLE, digest="a", base=0, text="One.", usage={"input_tokens": 5})
+    step = record("compaction prepared", role=ROLE, digest="a", base=0, text="One.", usage={"input_tokens": 5})
     assert journal.prepare(step)
     assert journal.prepare(step.model_copy(update={"digest": "b", "kind": "tool_run"}))
     assert journal.prepare(step.model_copy(update={"digest": "c", "text": "Two.", "compaction": made}))
@@ -196,8 +196,8 @@ def test_a_local_journal_reverts_by_compare_and_set_as_well() -> None:
 # -- events in the log -------------------------------------------------------------------------------------------------
 
 
-def noted(store: Store) -> list[EventRecorded]:
-    return [entry.record for entry in store.read("session") if isinstance(entry.record, EventRecorded)]
+def noted(store: Store) -> list[Any]:
+    return [entry.record for entry in store.read("session") if entry.kind == "event"]
 
 
 def test_failures_are_in_the_log_and_do_not_fill_it() -> None:

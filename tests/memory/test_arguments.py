@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from logged import record
 from pydantic import ValidationError
 
 from memory import (
     Attachment,
     CompactedMessage,
-    Entry,
     InMemoryStore,
     Memory,
     MessageError,
@@ -22,7 +22,6 @@ from memory import (
     ToolCall,
     open_store,
 )
-from memory.entries import CompactionPublished
 
 ANY: Any = None
 
@@ -77,9 +76,7 @@ def test_a_compaction_may_cover_nothing() -> None:
 def test_a_stored_compaction_is_read_whatever_its_numbers_say() -> None:
     """What was refused only later must not make a session unreadable."""
     made = CompactedMessage(1, 7, "S").model_copy(update={"start_index": 7, "end_index": 1})
-    entry = Entry.of(CompactionPublished(role="Planner", compaction=made))
-    read = Entry(entry.kind, body=entry.body).record
-    assert isinstance(read, CompactionPublished)
+    read = record("compaction published", role="Planner", compaction=made.model_dump())
     assert (read.compaction.start_index, read.compaction.end_index) == (7, 1)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from histories import eventful, everything, publish, reduce
 from hypothesis import settings
+from logged import record
 from test_overlays_machine import ROLES, Overlays, overlays
 
 from compactor import compose
 from memory import Entry, InMemoryStore, Memory, StoreError, UnknownRound, open_store
-from memory.entries import CompactionPrepared
 from memory.transfer.jsonl import export_session, import_session
 
 
@@ -253,7 +253,7 @@ def test_what_is_about_no_round_stays_where_it_was_written_before_the_next() -> 
     """And answers that were only prepared stay behind: nobody knows which rounds went into them."""
     store = InMemoryStore()
     memory = answered(1, store)
-    prepared = CompactionPrepared(role="Planner", digest="d", base=0, text="t")
+    prepared = record("compaction prepared", role="Planner", digest="d", base=0, text="t")
     before = [Entry("starred", body="{}"), Entry.of(prepared)]
     store.append("s", before, memory.snapshot.number)
     memory = Memory("s", store=store)

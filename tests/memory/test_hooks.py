@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from logged import entry
 
-from memory import CompactedMessage, CompactionProvider, Entry, Event, HookFailed, InMemoryStore, Memory, ProviderFailed
-from memory.entries import RoundFailed
+from memory import CompactedMessage, CompactionProvider, Event, HookFailed, InMemoryStore, Memory, ProviderFailed
 
 LONG = 60.0  # seconds: where a deadlock would otherwise hang the run
 
@@ -376,7 +376,7 @@ def test_a_provider_hears_of_what_other_writers_did_as_soon_as_it_is_read() -> N
         CompactedMessage(start_index=1, end_index=1, end_round_id=first.id, summary="s"), base=0, round_ids=[first.id]
     )
     assert provider.told == [1, 2]
-    store.append("s", [Entry.of(RoundFailed(round_id=first.id))], after=4)
+    store.append("s", [entry("round failed", round_id=first.id)], after=4)
     two.create_round("q")
     assert provider.told == [1, 2, 3]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from logged import record
 
 from memory import CompactedMessage, InMemoryStore, Journal, JournalState, Memory, Origin, StaleCompaction
-from memory.entries import CompactionPrepared, CompactionPublished
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: Answers of each kind that are kept for a role.
@@ -60,7 +61,8 @@ def test_what_is_published_becomes_current_and_is_in_the_log() -> None:
     assert memory.journal("Planner").read() == JournalState(1, published, None)
     assert memory.get_role_rounds("Planner")[1] == published
     *_, entry = store.read("s")
-    assert entry.record == CompactionPublished(
+    assert entry.record == record(
+        "compaction published",
         role="Planner",
         compaction=published,
         round_ids=("1", "2", "3", "4"),
@@ -259,8 +261,8 @@ def test_a_publication_survives_a_conflict_that_does_not_concern_it() -> None:
     assert two.get_role_rounds("Planner")[0].find_end("6") == 5
 
 
-def prepared(text: str, compaction: CompactedMessage | None = None) -> CompactionPrepared:
-    return CompactionPrepared(role="A", digest=text, base=0, text=text, compaction=compaction)
+def prepared(text: str, compaction: CompactedMessage | None = None) -> Any:
+    return record("compaction prepared", role="A", digest=text, base=0, text=text, compaction=compaction)
 
 
 def test_answers_about_single_posts_do_not_push_out_a_deferred_compaction() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from histories import cover, read_again
 from indexed import Indexed
+from logged import entry
 
 from compactor import compose
 from memory import (
     Attachment,
     CompactedMessage,
-    Entry,
     InMemoryStore,
     Memory,
     Post,
@@ -18,7 +18,6 @@ from memory import (
     ToolCall,
     UnknownReference,
 )
-from memory.entries import PostPinned
 
 ROLE = "Planner"
 
@@ -244,7 +243,7 @@ def test_a_log_that_pins_twice_or_what_is_not_there_shows_what_is() -> None:
     store = InMemoryStore()
     memory = memory_of(2, store)
     for number in (1, 1, 9):
-        more = Entry.of(PostPinned(round_id="1", number=number, pinned=True))
+        more = entry("pinned", round_id="1", number=number, pinned=True)
         store.append("s", [more], after=len(list(store.read("s"))))
     assert memory.refresh()
     cover(memory, 2)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexed import Indexed, Plain, Unreachable, shown, with_rounds
+from logged import record
 
 from memory import CompactedMessage, Memory, Reduction, StaleCompaction, UnknownReference, open_store
-from memory.entries import CompactionPrepared
 from memory.log.checkpoint import make_checkpoint
 from memory.stores import Checkpoint
 
@@ -98,7 +98,7 @@ class Teller:
     def prepare(self) -> None:
         journal = self.memory.journal(self.role)
         journal.prepare(
-            CompactionPrepared(role=self.role, digest="d", base=journal.read().generation, text=self.text())
+            record("compaction prepared", role=self.role, digest="d", base=journal.read().generation, text=self.text())
         )
 
     def revert(self) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy import create_engine, inspect
 from compactor import CompactorConfig, ConfigError, ContextCompactor
 from compactor.presets import expire_files
 from memory import Memory, Store, StoreError, delete_files, expire, list_expired, open_store, purge_tenant
-from memory.stores.tenants import join_name
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -117,13 +116,13 @@ def test_sessions_expire_when_somebody_says_so(store: Store, tmp_path: Path) -> 
 def test_a_tenants_sessions_expire_alone(store: Store) -> None:
     """However many there are, and to the second."""
     for number in range(3):
-        session(store, join_name("acme", f"s{number}"), at=NOON + timedelta(seconds=number))
+        session(store, f"acme\x1fs{number}", at=NOON + timedelta(seconds=number))
         session(store, f"s{number}")
     now = NOON + DAY + timedelta(seconds=2)
     assert list_expired(store, DAY, now=now, tenant="other") == []
-    assert expire(store, DAY, now=now, tenant="acme") == [join_name("acme", "s0"), join_name("acme", "s1")]
+    assert expire(store, DAY, now=now, tenant="acme") == ["acme\x1fs0", "acme\x1fs1"]
     assert expire(store, DAY, now=now, tenant="") == ["s0", "s1", "s2"]
-    assert list(store.sessions()) == [join_name("acme", "s2")]
+    assert list(store.sessions()) == ["acme\x1fs2"]
 
 
 def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
     store = open_store(url)
     for tenant, word in (("acme", "zebra"), ("acmes", "giraffe"), ("", "walrus")):
         for number in range(3):
-            name = join_name(tenant, f"{word}-{number}")
+            name = f"{tenant}\x1f{word}-{number}" if tenant else f"{word}-{number}"
             memory = session(store, name, folder=tmp_path / word / str(number))
             for place in range(8):
                 said = f"Parcel {place} of the {word} is in hall {number}. " + " ".join(map(str, range(100)))
@@ -141,7 +140,7 @@ def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
             compactor.stop()
             assert memory.search(word)
             store.lease(name, "assistant", "a compactor that was killed", 0.0)
-    store.lease(join_name("acme", "zebra-9"), "assistant", "a compactor that was late", 0.0)
+    store.lease("acme\x1fzebra-9", "assistant", "a compactor that was late", 0.0)
     others = [list(store.read(name)) for name in store.sessions() if "zebra" not in name]
 
     assert purge_tenant(store, "acme") == 3
@@ -164,7 +163,7 @@ def test_nothing_of_a_purged_tenant_is_left(url: str, tmp_path: Path) -> None:
 
 
 def test_a_tenant_that_is_written_to_is_not_said_to_be_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    session(store, join_name("acme", "s"))
+    session(store, "acme\x1fs")
     purge = store.purge
 
     def purge_and_write(name: str) -> None:

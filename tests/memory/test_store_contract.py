@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fenced import ROOT, blocks
+from logged import entry
 
 from compactor import testing
 from compactor.testing import (
@@ -24,12 +24,10 @@ from compactor.testing import (
     StoreContract,
 )
 from memory import Entry, InMemoryStore, Memory, Store, StoreError, open_store
-from memory.entries import RoundFinished
-from memory.stores.base import CAPABILITIES
 
 
-def entry(name: str = "r") -> Entry:
-    return Entry.of(RoundFinished(round_id=name))
+def closed(name: str = "r") -> Entry:
+    return entry("round closed", round_id=name)
 
 
 class TestInMemoryStore(LeasingStoreContract, LimitingStoreContract):
@@ -248,9 +246,9 @@ def check(contract: type[StoreContract], store: Callable[[], Store], test: str) 
 def test_a_conflict_says_where_the_log_ends() -> None:
     """Whoever handles a store's errors handles this one too."""
     store = InMemoryStore()
-    store.append("s", [entry(), entry()], after=0)
+    store.append("s", [closed(), closed()], after=0)
     with pytest.raises(StoreError, match="ends at 2, not at 7; read what is new and append after it"):
-        store.append("s", [entry()], after=7)
+        store.append("s", [closed()], after=7)
 
 
 def test_a_lease_in_memory_expires_by_the_clock_that_was_passed_in() -> None:
@@ -271,7 +269,7 @@ def test_a_store_is_opened_by_its_url() -> None:
     """Without one, it lasts as long as the process; each is its own."""
     assert isinstance(open_store(), InMemoryStore)
     first, second = open_store("memory://"), open_store("memory://")
-    first.append("s", [entry()], after=0)
+    first.append("s", [closed()], after=0)
     assert second.sessions() == []
 
 

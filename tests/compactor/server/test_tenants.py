@@ -18,12 +18,11 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from compactor import CompactorConfig, InMemoryStore
 from compactor.server import ServerSettings, create_app
-from memory.stores.tenants import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 SECRET = "The launch code is 4711."
 #: Values for what a route takes: the session of the other tenant, by each name that it might have.
-NAMES = ("theirs", join_name("alice", "theirs"), "alice/theirs", "../alice/theirs")
+NAMES = ("theirs", "alice\x1ftheirs", "alice/theirs", "../alice/theirs")
 #: A body that names the session in every way that some route reads.
 BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "launch code?"}],
@@ -73,7 +72,7 @@ def test_no_route_reaches_another_tenants_session(app: FastAPI) -> None:
         alice, bob = ({"authorization": f"Bearer {token}", "x-compactor-token": token} for token in (ALICE, BOB))
         said = {"messages": [{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]}
         assert client.post("/api/sessions/theirs/messages", json=said, headers=alice).status_code == 201
-        full = join_name("alice", "theirs")
+        full = "alice\x1ftheirs"
         before = [entry.id for entry in store.read(full)]
         tried = [
             (method, path) for method, path in routes(app.routes) if not path.endswith("/events") and path != "/login"
