@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 from executors import SOON
@@ -151,21 +152,21 @@ def test_a_standby_that_is_away_holds_up_writers_and_loses_nothing(pair: Pair, m
         same_as_resumed(memory, store)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "postgresql+psycopg://postgres@127.0.0.1:{0},127.0.0.1:{1}/postgres?{2}",
-        "postgresql+psycopg://postgres@/postgres?host=127.0.0.1:{0}&host=127.0.0.1:{1}&{2}",
-        "postgresql+psycopg://postgres@/postgres?host=127.0.0.1,127.0.0.1&port={0},{1}&{2}",
-    ],
-    ids=["as libpq", "as SQLAlchemy", "as options"],
-)
-def test_several_hosts_are_given_in_a_url(pair: Pair, form: str) -> None:
+#: As libpq has it, as SQLAlchemy has it, and as options.
+URLS = [
+    "postgresql+psycopg://postgres@127.0.0.1:{0},127.0.0.1:{1}/postgres?{2}",
+    "postgresql+psycopg://postgres@/postgres?host=127.0.0.1:{0}&host=127.0.0.1:{1}&{2}",
+    "postgresql+psycopg://postgres@/postgres?host=127.0.0.1,127.0.0.1&port={0},{1}&{2}",
+]
+
+
+def test_several_hosts_are_given_in_a_url(pair: Pair) -> None:
     """The one that can be written to is found, whichever comes first; notices come from it too."""
-    for servers in ((pair.primary, pair.standby), (pair.standby, pair.primary)):
+    orders = ((pair.primary, pair.standby), (pair.standby, pair.primary))
+    for number, (form, servers) in enumerate(product(URLS, orders)):
         url = form.format(*(server.port for server in servers), "target_session_attrs=read-write")
         store = open_store(url)
-        turn(Memory(str(servers[0].port), store=store), "1")
+        turn(Memory(str(number), store=store), "1")
         heard = threading.Event()
         store.listen("s", heard.set)
         assert heard.wait(SOON)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fenced import ROOT, blocks
 from logged import entry
 
 from compactor import testing
@@ -24,6 +25,7 @@ from compactor.testing import (
     StoreContract,
 )
 from memory import Entry, InMemoryStore, Memory, Store, StoreError, open_store
+from memory.stores.base import CAPABILITIES
 
 
 def closed(name: str = "r") -> Entry:
@@ -106,6 +108,10 @@ class TestPostgreSQL(Complete, NotifyingStoreContract):
         self.url = postgres_url
         yield
         self.teardown_method()  # before the database is dropped
+
+    @pytest.mark.slow
+    def test_many_marks_are_cleared_at_once(self) -> None:
+        super().test_many_marks_are_cleared_at_once()
 
 
 # -- the contract itself -----------------------------------------------------------------------------------------------
