@@ -31,7 +31,10 @@ from compactor.server import ServerSettings, create_app
 from memory import Origin
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
+]
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -331,7 +334,6 @@ def check_long_session(page: Any) -> None:
         open_tab(page, name)
 
 
-@pytest.mark.slow
 def test_a_file_of_ten_thousand_rounds_opens_at_once(
     browser: Any, tmp_path: Path, long_session: tuple[InMemoryStore, Memory]
 ) -> None:
@@ -343,7 +345,6 @@ def test_a_file_of_ten_thousand_rounds_opens_at_once(
         check_long_session(page)
 
 
-@pytest.mark.slow
 def test_a_server_shows_ten_thousand_rounds_at_once(browser: Any, long_session: tuple[InMemoryStore, Memory]) -> None:
     with serve(long_session[0], enabled=False) as address, watch(browser) as page:
         page.goto(f"{address}/#/long")

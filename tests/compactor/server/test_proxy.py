@@ -204,28 +204,27 @@ def test_keys_and_users_are_told_apart_and_stored_nowhere() -> None:
     assert {request.headers["authorization"] for request in model.requests} == {f"Bearer {KEY}", f"Bearer {KEY}-2"}
 
 
-@pytest.mark.parametrize(
-    ("headers", "more"),
-    [
-        ({"X-Session-Id": "trip"}, {}),
-        ({"Helicone-Session-Id": "trip"}, {}),
-        ({"x-litellm-session-id": "trip"}, {}),
-        ({"X-Claude-Code-Session-Id": "trip"}, {}),
-        ({"session_id": "trip"}, {}),
-        ({}, {"metadata": {"session_id": "trip"}}),
-        ({}, {"litellm_session_id": "trip"}),
-        ({}, {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": "trip"})}}),
-    ],
-    ids=str,
-)
-def test_a_session_can_be_named(headers: dict[str, str], more: dict[str, Any]) -> None:
-    """As other gateways and agents name it: from the first message on, and also when the client edits its history."""
+#: Headers and fields by which gateways and agents name a session.
+NAMINGS: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"X-Session-Id": "trip"}, {}),
+    ({"Helicone-Session-Id": "trip"}, {}),
+    ({"x-litellm-session-id": "trip"}, {}),
+    ({"X-Claude-Code-Session-Id": "trip"}, {}),
+    ({"session_id": "trip"}, {}),
+    ({}, {"metadata": {"session_id": "trip"}}),
+    ({}, {"litellm_session_id": "trip"}),
+    ({}, {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": "trip"})}}),
+]
+
+
+def test_a_session_can_be_named() -> None:
+    """From the first message on, and also when the client edits its history: each way of naming leads to the same."""
     with ModelServer("") as model, proxy(model) as (url, state):
-        for messages in (ONE_TURN["messages"], make_history(2), make_history(1)):
-            body = {"model": "gpt-4o", "messages": [*ONE_TURN["messages"], *messages], **more}  # type: ignore[misc]
-            CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH | headers)
-        (session,) = list_sessions(state)
-        assert session.startswith("trip~")
+        for headers, more in NAMINGS:
+            for messages in (ONE_TURN["messages"], make_history(2), make_history(1)):
+                body = {"model": "gpt-4o", "messages": [*ONE_TURN["messages"], *messages], **more}  # type: ignore[misc]
+                CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=AUTH | headers)
+            assert [name.partition("~")[0] for name in list_sessions(state)] == ["trip"], (headers, more)
 
 
 def test_what_an_agent_asks_beside_its_conversation_does_not_end_it() -> None:
@@ -261,30 +260,32 @@ ODD = (
 )
 
 
-@pytest.mark.parametrize("name", ["a/b", ".a", "..", "a%2Fb", "a.b/../c", "a b?c#d"])
-def test_rest_reaches_a_session_by_whatever_name_it_was_given(name: str) -> None:
+def test_rest_reaches_a_session_by_whatever_name_it_was_given() -> None:
     """Or nobody could delete it."""
     with ModelServer("") as model, proxy(model) as (url, state):
-        CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=AUTH | {"x-session-id": name})
-        (session,) = list_sessions(state)
-        assert CLIENT.delete(f"{url}/api/sessions/{quote(session, safe='')}").status_code == 204
-        assert list_sessions(state) == []
+        for name in ("a/b", ".a", "..", "a%2Fb", "a.b/../c", "a b?c#d"):
+            CLIENT.post(f"{url}/v1/chat/completions", json=ONE_TURN, headers=AUTH | {"x-session-id": name})
+            (session,) = list_sessions(state)
+            assert CLIENT.delete(f"{url}/api/sessions/{quote(session, safe='')}").status_code == 204
+            assert list_sessions(state) == []
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
-def test_what_needs_no_change_arrives_byte_for_byte(path: str) -> None:
+def test_what_needs_no_change_arrives_byte_for_byte() -> None:
     """Odd white space, numbers, escapes, the order of keys, unknown fields, and the client's own headers."""
-    body = ODD.replace(b'"messages"', b'"input"') if path == "responses" else ODD
-    headers = AUTH | {"x-own": "a, b", "content-type": "application/json; charset=utf-8", "x-session-id": "s"}
+    headers = AUTH | {"x-own": "a, b", "content-type": "application/json; charset=utf-8"}
     headers |= {"cookie": "mine=1", "connection": "keep-alive, x-hop", "x-hop": "1", "x-compactor-token": "t"}
     with ModelServer("") as model, proxy(model) as (url, _):
-        answer = CLIENT.post(f"{url}/v1/{path}?beta=true", content=body, headers=headers)
-        (request,) = model.requests
-        assert (answer.status_code, request.path, request.raw) == (200, f"/v1/{path}?beta=true", body)
-        assert request.headers["x-own"] == "a, b"
-        assert request.headers["content-type"] == "application/json; charset=utf-8"
-        assert request.headers["host"] in model.base_url
-        assert not request.headers.keys() & {"cookie", "x-hop", "x-compactor-token"}
+        for path in ("chat/completions", "messages", "responses"):
+            body = ODD.replace(b'"messages"', b'"input"') if path == "responses" else ODD
+            own = headers | {"x-session-id": path}
+            answer = CLIENT.post(f"{url}/v1/{path}?beta=true", content=body, headers=own)
+            request = model.requests[-1]
+            assert (answer.status_code, request.path, request.raw) == (200, f"/v1/{path}?beta=true", body)
+            assert request.headers["x-own"] == "a, b"
+            assert request.headers["content-type"] == "application/json; charset=utf-8"
+            assert request.headers["host"] in model.base_url
+            assert not request.headers.keys() & {"cookie", "x-hop", "x-compactor-token"}
+        assert len(model.requests) == 3
 
 
 def test_of_a_body_that_changes_only_the_conversation_changes() -> None:
@@ -323,48 +324,48 @@ def test_the_system_prompt_of_each_format_gets_the_summary_behind_its_own_words(
     assert any(sign in got["responses"]["input"][0]["content"] for sign in SIGNS)
 
 
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
-        ("responses", {"previous_response_id": "resp_1"}),
-        ("responses", {"conversation": "conv_1"}),
-        ("responses", {"input": [{"type": "item_reference", "id": "i"}, *make_history(9)]}),
-        ("responses", {"input": [{"type": "compaction", "encrypted_content": "x"}, *make_history(9)]}),
-        ("chat/completions", {"messages": [{"role": "robot", "content": "?"}, *make_history(9)]}),
-        ("chat/completions", {"messages": "none"}),
-        ("chat/completions", {"model": None}),
-    ],
-    ids=str,
-)
-def test_what_is_not_understood_or_is_the_providers_passes_untouched(path: str, more: dict[str, Any]) -> None:
+NOT_OURS: list[tuple[str, dict[str, Any]]] = [
+    ("responses", {"previous_response_id": "resp_1"}),
+    ("responses", {"conversation": "conv_1"}),
+    ("responses", {"input": [{"type": "item_reference", "id": "i"}, *make_history(9)]}),
+    ("responses", {"input": [{"type": "compaction", "encrypted_content": "x"}, *make_history(9)]}),
+    ("chat/completions", {"messages": [{"role": "robot", "content": "?"}, *make_history(9)]}),
+    ("chat/completions", {"messages": "none"}),
+    ("chat/completions", {"model": None}),
+]
+
+
+def test_what_is_not_understood_or_is_the_providers_passes_untouched() -> None:
     """However long it is."""
-    key = "input" if path == "responses" else "messages"
-    body = json.dumps({"model": "gpt-4o", key: make_history(9), **more}).encode()
     with ModelServer("") as model, proxy(model, budget=600) as (url, _):
-        assert CLIENT.post(f"{url}/v1/{path}", content=body, headers=AUTH).status_code == 200
-        assert model.requests[0].raw == body
+        for path, more in NOT_OURS:
+            key = "input" if path == "responses" else "messages"
+            body = json.dumps({"model": "gpt-4o", key: make_history(9), **more}).encode()
+            assert CLIENT.post(f"{url}/v1/{path}", content=body, headers=AUTH).status_code == 200
+            assert model.requests[-1].raw == body
+        assert len(model.requests) == len(NOT_OURS)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b'{"a": }',
-        b'{"a":[1,]}',
-        b"[1]",
-        b'{"messages":[],"messages":[]}',
-        b'{"a":1} x',
-        b"\xff\xfe{",
-        gzip.compress(ODD),
-    ],
-)
-def test_bodies_that_cannot_be_read_pass_untouched(body: bytes) -> None:
+UNREADABLE = [
+    b"",
+    b"{",
+    b'{"a": }',
+    b'{"a":[1,]}',
+    b"[1]",
+    b'{"messages":[],"messages":[]}',
+    b'{"a":1} x',
+    b"\xff\xfe{",
+    gzip.compress(ODD),
+]
+
+
+def test_bodies_that_cannot_be_read_pass_untouched() -> None:
     """The provider says what it thinks of them."""
     with ModelServer("") as model, proxy(model) as (url, _):
         model.always(status(400))
-        assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH).status_code == 400
-        assert model.requests[0].raw == body
+        for body in UNREADABLE:
+            assert CLIENT.post(f"{url}/v1/chat/completions", content=body, headers=AUTH).status_code == 400
+        assert [request.raw for request in model.requests] == UNREADABLE
 
 
 def test_of_an_array_that_changes_the_items_that_stay_keep_their_bytes() -> None:
@@ -379,14 +380,14 @@ def test_of_an_array_that_changes_the_items_that_stay_keep_their_bytes() -> None
     assert raw.endswith(b"," + newest + b"] }")
 
 
-@pytest.mark.parametrize("path", ["../admin", "%2e%2e/admin", "..%2Fadmin", "files/./a"])
-def test_no_path_leads_out_of_the_endpoints_own(path: str) -> None:
+def test_no_path_leads_out_of_the_endpoints_own() -> None:
     """By raw bytes: clients would resolve it."""
     with ModelServer("") as model, proxy(model) as (url, _):
-        connection = http.client.HTTPConnection(url.removeprefix("http://"))
-        connection.request("POST", f"/v1/{path}", b"{}", AUTH)
-        assert connection.getresponse().status == 400
-        connection.close()
+        for path in ("../admin", "%2e%2e/admin", "..%2Fadmin", "files/./a"):
+            connection = http.client.HTTPConnection(url.removeprefix("http://"))
+            connection.request("POST", f"/v1/{path}", b"{}", AUTH)
+            assert connection.getresponse().status == 400, path
+            connection.close()
         assert not model.requests
 
 
@@ -455,25 +456,25 @@ class RawServer:
         self._socket.close()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "GET /v1/models?x={a}&y='b'|c^`d`\"e",
-        "GET /v1/files/a%7Eb;c=1,2(3)!*@$&?q=%e4+x%2f&z&&",
-        "GET /v1//double//slash",
-        "PURGE /v1/x",
-        "QUERY /v1/x",
-        "TRACE /v1/x",
-        "WHATEVER /v1/x?a[0]=1",
-    ],
-)
-def test_methods_paths_and_queries_arrive_byte_for_byte(line: str) -> None:
+ODD_LINES = [
+    "GET /v1/models?x={a}&y='b'|c^`d`\"e",
+    "GET /v1/files/a%7Eb;c=1,2(3)!*@$&?q=%e4+x%2f&z&&",
+    "GET /v1//double//slash",
+    "PURGE /v1/x",
+    "QUERY /v1/x",
+    "TRACE /v1/x",
+    "WHATEVER /v1/x?a[0]=1",
+]
+
+
+def test_methods_paths_and_queries_arrive_byte_for_byte() -> None:
     """Sent by a socket: clients would change them."""
     with RawServer() as raw, ModelServer("") as model, proxy(model, upstreams={"openai": f"{raw.url}/v1"}) as (url, _):
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
-            client.sendall(f"{line} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
-            assert client.makefile("rb").read().startswith(b"HTTP/1.1 200")
-        assert raw.received[0].startswith(f"{line} HTTP/1.1\r\n".encode())
+        for line in ODD_LINES:
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+                client.sendall(f"{line} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+                assert client.makefile("rb").read().startswith(b"HTTP/1.1 200"), line
+        assert [one.partition(b" HTTP/1.1\r\n")[0].decode() for one in raw.received] == ODD_LINES
 
 
 @pytest.mark.parametrize("path", ["files", "chat/completions"])
@@ -646,12 +647,12 @@ def test_a_length_beside_an_encoding_is_not_passed_on() -> None:
         assert observe(f"{url}/v1") == (200, {}, b"{}", "")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_an_endpoint_does_wrong_looks_as_it_would_without_us(fault: str) -> None:
+def test_what_an_endpoint_does_wrong_looks_as_it_would_without_us() -> None:
     """Status, headers, bytes and where the connection breaks."""
     with ModelServer("") as model, proxy(model) as (url, _):
-        model.always(FAULTS[fault])
-        assert observe(f"{url}/v1") == observe(model.base_url)
+        for fault, answer in FAULTS.items():
+            model.always(answer)
+            assert observe(f"{url}/v1") == observe(model.base_url), fault
 
 
 def test_an_endpoint_that_hangs_in_a_stream_is_waited_for_as_long_as_the_client_waits() -> None:

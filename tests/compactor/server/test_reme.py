@@ -183,32 +183,32 @@ def test_the_example_of_read_file(client: Client) -> None:
     assert (beyond["success"], "600 lines" in beyond["answer"]) == (False, True)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../other",
-        "a/../../b",
-        "/etc/passwd",
-        "/",
-        "a\0b",
-        "a\nb",
-        "a" * 200,
-        "..\\up",
-        "C:\\secret",
-        "C:/secret",
-    ],
-)
-def test_paths_outside_are_refused(client: Client, root: Path, path: str) -> None:
+OUTSIDE = [
+    "../other",
+    "a/../../b",
+    "/etc/passwd",
+    "/",
+    "a\0b",
+    "a\nb",
+    "a" * 200,
+    "..\\up",
+    "C:\\secret",
+    "C:/secret",
+]
+
+
+def test_paths_outside_are_refused(client: Client, root: Path) -> None:
     """A path that leads out of the folder, or is none, is refused by all endpoints; nothing is written."""
     (root.parent / "other").mkdir()
-    requests: list[Callable[[], dict[str, Any]]] = [
-        lambda: client.post("/grep", pattern="root", path=path),
-        lambda: client.post("/read_file", absolute_path=path),
-        lambda: client.offload(max_total_tokens=10, store_dir=path),
-        lambda: client.ask("DELETE", "/context_offload", params={"store_dir": path}),
+    requests: list[Callable[[str], dict[str, Any]]] = [
+        lambda path: client.post("/grep", pattern="root", path=path),
+        lambda path: client.post("/read_file", absolute_path=path),
+        lambda path: client.offload(max_total_tokens=10, store_dir=path),
+        lambda path: client.ask("DELETE", "/context_offload", params={"store_dir": path}),
     ]
-    for request in requests:
-        assert (request()["success"], client.status) == (False, 403)
+    for path in OUTSIDE:
+        for request in requests:
+            assert (request(path)["success"], client.status) == (False, 403), path
     assert sorted(os.listdir(root.parent)) == ["other"]
 
 
@@ -311,21 +311,21 @@ def test_old_files_are_deleted(client: Client, root: Path) -> None:
     assert (file.exists(), other.exists()) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"messages": [{"role": "robot"}]}, 422),
-        ({"messages": "none"}, 422),
-        ({"context_manage_mode": "fast"}, 422),
-        ({"max_total_tokens": 0}, 422),
-        ({"group_token_threshold": -1}, 422),
-        ({"store_dir": ""}, 422),
-    ],
-)
-def test_wrong_requests_are_refused(client: Client, fields: dict[str, Any], status: int) -> None:
+WRONG: list[dict[str, Any]] = [
+    {"messages": [{"role": "robot"}]},
+    {"messages": "none"},
+    {"context_manage_mode": "fast"},
+    {"max_total_tokens": 0},
+    {"group_token_threshold": -1},
+    {"store_dir": ""},
+]
+
+
+def test_wrong_requests_are_refused(client: Client) -> None:
     """Nonsense gets an answer that says what is wrong, and writes nothing."""
-    client.offload(**{"messages": MESSAGES} | fields)
-    assert client.status == status
+    for fields in WRONG:
+        client.offload(**{"messages": MESSAGES} | fields)
+        assert client.status == 422, fields
 
 
 def test_text_comes_back_as_it_was(client: Client) -> None:
@@ -360,23 +360,15 @@ def test_a_full_disk_says_so_without_the_path(client: Client, root: Path) -> Non
     assert (client.status, answer["success"], str(root) in answer["answer"]) == (507, False, False)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(?R)", "(a?)(?1)x", "(?P<x>a(?&x)?)+z", "(?P<x>a(?P>x)?)", r"\\(?R)", "(?x)(?+ 1)(a)"]
-)
-def test_patterns_that_call_themselves_are_refused(client: Client, pattern: str) -> None:
+def test_patterns_that_call_themselves_and_no_others_are_refused(client: Client) -> None:
     """They ran over the time limit, and took hundreds of MB."""
     client.offload(max_total_tokens=10_000)
-    answer = client.post("/grep", pattern=pattern)
-    assert (client.status, answer["success"]) == (200, False)
-    assert "without recursion" in answer["answer"]
-
-
-@pytest.mark.parametrize(
-    "pattern", [r"\(?R\)?", "(?P<x>Paper)(?P=x)?", "(?-i:Paper)", "(?:Paper)", "(?=Paper)", "(?i)paper"]
-)
-def test_other_patterns_are_not(client: Client, pattern: str) -> None:
-    client.offload(max_total_tokens=10_000)
-    assert client.post("/grep", pattern=pattern)["success"]
+    for pattern in ("(?R)", "(a?)(?1)x", "(?P<x>a(?&x)?)+z", "(?P<x>a(?P>x)?)", r"\\(?R)", "(?x)(?+ 1)(a)"):
+        answer = client.post("/grep", pattern=pattern)
+        assert (client.status, answer["success"]) == (200, False), pattern
+        assert "without recursion" in answer["answer"], pattern
+    for pattern in (r"\(?R\)?", "(?P<x>Paper)(?P=x)?", "(?-i:Paper)", "(?:Paper)", "(?=Paper)", "(?i)paper"):
+        assert client.post("/grep", pattern=pattern)["success"], pattern
 
 
 def test_a_pattern_that_takes_too_much_memory_gets_an_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
