@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from memory import Memory, Store, StoreError
+from memory.alignment import Alignment, align
 from memory.fingerprints import SIZE, Fingerprinter, LogFingerprints, get_print, read_log
 from memory.hooks import renew_after_fork
 from memory.messages import ASSISTANT, SYSTEM
 from memory.stores.base import SessionRow
-from memory.sync import Alignment, align
 
 V = TypeVar("V")
 
@@ -259,9 +259,9 @@ def _choose(
     most, best = 0, list[_Match | None]()
     for session, log in logs:
         found, own_from = align(log, history.prints, history.body), session.own_from
-        if found.kept < max(most, len(log.kinds) - found.here):  # less than another, or than it would undo
+        if found.kept < max(most, len(log.kinds) - found.log_end):  # less than another, or than it would undo
             continue
-        is_window = session.is_window or [*found.starts] != [(0, 0)]
+        is_window = session.is_window or [*found.anchors] != [(0, 0)]
         needed = 1 + is_window + (is_window and found.is_diverged) + session.is_stored
         if not session.prints and not found.is_diverged and not is_window:  # in the store, and continued unchanged
             is_proven = _is_proven(found, 0, 0, 1, history)
@@ -269,8 +269,8 @@ def _choose(
             shared = (_count_shared(log.prints, other) for other in others if other is not log.prints)
             own_from = max([own_from, *shared])
             is_proven = _is_proven(found, own_from, common, needed, history)
-        run = next((run for run in found.runs if run.here + run.size > own_from), None)
-        index = run.there + max(own_from - run.here, 0) if run is not None else found.there
+        span = next((one for one in found.spans if one.log_start + one.size > own_from), None)
+        index = span.host_start + max(own_from - span.log_start, 0) if span is not None else found.host_end
         match = _Match(session, index, is_window) if is_proven else None
         best, most = [*best, match] if found.kept == most else [match], found.kept
     return best[0] if len(best) == 1 else None
@@ -278,14 +278,14 @@ def _choose(
 
 def _is_proven(alignment: Alignment, own_from: int, common: int, needed: int, history: _History) -> bool:
     """Return whether *alignment* shares at least *needed* answered questions, from index *own_from* of the log on."""
-    if len(alignment.starts) > (1 if alignment.starts[0] != (0, 0) else 2):  # one gap at most
+    if len(alignment.anchors) > (1 if alignment.anchors[0] != (0, 0) else 2):  # one gap at most
         return False
-    if alignment.is_diverged and sum(one["role"] == "user" for one in history.body[alignment.there :]) > 1:
+    if alignment.is_diverged and sum(one["role"] == "user" for one in history.body[alignment.host_end :]) > 1:
         return False  # more than one new turn
     answered = set[bytes]()  # a repeated question counts once
-    for run in alignment.runs:
+    for host_start, log_start, size in alignment.spans:
         question = b""
-        for index in range(max(run.there + max(own_from - run.here, 0), common), run.there + run.size):
+        for index in range(max(host_start + max(own_from - log_start, 0), common), host_start + size):
             role = history.body[index]["role"]
             if role == "user":
                 question = get_print(history.prints, index)

@@ -40,7 +40,7 @@ LAYERS = """
 
     memory.stores.contract memory
     memory.recall memory.memory
-    memory.transfer memory.journal memory.sync memory.fingerprints
+    memory.transfer memory.journal memory.sync memory.alignment memory.fingerprints
     memory.log.session_log memory.search
     memory.log memory.visibility memory.usage memory.references
     memory.stores

@@ -769,3 +769,84 @@ def test_the_same_first_object_begins_the_list_where_it_did() -> None:
         edited = [*history[:2], *talk(*["go on", "yes"] * 10)]
         memory.sync(edited)
         assert memory.messages() == edited
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["q0", "a0", "q1", "a1", *["next", "done"] * 4], ["q0", "a0", "ok", "done", *["next", "done"] * 3]),
+        (["ok", "a0", *"qrstuvwx"], ["ok", "a0", "ok", "r", *"uvwx"]),
+        (["ok", "a0", *"qrstuvwx"], ["ok", "a0", "ok", *"vwx"]),
+    ],
+)
+def test_a_word_that_the_user_says_again_is_no_summary(old: list[str], new: list[str], copies: bool) -> None:
+    """Nor is a new one before words that repeat: it is the user's, and prompts show it."""
+    memory, history = Memory(), talk(*old)
+    memory.sync(history)
+    edited = [*history[:2], *talk(*new)[2:]]
+    assert memory.sync(copy.deepcopy(edited) if copies else edited).skipped == 0
+    assert memory.messages() == edited
+
+
+@pytest.mark.parametrize("kept", [["ok", "yes"], ["ok", "yes", "ok"], ["ok"], []])
+@pytest.mark.parametrize("appended", [0, 1, 2])
+def test_objects_of_the_last_call_are_known_behind_a_hole_though_their_words_repeat(
+    kept: list[str], appended: int
+) -> None:
+    """The host dropped what was between them: nothing later is undone."""
+    memory = Memory()
+    history = talk("Hi", "Hello", "ok", "yes", "PIN", "4711", *(kept or ["bye"]))
+    memory.sync(history)
+    new = talk(*[""] * len(history), "new", "newer")[len(history) : len(history) + appended]
+    synced = memory.sync([*history[:2], *history[6:], *new], on_divergence="raise")
+    assert (synced.appended, synced.dropped, synced.undone) == (appended, 4, 0)
+    assert memory.messages() == [*history, *new]
+
+
+def test_an_object_that_moved_in_the_list_is_not_taken_for_dropped() -> None:
+    """It would be shown twice."""
+    memory, history = Memory(), talk(*"abcdef")
+    memory.sync(history)
+    history = [history[0], *history[3:], *history[1:3]]
+    memory.sync(history)
+    assert memory.messages() == history
+
+
+def test_a_host_that_removes_all_calls_of_its_older_turns_undoes_nothing() -> None:
+    """Many holes at once, each with little behind it."""
+    turns = [
+        [user(f"q{n}"), calls((f"c{n}", "look", f'{{"n": {n}}}')), result(f"c{n}", f"r{n}"), says(f"a{n}")]
+        for n in range(6)
+    ]
+    history = [one for turn in turns for one in turn]
+    for other in (None, 5):
+        memory = Memory()
+        memory.sync(history)
+        if other:
+            memory = Memory(memory.session_id, store=memory._store)
+        plain = [one for turn in turns[:-1] for one in (turn[0], turn[-1])]
+        synced = memory.sync([*copy.deepcopy([*plain, *turns[-1]]), user("new")], on_divergence="raise")
+        assert (synced.appended, synced.dropped) == (1, 10)
+        assert memory.messages() == [*history, user("new")]
+
+
+def test_a_window_that_begins_with_a_call_that_repeats_keeps_the_call_with_its_results() -> None:
+    """The log's first message is the same call, with another result."""
+    turns = [
+        [calls((f"c{n}", "look", "{}")), result(f"c{n}", f"{n} left"), says(f"a{n}"), user(f"q{n}")] for n in range(4)
+    ]
+    memory = Memory()
+    memory.sync([one for turn in turns for one in turn])
+    window = copy.deepcopy([one for turn in turns[2:] for one in turn])
+    assert memory.sync(window, on_divergence="raise") == Synced(0, 8, dropped=8)
+
+
+def test_a_summary_at_the_end_of_the_list_has_no_reference() -> None:
+    """The host went back to it."""
+    memory = Memory()
+    memory.sync(TURNS)
+    memory.sync([user("A summary."), *TURNS[8:]])
+    synced = memory.sync([user("A summary.")])
+    assert (synced.references, synced.find("r1.p0"), synced.skipped) == ([None], None, 1)
+    assert memory.messages() == TURNS[:8]

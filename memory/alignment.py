@@ -1,0 +1,401 @@
+"""Matches the messages of a host's list with those of the log. ``sync`` uses it, and the search for a session.
+
+The list begins where it began at the last call, or with the log. Where it stops matching, either the host has dropped
+messages (a hole in the list), or its history has changed. It is a hole if there is evidence behind it, until the log's
+end or beyond doubt:
+
+- an object of the last call is evidence enough, if the host has none of the dropped objects elsewhere in its list;
+- texts that the log has once are ``UNIQUE`` evidence, and others are ``REPEATED``: a hole needs ``ENOUGH``;
+- a summary in the hole needs ``STRONG`` evidence. It says what nobody said before, and makes the list shorter.
+
+Otherwise the alignment ends there, and is diverged: ``sync`` then undoes the log's messages behind it and writes the
+host's. So a prompt shows what the host has in either case; evidence decides whether what it lacks stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from operator import is_
+from typing import Any, NamedTuple
+
+from . import messages as chat
+from .fingerprints import (
+    ERASED,
+    OPTIONAL,
+    SIZE,
+    USUAL,
+    LogFingerprints,
+    Message,
+    find_kind,
+    get_print,
+    is_result,
+)
+from .rounds import copy_with
+from .values import ValueObject
+
+#: Maximum messages that replace dropped ones: a summary, perhaps with its request or an acknowledgement.
+MAX_SUMMARY = 2
+#: Evidence of a message behind a hole: one that the log has once, and one that it has several times. The latter counts
+#: only if the host makes copies of its objects, because a new object with such words says them again.
+UNIQUE, REPEATED = 4, 1
+#: Minimum evidence behind a hole; and if it has a summary, or the histories diverge later.
+ENOUGH, STRONG = 2 * UNIQUE, 3 * UNIQUE
+#: Minimum matching messages behind a summary, and of a list that repeats itself, see ``_find_newest``.
+MIN_MATCHING = 4
+#: Maximum log messages with the same text that are tried as the end of a hole, the newest first.
+MAX_TRIED = 1_000
+
+
+class Anchor(NamedTuple):
+    """Two messages that match where the list begins, or behind a hole."""
+
+    host_index: int
+    log_index: int
+
+
+class MatchingSpan(NamedTuple):
+    """Consecutive messages that match."""
+
+    host_start: int
+    log_start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostList(ValueObject):
+    """The list that a host gave, and its alignment."""
+
+    prints: bytes = b""
+    anchors: Sequence[Anchor] = ()
+    #: The host's objects; all, the first one alone, or none.
+    messages: Sequence[Message] = ()
+
+    def cut(self, first: int) -> HostList:
+        """Return the list from index *first* on."""
+        ends = [*(one.host_index for one in self.anchors[1:]), first + 1]
+        anchors = [
+            Anchor(max(index - first, 0), log_index + max(first - index, 0))
+            for (index, log_index), end in zip(self.anchors, ends, strict=False)
+            if end > first
+        ]
+        return HostList(self.prints[first * SIZE :], anchors, self.messages[first:])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Alignment(ValueObject):
+    """The alignment of the host's messages with those of the log."""
+
+    #: Where matching begins, and resumes behind holes.
+    anchors: Sequence[Anchor]
+    #: The log's optional and erased messages also separate spans.
+    spans: Sequence[MatchingSpan]
+    #: Indexes of the first messages behind the last match.
+    host_end: int
+    log_end: int
+    is_diverged: bool
+
+    @property
+    def kept(self) -> int:
+        return sum(span.size for span in self.spans)
+
+
+def find_log_index(spans: Iterable[MatchingSpan], host_index: int) -> int | None:
+    """Return the index of the log's message that matches the host's at *host_index*."""
+    places = (
+        span.log_start + host_index - span.host_start for span in spans if 0 <= host_index - span.host_start < span.size
+    )
+    return next(places, None)
+
+
+def count_same(messages: Sequence[Message], others: Sequence[Message]) -> int:
+    """Return how many of the first *messages* are the same objects as *others*."""
+    same = list(map(is_, messages, others))
+    return same.index(False) if False in same else len(same)
+
+
+def align(log: LogFingerprints, prints: bytes, messages: Sequence[Message], last: HostList | None = None) -> Alignment:
+    """Return the alignment of the host's *messages*, with these *prints*. *last* is its list of the last call."""
+    last = last or HostList()
+    if not prints:
+        return follow(log, prints, messages, [Anchor(0, len(log.kinds))])
+    anchors = _list_known(log, prints, last) or [Anchor(0, 0)]
+    known = follow(log, prints, messages, anchors)
+    return _Aligner(log, prints, messages, last).align(anchors) if known.is_diverged else known
+
+
+def follow(log: LogFingerprints, prints: bytes, messages: Sequence[Message], anchors: Sequence[Anchor]) -> Alignment:
+    """Return the alignment that follows from each of *anchors*, up to the next."""
+    host, here, spans, begun = 0, 0, list[MatchingSpan](), list[Anchor]()
+    length = len(log.kinds)
+    for anchor, (host_end, log_end) in pairwise([*anchors, Anchor(len(messages), length)]):
+        host, here = anchor
+        known = len(spans)
+        while True:
+            same = _count_equal(log.prints, here, prints, host, min(log_end - here, host_end - host))
+            if same:
+                spans.append(MatchingSpan(host, here, same))
+            host, here = host + same, here + same
+            if here >= log_end:
+                break
+            kind = log.kinds[here]
+            if kind >= ERASED and host < host_end and kind == find_kind(chat.parse(messages[host])):
+                spans.append(MatchingSpan(host, here, 1))
+                host, here = host + 1, here + 1
+            elif kind == OPTIONAL:
+                here += 1
+            else:
+                break
+        begun += [Anchor(span.host_start, span.log_start) for span in spans[known : known + 1]] or [anchor]
+    return Alignment(begun, spans, host, here, is_diverged=here < length)
+
+
+def _list_known(log: LogFingerprints, prints: bytes, last: HostList) -> list[Anchor]:
+    """Return the anchors of the *last* call that are still valid: the log is unchanged there, and the host's list up to
+    there. A list may begin with an edited message if the next one is unchanged."""
+    same = _count_equal(last.prints, 0, prints, 0, min(len(last.prints), len(prints)) // SIZE)
+    if not same and not 0 < len(prints) > SIZE < len(last.prints):
+        return []
+    if not same and get_print(last.prints, 1) != get_print(prints, 1):
+        return []
+    valid = list[Anchor]()
+    for anchor in last.anchors:
+        index, log_index = anchor
+        is_in_log = log_index < len(log.kinds) and (
+            log.kinds[log_index] >= ERASED or get_print(log.prints, log_index) == get_print(last.prints, index)
+        )
+        if index > same or not (is_in_log or log_index == len(log.kinds)):
+            break
+        valid.append(anchor)
+    return valid
+
+
+class _Aligner:
+    """Aligns a list that does not continue the log as it is."""
+
+    def __init__(self, log: LogFingerprints, prints: bytes, messages: Sequence[Message], last: HostList) -> None:
+        self.log, self.prints, self.messages, self.last = log, prints, messages, last
+        self.log_prints = log.prints
+        #: Index of the first object of the last call that had another index there.
+        self.displaced = len(messages)
+        self.has_erased = max(log.kinds, default=0) >= ERASED
+        #: Places in the log of the objects of the last call that are elsewhere in this list; whether there are objects.
+        self.moved, self.has_objects, self.repeated = dict[int, int](), False, REPEATED
+        if len(last.messages) * SIZE == len(last.prints):
+            self._mark_objects()
+
+    def _mark_objects(self) -> None:
+        """Give moved objects and their messages in the log fingerprints of their own, so that they match no others."""
+        messages, former = self.messages, self.last.messages
+        unmoved = count_same(messages, former)
+        self.has_objects = unmoved > 0
+        indexes = {id(one): at for at, one in enumerate(former[unmoved:], unmoved)}
+        times = Counter(map(id, chain(former[unmoved:], messages[unmoved:])))
+        known = follow(self.log, self.last.prints, former, _list_known(self.log, self.last.prints, self.last))
+        prints, log_prints, kinds = bytearray(self.prints), bytearray(self.log.prints), bytearray(self.log.kinds)
+        for index, message in enumerate(messages[unmoved:], unmoved):
+            before = indexes.get(id(message))
+            if before is None or get_print(self.last.prints, before) != get_print(self.prints, index):
+                continue
+            self.has_objects = True
+            log_index = find_log_index(known.spans, before)
+            if log_index is not None and times[id(message)] == 2:
+                mark = log_index.to_bytes(SIZE, "big")
+                self.moved[index] = log_index
+                self.displaced = min(self.displaced, index if index != before else self.displaced)
+                prints[index * SIZE : (index + 1) * SIZE] = log_prints[log_index * SIZE : (log_index + 1) * SIZE] = mark
+                kinds[log_index] = USUAL if kinds[log_index] >= ERASED else kinds[log_index]
+        self.repeated = 0 if self.has_objects else REPEATED
+        if self.moved:
+            self.prints = bytes(prints)
+            self.log = copy_with(self.log, prints=bytes(log_prints), kinds=bytes(kinds))
+
+    def align(self, known: Sequence[Anchor]) -> Alignment:
+        """Return the alignment that begins at the anchors *known*, or with the log, and passes holes with evidence."""
+        known = [one for one in known if one.host_index <= self.displaced] or [Anchor(0, 0)]
+        found = self._follow(known)
+        if known[1:] or known[0].log_index:
+            whole = self._follow([Anchor(0, 0)])
+            if self._count_evidence(whole, self.repeated, found.host_end) >= ENOUGH:
+                found = whole  # the host has older messages again
+        certain, surplus = found, 0  # what stands if no more evidence is found
+        while found.is_diverged and (hole := self._find_end_of_hole(found)) is not None:
+            behind, more = hole
+            found, surplus = _join(found, behind), surplus + more
+            if surplus >= (UNIQUE if found.is_diverged else 0):
+                certain, surplus = found, 0
+        return self._find_newest(certain) if certain.is_diverged and not self.has_objects else certain
+
+    def _follow(self, anchors: Sequence[Anchor]) -> Alignment:
+        return follow(self.log, self.prints, self.messages, anchors)
+
+    def _find_end_of_hole(self, found: Alignment) -> tuple[Alignment, int] | None:
+        """Return what matches behind the hole at the end of *found*, and its evidence beyond what a hole needs.
+
+        The hole ends at the first message that has evidence. A call stays with its results.
+        """
+        host_end, log_end = found.host_end, found.log_end
+        while 0 < host_end < len(self.messages) and is_answer(self.messages[host_end]):
+            host_end -= 1
+        if host_end < found.host_end:
+            call = find_log_index(found.spans, host_end)
+            if call is None:
+                return None
+            log_end = call
+        for index in range(host_end, min(host_end + MAX_SUMMARY + 1, len(self.messages))):
+            is_summary = index > host_end
+            if is_summary and not self._may_be_summary(index - 1):
+                return None
+            if is_answer(self.messages[index]):
+                continue
+            if is_summary and (behind := self._find_behind_reworded(host_end, log_end, index)) is not None:
+                return behind, UNIQUE
+            tried = (self._follow([Anchor(index, place)]) for place in self._list_places(index, log_end + 1))
+            best = max(tried, key=_rate, default=None)
+            if best is None or any(log_end <= place < best.anchors[0].log_index for place in self.moved.values()):
+                continue  # the host still has a message that would be in the hole
+            evidence = self._count_evidence(best, 0 if is_summary else self.repeated)
+            if is_summary:
+                if evidence >= STRONG and best.kept >= MIN_MATCHING and self._is_summarized(host_end, log_end, best):
+                    return best, UNIQUE
+            elif index in self.moved:
+                return best, UNIQUE
+            elif evidence >= UNIQUE:
+                is_short = index == 0 and len(self.messages) <= 2
+                return best, evidence - (UNIQUE if is_short else STRONG if self.has_objects else ENOUGH)
+        return None
+
+    def _list_places(self, index: int, first: int) -> Iterator[int]:
+        """Yield the log's indexes from *first* on that match the host's message at *index*, the newest first."""
+        places = _find_last(self.log.prints, get_print(self.prints, index), first)
+        if self.has_erased and index not in self.moved:
+            erased = bytes([find_kind(chat.parse(self.messages[index]))])
+            places = chain(places, _find_last(self.log.kinds, erased, first))
+        return islice(places, MAX_TRIED)
+
+    def _count_evidence(self, found: Alignment, repeated: int, first: int = 0) -> int:
+        """Return the evidence from index *first* of the host's list on that *found* is no coincidence, at most twice
+        ``STRONG``; *repeated* for each text that repeats.
+
+        Erased messages are no evidence; nor are results that repeat, because the same call often has the same one.
+        """
+        evidence = 0
+        for host_start, log_start, size in found.spans:
+            for index in range(max(host_start, first), host_start + size):
+                if evidence >= 2 * STRONG:
+                    return evidence
+                log_index = log_start + index - host_start
+                said = _find_last(self.log_prints, get_print(self.log_prints, log_index))
+                if self.log.kinds[log_index] >= ERASED:
+                    continue
+                if index in self.moved or len([*islice(said, 2)]) == 1:
+                    evidence += UNIQUE
+                elif not is_answer(self.messages[index]):
+                    evidence += repeated
+        return evidence
+
+    def _may_be_summary(self, index: int) -> bool:
+        """Return whether the host's message at *index* may be its own: it makes and answers no call, and nobody said it
+        before."""
+        if index in self.moved or _is_paired(self.messages[index]):
+            return False
+        return next(_find_last(self.log_prints, get_print(self.prints, index)), None) is None
+
+    def _find_behind_reworded(self, host_end: int, log_end: int, index: int) -> Alignment | None:
+        """Return what matches behind a hole of the last call, if the host has reworded its summary there."""
+        hole = next((one for one in self.last.anchors if one.host_index == index and one.log_index > log_end), None)
+        if hole is None or get_print(self.last.prints, host_end) == get_print(self.log_prints, log_end):
+            return None
+        behind = self._follow([hole])
+        return behind if behind.spans else None
+
+    def _is_summarized(self, host_end: int, log_end: int, behind: Alignment) -> bool:
+        """Return whether the messages in front of *behind* are fewer than those that they replace, in the log and in
+        the last call's list, and the matching ones have a query of the user."""
+        index, log_index = behind.anchors[0]
+        dropped = log_index - log_end - self.log.kinds.count(OPTIONAL, log_end, log_index)
+        begins = self.last.anchors or [Anchor(0, 0)]
+        begin, first = max((one for one in begins if one.log_index <= log_index), default=Anchor(0, log_index))
+        before = begin + log_index - first - self.log.kinds.count(OPTIONAL, first, log_index)
+        has_query = any(one["role"] == "user" and not _is_paired(one) for one in self.messages[index : behind.host_end])
+        return has_query and index - host_end < dropped and index < before
+
+    def _find_newest(self, found: Alignment) -> Alignment:
+        """Return *found*, or an alignment with the log's newest messages if only words that repeat would be undone.
+
+        The last messages of *found* must also match there, and the host must have every text of the log behind *found*.
+        """
+        first = found.spans[-1].host_start if found.spans else 0
+        start, offset = found.host_end, len(self.log.kinds) - found.host_end
+        while start > first and get_print(self.prints, start - 1) == get_print(self.log_prints, start + offset - 1):
+            start -= 1
+        while start < found.host_end and is_answer(self.messages[start]):
+            start += 1
+        if found.host_end - start < MIN_MATCHING:
+            return found
+        said = {get_print(self.prints, index) for index in range(found.host_end)}
+        if any(get_print(self.log_prints, index) not in said for index in range(found.log_end, len(self.log.kinds))):
+            return found
+        return self._follow([*(one for one in found.anchors if one.host_index < start), Anchor(start, start + offset)])
+
+
+def _join(found: Alignment, behind: Alignment) -> Alignment:
+    """Return *found* up to where *behind* begins, and *behind*."""
+    index = behind.anchors[0].host_index
+    spans = [one for one in found.spans if one.host_start < index]
+    anchors = [one for one in found.anchors if one.host_index < index]
+    if spans:
+        spans[-1] = spans[-1]._replace(size=min(spans[-1].size, index - spans[-1].host_start))
+    if anchors and not (spans and spans[-1].host_start >= anchors[-1].host_index):
+        anchors.pop()  # nothing matched there
+    return copy_with(behind, anchors=[*anchors, *behind.anchors], spans=[*spans, *behind.spans])
+
+
+def _rate(found: Alignment) -> tuple[int, bool]:
+    return found.kept, not found.is_diverged
+
+
+def is_answer(message: Message) -> bool:
+    """Return whether *message* answers a call."""
+    return message["role"] in (chat.TOOL, chat.FUNCTION) or any(map(is_result, list_parts(message)))
+
+
+def _is_paired(message: Message) -> bool:
+    """Return whether *message* makes a call, or answers one."""
+    is_call = message.get("tool_calls") or message.get("function_call")
+    is_part = any(isinstance(one, Mapping) and one.get("type") == "tool_use" for one in list_parts(message))
+    return bool(is_call) or is_part or is_answer(message)
+
+
+def list_parts(message: Message) -> Sequence[Any]:
+    """Return the parts of a message's content; none if it is a text."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return ()
+    return (content,) if isinstance(content, Mapping) else content
+
+
+def _find_last(prints: bytes, wanted: bytes, first: int = 0) -> Iterator[int]:
+    """Yield the indexes of *wanted*, a fingerprint or a kind, from index *first* on, last one first."""
+    size, end = len(wanted), len(prints)
+    while (place := prints.rfind(wanted, first * size, end)) >= 0:
+        if place % size == 0:
+            yield place // size
+        end = place + size - 1
+
+
+def _count_equal(one: bytes, at: int, other: bytes, there: int, left: int) -> int:
+    """Return how many of *left* fingerprints of *one*, from index *at* on, equal those of *other* from *there* on."""
+    count, step = 0, 64
+    while left > count and step:
+        end = min(count + step, left)
+        a, b = one[(at + count) * SIZE : (at + end) * SIZE], other[(there + count) * SIZE : (there + end) * SIZE]
+        if a == b:
+            count, step = end, step * 2
+        elif end - count == 1:
+            break
+        else:
+            left, step = end, max((end - count) // 2, 1)
+    return count
