@@ -32,7 +32,7 @@ ENDING = "x"
 #: seconds are what a measure of so little time is worth.
 MAX_GROWTH, SLACK = 64, 0.2
 #: The worst of all pieces is looked for at the first, and then measured at the others.
-SIZES = (4_000, 64_000, 1_000_000)
+SIZES = (2_000, 32_000, 512_000)
 
 
 def find_growth(read: Read, sizes: tuple[int, ...] = SIZES) -> str:

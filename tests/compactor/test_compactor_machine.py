@@ -22,7 +22,6 @@ from compactor import CompactionTimeout, CompactorConfig, ContextCompactor, Even
 from compactor.events import Failed, Published, Reverted
 from compactor.testing import FakeClock
 from memory import CompactedMessage, Memory
-from memory.overlays import OFFLINE
 
 CONFIG = CompactorConfig(threshold=3, summarizer_input_tokens=1_000, target_tokens=None, circuit_breaker_failures=3)
 #: What the summarizer answers, if it is not what it should; exceptions are raised.
@@ -62,7 +61,7 @@ def numbers_in(summary: str) -> list[int]:
 
 def text_of(compaction: CompactedMessage) -> str:
     """Return what the model wrote of it: the rest was folded in without one."""
-    place = compaction.extra.get(OFFLINE)
+    place = compaction.extra.get("offline")
     return compaction.summary if place is None else compaction.summary[: place["characters"]]
 
 
@@ -303,7 +302,7 @@ class Compaction(RuleBasedStateMachine):
         end = compaction.end_index if compaction else 0
         covered = numbers_in(text_of(compaction)) if compaction else []
         if compaction is not None and compaction.is_offline:  # behind the model's text, what was folded in since
-            folded = compaction.extra[OFFLINE]["rounds"]
+            folded = compaction.extra["offline"]["rounds"]
             assert folded == end - len(covered)
             covered += visible[len(covered) : end]
         assert len(covered) == len(set(covered)), "no round twice"
@@ -368,9 +367,8 @@ class Compaction(RuleBasedStateMachine):
 
 TestCompaction = Compaction.TestCase
 TestCompaction.pytestmark = [pytest.mark.slow]
-TestCompaction.pytestmark = [pytest.mark.slow]
 TestCompaction.settings = settings(
-    max_examples=3 * settings().max_examples,
+    max_examples=60,
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a failure takes minutes
 )

@@ -16,8 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from compactor import CompactorConfig, ConfigError, ContextError, Limit, Settings
-from compactor.config import check_whole_number
+from compactor import CompactorConfig, ConfigError, ContextError, Limit, Settings, drop
 from prompts import PromptError, PromptTemplate, list_shipped, load
 
 FIELDS = tuple(CompactorConfig.model_fields)
@@ -300,16 +299,9 @@ def test_with_defaults_sets_what_nobody_has_set() -> None:
 @pytest.mark.parametrize("value", [-1, 1.0, True, "1", None])
 def test_what_is_no_whole_number_is_a_value_error(value: Any) -> None:
     """Named, with what it should be; ``True`` is no number."""
-    with pytest.raises(ValueError, match=r"^budget: must be a whole number from 0 on, not ") as raised:
-        check_whole_number("budget", value)
+    with pytest.raises(ValueError, match=r"^keep_rounds: must be a whole number from 0 on, not ") as raised:
+        drop("user", keep_rounds=value)
     assert isinstance(raised.value, ConfigError)
-
-
-def test_a_whole_number_from_the_least_on_is_returned() -> None:
-    """The least itself included."""
-    assert (check_whole_number("budget", 0), check_whole_number("budget", 5, 5)) == (0, 5)
-    with pytest.raises(ConfigError, match="from 5 on, not 4"):
-        check_whole_number("budget", 4, 5)
 
 
 def test_it_can_be_a_part_of_a_hosts_own_model() -> None:

@@ -173,4 +173,4 @@ class Deferral(RuleBasedStateMachine):
 TestHolding = Deferral.TestCase
 TestHolding.pytestmark = [pytest.mark.slow]
 TestHolding.pytestmark = [pytest.mark.slow]
-TestHolding.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestHolding.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -395,7 +395,7 @@ def source_of(rounds: Sequence[Round], previous: str = "") -> str:
     return "\n".join(texts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(any_round, max_size=4), st.one_of(st.none(), anything), st.integers(1, 120))
 def test_any_conversation_gives_a_summary_within_its_bounds(
     rounds: list[Round], previous: str | None, target: int
@@ -409,7 +409,7 @@ def test_any_conversation_gives_a_summary_within_its_bounds(
     assert target < 10 or any(map(str.isalnum, summary))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(any_round, max_size=4), st.integers(10, 200))
 def test_no_number_is_made_up(rounds: list[Round], target: int) -> None:
     """Every number in the summary stands in the conversation, but for how many like calls a line stands for."""
@@ -432,7 +432,7 @@ small_talk = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     small_talk,
     st.sampled_from([(0, 0), (1, 0), (2, 1), (4, 2), (5, 3)]),

@@ -39,7 +39,7 @@ def chats(draw: st.DrawFn) -> list[Round]:
 
 @pytest.mark.slow
 @given(chats(), st.integers(40, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_an_extract_leaves_room_for_the_prohibitions_put_back(rounds: list[Round], target: int) -> None:
     """Where these alone fit."""
     prohibitions = tuple(find_prohibitions(rounds))

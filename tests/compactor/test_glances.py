@@ -57,7 +57,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(TRIGGERS), st.lists(STEPS, max_size=25))
 def test_whatever_is_due_is_handed_to_a_worker(make: Callable[[], Trigger], steps: list[Any]) -> None:
     """After each step, either a worker was asked, or the trigger is not due on the rounds as they are."""

@@ -38,17 +38,14 @@ def of(kind: str) -> list[tuple[str, str]]:
     return [(language, sentence) for language, said in SENTENCES.items() for sentence in said[kind]]
 
 
-@pytest.mark.parametrize(("language", "sentence"), of("standing"))
-def test_a_standing_instruction_is_found(language: str, sentence: str) -> None:
+def test_a_standing_instruction_is_found() -> None:
     """A prohibition, a rule or a preference."""
-    assert rate_instruction(sentence) > 0
+    assert [pair for pair in of("standing") if rate_instruction(pair[1]) <= 0] == []
 
 
-@pytest.mark.parametrize(("language", "sentence"), of("ordinary"))
-def test_an_ordinary_sentence_is_none(language: str, sentence: str) -> None:
+def test_an_ordinary_sentence_is_none() -> None:
     """Telling, asking, asking for something once."""
-    assert rate_instruction(sentence) == 0
-    assert not is_prohibition(sentence)
+    assert [pair for pair in of("ordinary") if rate_instruction(pair[1]) or is_prohibition(pair[1])] == []
 
 
 def test_sentences_of_which_the_cues_know_nothing_are_told_apart() -> None:
@@ -70,14 +67,13 @@ def test_every_language_has_its_table_and_its_sentences() -> None:
         assert len(set(said["unseen_standing"])) >= 4, language
 
 
-@pytest.mark.parametrize("language", CUES)
-def test_a_table_holds_phrases_alone(language: str) -> None:
+def test_a_table_holds_phrases_alone() -> None:
     """A word such as "no" without quotation marks is another thing in YAML, and a mistake in a phrase is told."""
-    table = CUES[language]
-    assert all(isinstance(written, str) for written in (one for listed in table.values() for one in listed))
-    assert set(KINDS) <= set(table)
-    for kind in KINDS:
-        Cues({language: {**table, **{other: [] for other in KINDS if other != kind}}}, KINDS[:3])
+    for language, table in CUES.items():
+        assert all(isinstance(written, str) for listed in table.values() for written in listed), language
+        assert set(KINDS) <= set(table), language
+        for kind in KINDS:
+            Cues({language: {**table, **{other: [] for other in KINDS if other != kind}}}, KINDS[:3])
 
 
 @pytest.mark.parametrize("written", ["... never", "never ...", ".... never", "never ....", "", "*", "!it", "^ *", "$"])

@@ -481,7 +481,7 @@ def texts_of(messages: Sequence[Message]) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_what_is_continued_is_a_beginning_of_the_last_prompt(history: list[Message], data: st.DataObject) -> None:
     """Whatever was said before and happens after: it is what was sent, word for word, and ends where the last covered

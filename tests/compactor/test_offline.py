@@ -420,7 +420,7 @@ def test_a_summarizer_that_does_not_answer_is_an_outage_too() -> None:
 
 @pytest.mark.slow
 @given(events=st.lists(st.sampled_from(["add", "add", "add", "down", "up", "wait", "fail", "revert"]), max_size=25))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_whatever_happens_every_round_is_told_once(events: list[str]) -> None:
     """The model's part is its own text, what follows it is extracted from the rounds since, and the tail is exact."""
     it = Outage(memory_of(5), CONFIG.copy_with(circuit_breaker_failures=2))

@@ -108,7 +108,7 @@ def _small_blocks() -> Iterator[None]:
     after_another=True,
 )
 @example(said=[*[SAYS] * 11, result("c1", ""), ("summarised", 12, 0, "")], budget=150, after_another=False)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(steps, min_size=12, max_size=40), st.integers(150, 6_000), st.booleans())
 def test_a_prompt_is_the_same_as_if_nothing_had_been_kept(said: list[Any], budget: int, after_another: bool) -> None:
     """Whatever comes, in whatever order, and whatever is reduced, pinned or erased meanwhile: every prompt reads as

@@ -251,6 +251,7 @@ def test_what_is_in_the_making_of_undone_rounds_is_discarded(ref: str, discards:
     assert words_in(made) == left == words_in(compactor.get_compaction())
 
 
+@pytest.mark.slow
 def test_no_word_of_what_was_undone_is_told() -> None:
     """In no prompt, recall, search or later request to a summarizer, whatever came before, between and meanwhile."""
     Rewinding.published = Rewinding.discarded = 0

@@ -607,7 +607,7 @@ def test_a_cancelled_opening_leaves_the_session_unused(monkeypatch: pytest.Monke
     asyncio.run(asyncio.wait_for(main(), SOON))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["use", "hold", "leave", "wait"])), max_size=30),
     st.integers(1, 3),

@@ -271,7 +271,7 @@ def test_a_missing_extra_is_named(missing: str, code: str, extra: str) -> None:
     assert f'pip install "context-compactor[{extra}]"' in done.stderr
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(["good", "refused", "fails"]), max_size=3), max_size=4))
 def test_every_answer_is_a_span_and_is_paid_once(turns: list[list[str]]) -> None:
     """Whatever the model answers, and however often it is asked again: no span lacks, and none counts for another."""

@@ -182,7 +182,7 @@ def test_what_is_exceeded_is_looked_at_again_after_each_strategy() -> None:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_in_any_conversation_unread_results_read_as_they_came(data: st.DataObject) -> None:
     """However calls and results are mixed, and whatever the preset has to do."""
     messages: list[Message] = [user()]

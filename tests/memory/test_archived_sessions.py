@@ -148,7 +148,7 @@ says = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=says, redacted=st.booleans(), rounds=st.integers(1, 6))
 def test_any_conversation_comes_back_to_the_letter(
     sqlite: Store, tmp_path: Path, said: list[tuple[str, str]], redacted: bool, rounds: int

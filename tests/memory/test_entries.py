@@ -131,7 +131,7 @@ def test_an_entry_gives_its_record_back(record: Record) -> None:
 
 
 @given(st.one_of(any_text, halves), st.dictionaries(halves, st.lists(halves, max_size=2), max_size=2))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_any_text_survives(text: str, extra: dict[str, list[str]]) -> None:
     """Also a character whose two halves were joined again, as streaming does: JSON alone would merge them into one."""
     record = PostAdded(round_id=text, post=Post(send_from=text, send_to="", message=text, extra=extra))
@@ -139,7 +139,7 @@ def test_any_text_survives(text: str, extra: dict[str, list[str]]) -> None:
 
 
 @given(st.one_of(any_text, halves), st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_a_record_of_every_turn_is_written_with_all_its_fields(text: str, asked: bool) -> None:
     """They take a short way of their own, and older versions read what it writes: no field may be missing there."""
     extra = NO_FIELDS if asked else EMPTY

@@ -220,7 +220,7 @@ class Log(RuleBasedStateMachine):
 
 
 TestLog = Log.TestCase
-TestLog.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+TestLog.settings = settings(deadline=None, max_examples=30, stateful_step_count=25)
 
 
 class LogOnIndexedStore(Log):

@@ -201,7 +201,7 @@ blocks = st.one_of(
         max_size=6,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_parts_come_out_equal(messages: list[Message]) -> None:
     """In order, with every key and value; and all the text in them reaches the summarizer."""
     given = deepcopy(messages)

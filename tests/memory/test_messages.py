@@ -287,7 +287,7 @@ any_message = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(any_message, max_size=8))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_any_messages_come_out_equal(messages: list[Message]) -> None:
     """In order, with every key and value of theirs, as they went in and after a resume."""
     given = deepcopy(messages)

@@ -284,7 +284,7 @@ class Overlays(RuleBasedStateMachine):
 
 
 TestOverlays = Overlays.TestCase
-TestOverlays.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
+TestOverlays.settings = settings(deadline=None, max_examples=20, stateful_step_count=30)
 
 
 class OverlaysOnIndexedStore(Overlays):

@@ -68,7 +68,7 @@ def test_an_outdated_memory_writes_nothing_into_a_session_that_was_begun_anew(st
 
 
 @given(old=st.integers(1, 4), new=st.integers(0, 6), indexed=st.booleans(), write=st.sampled_from(sorted(WRITES)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_whatever_an_outdated_memory_does_the_new_session_stays_as_it_is(
     old: int, new: int, indexed: bool, write: str
 ) -> None:

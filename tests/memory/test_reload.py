@@ -31,7 +31,7 @@ def test_a_post_is_reloaded_as_it_was() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=())), st.text(st.characters(exclude_categories=())))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_any_text_is_reloaded_as_it_was(query: str, message: str) -> None:
     """Nothing is added, cut or escaped."""
     memory = Memory()

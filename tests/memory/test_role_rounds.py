@@ -86,7 +86,7 @@ def test_a_round_of_which_a_role_sees_all_is_not_copied() -> None:
     ),
     st.sampled_from(ROLES),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_other_roles_posts_never_reach_a_role(log: list, role: str) -> None:
     """Not in its rounds, its messages or its recall, and failed rounds not at all: over arbitrary conversations."""
     memory, hidden, shown = Memory(), [], []
@@ -346,7 +346,7 @@ def test_an_older_snapshot_does_not_know_newer_rounds() -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_tail_is_what_no_compaction_covered_and_no_failure_hid(data: st.DataObject) -> None:
     """For any order of rounds, failures and compactions, by the log's own numbers."""
     memory, failed, ends = Memory(), set(), []

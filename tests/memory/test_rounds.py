@@ -204,7 +204,7 @@ def test_a_frozen_mapping_copies_as_itself_and_pickles_as_an_equal_one() -> None
 
 
 @given(st.dictionaries(any_text, json_values, max_size=4))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_freezing_and_thawing_gives_equal_data(value: dict[str, object]) -> None:
     """Whatever JSON can hold comes back as it was, types included."""
     thawed = thaw(freeze_mapping(value))

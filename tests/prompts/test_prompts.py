@@ -16,7 +16,6 @@ import prompts
 from memory import ContextError
 from prompts import (
     CLOSING,
-    MAX_PROBLEMS,
     PLACEHOLDERS,
     TAGS,
     PromptError,
@@ -554,8 +553,8 @@ def test_a_prompt_that_cannot_be_converted_is_refused_with_every_difference(writ
     for difference in ("'prompt'", "did you mean 'content'", "'{0}', '{WORKER}' has no", "lacks {content}"):
         assert difference in said
     many = refusal(write("".join(f"k{n}: x\n" for n in range(30)) + "content: '{content} Go.'\n"))
-    assert many.count("unknown key") == MAX_PROBLEMS
-    assert f"And {30 - MAX_PROBLEMS} more" in many
+    assert many.count("unknown key") == 10
+    assert "And 20 more" in many
 
 
 def test_aliases_cost_nothing(write: Any) -> None:

@@ -140,7 +140,7 @@ class Fairness(RuleBasedStateMachine):
 
 
 TestFairness = Fairness.TestCase
-TestFairness.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFairness.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 
 
 def test_room_goes_to_the_tenant_with_the_fewest_calls_then_to_the_one_served_longest_ago() -> None:

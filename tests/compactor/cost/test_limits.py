@@ -227,7 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.pytestmark = [pytest.mark.slow]
-TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
 
 # -- one thing at a time -----------------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ class Shared(RuleBasedStateMachine):
 
 
 TestShared = Shared.TestCase
-TestShared.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestShared.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
 # -- calls at once -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compactor import Memory, compose
 
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 PLENTY = 10_000_000
 
 

@@ -168,7 +168,7 @@ def is_users_turn(item: Item) -> bool:
 def test_a_growing_history_is_synchronized(histories: st.SearchStrategy[tuple[list[Item], Any]], name: str) -> None:
     """Before each call of the model, the host gives all of it: nothing is written twice, nothing is undone."""
 
-    @settings(MANY, max_examples=15)
+    @settings(MANY, max_examples=8)
     @given(histories)
     def run(history: tuple[list[Item], Any]) -> None:
         memory, items = Memory(), history[0]
@@ -196,7 +196,7 @@ def test_published_reductions_are_valid_for_the_provider(
     """Strategies offload results and arguments, drop what failed, and summarize; words may be erased."""
     strategies = [offload_large(threshold=60, preview=20), drop("tool_result", 3), compact_rounds]
 
-    @settings(MANY, max_examples=15)
+    @settings(MANY, max_examples=8)
     @given(histories, st.integers(1, 3), st.booleans())
     def run(history: tuple[list[Item], Any], number: int, erases: bool) -> None:
         memory = keep(module.to_chat(history[0]))
@@ -235,7 +235,7 @@ def test_a_history_may_be_converted_item_by_item(
 ) -> None:
     """Calls find their results; neighbours of one role may come back as one item, which providers read the same."""
 
-    @settings(MANY, max_examples=20)
+    @settings(MANY, max_examples=10)
     @given(histories)
     def run(history: tuple[list[Item], Any]) -> None:
         items = history[0]

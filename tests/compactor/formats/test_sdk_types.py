@@ -57,6 +57,7 @@ FORMATS: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("histories", "module", "make_check"), FORMATS)
 def test_requests_have_the_types_of_the_providers_clients(
     histories: st.SearchStrategy[Any], module: Any, make_check: Callable[[], Check]
@@ -64,7 +65,7 @@ def test_requests_have_the_types_of_the_providers_clients(
     """All of it, and shortened."""
     check = make_check()
 
-    @settings(MANY, max_examples=25)
+    @settings(MANY, max_examples=10)
     @given(histories, st.floats(0.02, 0.9))
     def run(history: Any, share: float) -> None:
         messages = module.to_chat(history[0])

@@ -269,7 +269,8 @@ def test_an_item_that_another_release_cannot_read_is_named_by_its_place() -> Non
             compaction.fit("s", [*items, {"role": "nobody"}])
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(sorted(FORMATS)))
 def test_whatever_history_a_host_gives_it_reads_what_a_host_reads_that_is_new(data: Any, kind: str) -> None:
     """Appended, edited in place among the newest messages, cut, forked, given as copies or as the same objects: a
