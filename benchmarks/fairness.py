@@ -32,7 +32,7 @@ from compactor.workers import Worker
 from compactor.workers.procrastinate import ProcrastinateDispatcher
 from compactor.workers.procrastinate import work as run
 from memory import Memory, Store, open_store
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 #: Just enough for a compaction to be due.
 ROUNDS = CONFIG.threshold + 1

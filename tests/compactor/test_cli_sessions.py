@@ -24,10 +24,10 @@ from compactor.cli.terminal import CommandError
 from compactor.presets import MemoryWithCompress, OffloadFiles
 from memory import CompactedMessage, Entry, InMemoryStore, Memory, Store, open_store
 from memory.entries import CompactionPrepared, EventRecorded, HeaderAdded, UsageRecorded
+from memory.stores import join_name
 from memory.stores.base import adapt_store
 from memory.stores.schema import MIGRATIONS
 from memory.stores.sql import SqlStore
-from memory.stores.tenants import join_name
 from memory.transfer.jsonl import export_session
 
 NAMES = ["shop", "für Müller 日本", "a\x1b[2J\nb", "-dash", "it's; DROP TABLE", "\ud800", "a/b?c#d%20", " "]

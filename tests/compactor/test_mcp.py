@@ -32,7 +32,7 @@ from compactor.server.mcp import make_app
 from compactor.server.state import ServerState
 from compactor.testing import ScriptedSummarizer
 from memory import Entry, StoreUnreachable
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 TOKENS = {"alice": SecretStr(ALICE), "bob": SecretStr(BOB)}

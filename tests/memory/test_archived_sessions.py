@@ -36,8 +36,8 @@ from memory import (
     purge_tenant,
 )
 from memory.entries import PostRedacted
+from memory.stores import join_name
 from memory.stores.base import adapt_store
-from memory.stores.tenants import join_name
 from memory.transfer import archive, archive_object, archive_storage
 from memory.transfer.archive import (
     ArchiveResult,

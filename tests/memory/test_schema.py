@@ -32,9 +32,9 @@ from sql_stores import (
 from sqlalchemy import Connection
 
 from memory import Memory, NewerVersion, OlderVersion, StoreDamaged, StoreError, open_store
+from memory.stores import join_name
 from memory.stores.base import escape, make_key
 from memory.stores.limiting import LimitRow
-from memory.stores.tenants import join_name
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import ConfigError
-from memory.stores.tenants import join_name, split_name
+from memory.stores import join_name, split_name
 
 TENANTS = st.just("") | st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 SESSIONS = st.text(st.characters(exclude_categories=["Cc", "Cs"]))

@@ -45,7 +45,7 @@ from compactor.journal import LEASE_SECONDS
 from compactor.testing import FakeClock, ScriptedSummarizer
 from compactor.workers import Worker, run_due
 from memory import Memory, Store, StoreUnreachable
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 ONE = [Limit(max_concurrency=1)]
 #: A dollar for each token of an answer.

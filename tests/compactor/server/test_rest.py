@@ -20,7 +20,7 @@ from compactor import CompactorConfig, InMemoryStore, Limits, StoreUnreachable
 from compactor.server import ServerSettings, create_app
 from compactor.server.events import MAX_QUEUED, WAKE_BATCH, EventHub
 from memory import ProviderFailed
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 ALICE, BOB = "alice-token-0123456789", "bob-token-0123456789"
 

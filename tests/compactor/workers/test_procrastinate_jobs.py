@@ -28,7 +28,7 @@ from compactor.workers import Outcome, Worker
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from compactor.workers.procrastinate import ProcrastinateDispatcher, make_app, work
 from memory import Memory, StoreError, open_store
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
