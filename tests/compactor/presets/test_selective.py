@@ -23,7 +23,6 @@ from compactor import (
     drop,
     offload_large,
 )
-from compactor.events import Exhausted, Failed, ModelUnknown, Published, Reduced, StrategyFailed
 from compactor.presets import SELECTIVE_RULES, selective
 from compactor.testing import FakeClock, ScriptedSummarizer
 from memory import Memory

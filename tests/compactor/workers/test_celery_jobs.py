@@ -18,7 +18,7 @@ from compactor.workers import Dispatcher, Outcome
 from compactor.workers.celery import MAX_DELAY, REDIS_TIMEOUT, Beat, CeleryDispatcher, make_app
 from compactor.workers.contract import DispatcherContract, RecordingWorker
 from memory import StoreUnreachable
-from memory.stores.tenants import join_name
+from memory.stores import join_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
