@@ -39,7 +39,7 @@ def no_endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """An endpoint that fails is asked again at once; gives the seconds that would have been waited."""
     seconds: list[float] = []
-    monkeypatch.setattr(command, "Runner", partial(command.Runner, wait=seconds.append))
+    monkeypatch.setattr(command, "EvaluationRunner", partial(command.EvaluationRunner, wait=seconds.append))
     return seconds
 
 
@@ -294,7 +294,7 @@ def test_it_stops_before_it_spends_more(file: Path, server: ModelServer) -> None
     report = read_report()
     assert done.code == 1
     assert 0 < report["account"]["dollars_now"] <= 5
-    assert "--max-spend" in report["stopped"]
+    assert "--max-spend" in report["stop_reason"]
     assert "Not everything was measured" in done.out
 
 

@@ -288,9 +288,9 @@ def test_presets_have_their_own_strategies_in_their_order() -> None:
 
 def test_the_budget_is_the_presets_own_limit() -> None:
     """Twice the budget, half the pressure: what is due is due by it."""
-    options = [Replay(QUICK, budget, preset=preset).options() for preset in PRESETS for budget in (1500, 3000)]
+    options = [Replay(QUICK, budget, preset=preset).make_options() for preset in PRESETS for budget in (1500, 3000)]
     assert [made["config"].max_tokens for made in options] == [1500, 3000] * 4
-    model = Replay(CompactorConfig(model="gpt-4"), 900, preset="selective").options()["config"].model
+    model = Replay(CompactorConfig(model="gpt-4"), 900, preset="selective").make_options()["config"].model
     assert model == "gpt-4"
 
 

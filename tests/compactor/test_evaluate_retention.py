@@ -118,7 +118,7 @@ def test_what_is_replaced_is_asked_for_until_then() -> None:
     messages = [
         {"role": role, "content": text} for said in talk for role, text in (("user", said), ("assistant", "ok"))
     ]
-    source = Source.of("x", ("1", messages), 1)
+    source = Source.from_conversation("x", ("1", messages), 1)
     summaries = [Compaction(end, "Budget: 700 euros.") for end in (1, 2, 2, 2, 2)]
     assert numbers_asked(source, summaries) == [("500", 1), ("500", 5)]
     assert numbers_asked(source, [Compaction(3, "")]) == [("700", 1)]
@@ -138,7 +138,7 @@ def test_parts_cover_every_round_once(sizes: list[int], compactions: int) -> Non
         for size in sizes
         for role, text in (("user", "word " * size), ("assistant", "Fine."))
     ]
-    source = Source.of("x", ("1", messages), compactions)
+    source = Source.from_conversation("x", ("1", messages), compactions)
     assert len(source.rounds) == len(sizes) == source.ends[-1]
     assert list(source.ends) == sorted(set(source.ends))
     assert len(source.ends) <= compactions
