@@ -278,6 +278,7 @@ FOREIGN = {
         "LISTEN",
     },
     "coming-from": {
+        "raises",  # tests/coming_from.py has it
         "RoundCompressor",
         "round_compressor",
         "compress_rounds",
