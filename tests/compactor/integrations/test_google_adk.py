@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from compactor.integrations.google_adk import Compaction
 from shown import check_turn_made_again
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.testing import AdapterContract
 
@@ -184,7 +185,7 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
             yield LlmResponse(content=Content(role="model", parts=[part]))
 
     async def run() -> str:
-        compaction = Compaction(budget=2_500)
+        compaction = Compaction(budget=2_500, summarizer=ExtractiveSummarizer())
         agent = LlmAgent(name="helper", model=Asking(model="asking"), tools=compaction.tools())
         sessions = InMemorySessionService()
         app = App(name="app", root_agent=agent, plugins=[compaction])

@@ -32,6 +32,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import UsageLimits
 from shown import read_parts
 
+from compactor import ExtractiveSummarizer
 from compactor.integrations import contract
 from compactor.integrations.pydantic_ai import Compaction
 from compactor.testing import AdapterContract, summarize_by_terms
@@ -168,7 +169,7 @@ def test_the_agent_reads_back_what_its_prompt_no_longer_shows() -> None:
     history: list[ModelMessage] = []
     for text in ("The code is 4711.", *(f"{number} " + "word " * 100 for number in range(30))):
         history += [ModelRequest(parts=[UserPromptPart(text)]), ModelResponse(parts=[TextPart("I see.")])]
-    with Compaction(2_500, recall=True) as compaction:
+    with Compaction(2_500, recall=True, summarizer=ExtractiveSummarizer()) as compaction:
         done = Agent(FunctionModel(reply), capabilities=[compaction]).run_sync("The code?", message_history=history)
 
     assert "4711" not in str(seen[0])
